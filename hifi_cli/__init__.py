@@ -1,5 +1,6 @@
 """hifi: fine-tune encoders by the methods of the HiFi and EH-FT papers, and trust the numbers."""
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from hifi_cli.version import __version__
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
     from hifi_cli.reports.run_listing import read_results
-    from hifi_cli.results.export import open_model
+    from hifi_cli.results.reload import open_model
 
 __all__ = [
     "ScoredHeads",
@@ -25,19 +26,13 @@ __all__ = [
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULES = {
-    "open_model": "hifi_cli.results.export",
+    "open_model": "hifi_cli.results.reload",
     "read_results": "hifi_cli.reports.run_listing",
 }  # of the other names: library
 
 
 def __getattr__(name: str) -> Any:
     """Public names from the modules that hold them, at first use: `import hifi_cli` loads no torch."""
-    import importlib
-
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.library")), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

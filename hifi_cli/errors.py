@@ -1,4 +1,4 @@
-"""The errors a user can meet: one line that says what is wrong and how to fix it; each has an exit code."""
+"""The errors a user can meet: one line, what is wrong and how to fix it; each has an exit code."""
 
 
 class HifiError(Exception):
@@ -32,6 +32,6 @@ class ConflictError(HifiError):
 
 
 class Terminated(BaseException):
-    """SIGTERM was received; schedulers send it before they end a job. Like KeyboardInterrupt, it is not an Exception."""
+    """SIGTERM was received. Like KeyboardInterrupt, it is not an Exception."""
 
     exit_code = 143

@@ -1,4 +1,4 @@
-"""Atomic writes, bounded reads, locks, digests, safe file names and quoted command lines."""
+"""Atomic writes, JSON with errors of one line, locks, digests, file names and command lines."""
 
 import errno
 import fcntl
@@ -9,12 +9,11 @@ import os
 import re
 import shlex
 import shutil
-import stat
-import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock, SoftFileLock, Timeout
 
@@ -23,14 +22,15 @@ from hifi_cli.wording import printable
 
 logger = logging.getLogger("hifi")
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # as NFS and Lustre may be mounted
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _MAX_JSON_BYTES = 1 << 26  # results and scores have some thousands
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+# --- names and commands
 
 
 def safe_name(name: str) -> str:
@@ -39,14 +39,8 @@ def safe_name(name: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    r"""`words` quoted for bash, on one line: a line break in a word is written as bash's $'\\x0a'."""
-    return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_quoted, word))}'" for word in words)
-
-
-def _quoted(letter: str) -> str:
-    if letter.isprintable():
-        return f"\\{letter}" if letter in "\\'" else letter
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+    """`words` quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in shlex.join(words))
 
 
 def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:
@@ -65,105 +59,56 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
     return suffix
 
 
+# --- writing
+
+
 def make_directory(path: Path) -> Path:
     """Create `path` and its parents.
 
     Raises:
-        UsageError: it cannot be created or written to.
+        UsageError: it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to {path}: {error.strerror}; choose another directory") from None
-    if not os.access(path, os.W_OK):
-        raise UsageError(f"cannot write to {path}: no permission; choose another directory")
     return path
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary file next to `path`, which replaces it when the block ends without an exception.
+    """A path for a new file or directory, which replaces `path` if the block raises nothing.
 
     Raises:
-        RunFailed: the disk is full.
+        RunFailed: it cannot be written, for example because the disk is full.
     """
-    with _atomic(path, _temporary_file) as temporary:
-        yield temporary
-
-
-@contextmanager
-def atomic_directory(path: Path) -> Iterator[Path]:
-    """The same for a directory; `path` must not exist, or be an empty directory.
-
-    Raises:
-        RunFailed: the disk is full.
-    """
-    with _atomic(path, _temporary_directory) as temporary:
-        yield temporary
-
-
-@contextmanager
-def _atomic(path: Path, create: Callable[[Path], Path]) -> Iterator[Path]:
     make_directory(path.parent)
-    try:
-        temporary = create(path)
-    except OSError as error:
-        raise not_written(path, error) from None
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        for part in (temporary, *temporary.rglob("*")):
-            # tempfile and libraries create files with mode 0600: other users could not read shared results.
-            part.chmod((0o777 if part.is_dir() else 0o666) & ~umask)
-            _sync(part)
+        _share(temporary)
         temporary.replace(path)
-    except Exception as error:  # libraries that write tensors have their own errors for a full disk
-        if _is_full(error, path.parent):
-            raise not_written(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from None
-        raise
+    except Exception as error:
+        # torch and safetensors have errors of their own for a full disk
+        is_full = shutil.disk_usage(path.parent).free < 1 << 16
+        if not is_full and not isinstance(error, OSError):
+            raise
+        reason = os.strerror(errno.ENOSPC) if is_full else error
+        raise RunFailed(
+            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
+        ) from None
     finally:
-        _remove(temporary)
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        temporary.unlink(missing_ok=True)
 
 
-def _temporary_file(path: Path) -> Path:
-    handle, name = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
-    os.close(handle)
-    return Path(name)
-
-
-def _temporary_directory(path: Path) -> Path:
-    return Path(tempfile.mkdtemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent))
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a directory, if it exists."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def not_written(path: Path, error: OSError) -> RunFailed:
-    """The error for a file that could not be written; a former file is unchanged."""
-    if error.errno == errno.ENOSPC:
-        return RunFailed(f"cannot write {path}: {error.strerror}; nothing was changed: make room and repeat the command")
-    return RunFailed(f"cannot write {path}: {error.strerror}; nothing was changed: name another place")
-
-
-def _is_full(error: Exception, directory: Path) -> bool:
-    """Whether a write failed because the disk is full: the error says so, or there is almost no free space."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _DISK_FULL
-    return not isinstance(error, (TypeError, ValueError)) and shutil.disk_usage(directory).free < 1 << 16
+def _share(written: Path) -> None:
+    """Give files the permissions of new ones: safetensors makes them unreadable for others."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for part in (written, *written.rglob("*")):
+        part.chmod((0o777 if part.is_dir() else 0o666) & ~umask)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -182,6 +127,9 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
+# --- reading
+
+
 def read_bytes(path: Path, *, at_most: int) -> bytes:
     """The content of a regular file.
 
@@ -189,16 +137,12 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
         UsageError: it is a pipe, a device or a directory, or larger than `at_most` bytes.
         OSError: it cannot be read.
     """
-    file_stat = path.stat()
-    if not stat.S_ISREG(file_stat.st_mode):  # a pipe or /dev/zero may never end
+    size = path.stat().st_size
+    if not path.is_file():  # a pipe or /dev/zero may never end
         raise UsageError(f"{path} is not a regular file: give the path of a file")
-    with path.open("rb") as file:
-        content = file.read(min(file_stat.st_size, at_most) + 1)  # Python allocates that many bytes first
-        if len(content) > file_stat.st_size:  # the file has grown
-            content += file.read(at_most + 1 - len(content))
-    if len(content) > at_most:
+    if size > at_most:
         raise UsageError(f"{path} is larger than {at_most:,} bytes, the maximum for such a file")
-    return content
+    return path.read_bytes()
 
 
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
@@ -209,26 +153,11 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         UsageError: it is not a JSON object.
     """
     try:
-        text = read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8")
-        value = json.loads(text)
-        if "\\" in text or "\x7f" in text or not text.isascii():  # else there is none; looking at every text takes time
-            value = printable_values(value)
+        return json_object(read_bytes(path, at_most=_MAX_JSON_BYTES))
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    return value
-
-
-def printable_values(value: Any) -> Any:
-    """A JSON value with U+FFFD in place of the control characters of its texts."""
-    if isinstance(value, dict):
-        return {printable(key): printable_values(content) for key, content in value.items()}
-    if isinstance(value, list):
-        return [printable_values(content) for content in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
@@ -238,32 +167,48 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
+    rows = []
     try:
-        text = read_bytes(path, at_most=_MAX_JSONL_BYTES).decode("utf-8")
+        for line in read_bytes(path, at_most=_MAX_JSONL_BYTES).splitlines():
+            rows.append(json_object(line))
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
-    rows = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path} is damaged (line {number}: {error}); train the run again with --force") from None
-        if not isinstance(row, dict):
-            raise UsageError(f"{path} is damaged (line {number}: no JSON object); train the run again with --force")
-        rows.append(row)
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged (line {len(rows) + 1}: {error}); train the run again with --force") from None
     return rows
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """A JSON object, with U+FFFD in place of the control characters of its texts.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(error) from None
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    # Looking at every text takes time, and most files have nothing to replace
+    may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
+    return _printable(value) if may_hold_controls else value
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(key): _printable(content) for key, content in value.items()}
+    if isinstance(value, list):
+        return [_printable(content) for content in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+# --- digests
 
 
 def digest(value: Any, length: int = 16) -> str:
     """The first `length` hex digits of the SHA-256 of `value` as canonical JSON."""
-    return bytes_digest(_CANONICAL.encode(value).encode())[:length]
-
-
-def bytes_digest(content: bytes) -> str:
-    """The SHA-256 of some bytes, in hex."""
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()[:length]
 
 
 def file_digest(path: Path) -> str:
@@ -272,18 +217,23 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# --- locks
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it is held. With `wait` it blocks until no other process holds it.
+    """Hold the lock file at `path`; yields whether it is held. With `wait` it waits for the others.
 
-    The kernel releases the lock of a process that ended. On a file system without flock the lock is that the file exists.
+    The kernel releases the lock of a process that ended. Where the disk has no locks (as NFS and
+    Lustre may be mounted), the lock is that the file exists.
     """
     make_directory(path.parent)
-    lock = FileLock(path) if _has_flock(path.parent) else SoftFileLock(path)
+    has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
+    lock = FileLock(path) if has_flock else SoftFileLock(path)
     try:
         lock.acquire(timeout=_LOCK_TIMEOUT_SECONDS)
     except Timeout:
-        if isinstance(lock, SoftFileLock):
+        if not has_flock:
             logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
         if wait:
             lock.acquire()
@@ -294,27 +244,17 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a running process holds the lock file at `path`; the file is only read, as the disk may be read-only."""
-    return path.exists() and (_flock_is_held(path) if _has_flock(path.parent) else True)
+    """Whether a process holds the lock file at `path`, on a read-only disk too."""
+    return path.exists() and _flock_error(path) != 0
 
 
-def _has_flock(directory: Path) -> bool:
-    """Whether the file system has locks: NFS and Lustre may be mounted without."""
-    try:
-        _flock_is_held(directory)
-    except OSError as error:
-        if error.errno not in _WITHOUT_FLOCK:
-            raise
-        return False
-    return True
-
-
-def _flock_is_held(path: Path) -> bool:
+def _flock_error(path: Path) -> int:
+    """0: the kernel's lock of a file is free; EWOULDBLOCK: held; else the disk has no locks."""
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as error:
+        return error.errno or errno.EIO
     finally:
         os.close(handle)
-    return False
+    return 0

@@ -25,25 +25,19 @@ def resolve_commit(kind: Literal["model", "dataset"], name: str, revision: str |
     """
     if Path(name).is_dir() or is_offline():
         return None
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError
 
-    repository_info = HfApi().model_info if kind == "model" else HfApi().dataset_info
     try:
-        return repository_info(name, revision=revision, timeout=10).sha
+        return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=10).sha
     except HfHubHTTPError as error:
         raise unavailable_error(kind, name, error) from None
     except Exception:  # network errors have no common base class; a cached copy is tried next
-        _go_offline()
+        import datasets
+
+        # From now on only cached copies: otherwise the libraries would try again and wait half a minute.
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
         return None
-
-
-def _go_offline() -> None:
-    """Use only cached copies from now on: otherwise the libraries would try again and wait half a minute."""
-    import datasets
-    from huggingface_hub import constants
-
-    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
 
 def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:

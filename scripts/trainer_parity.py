@@ -30,7 +30,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.pretrained import locate
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.encode import training_order
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import run
 

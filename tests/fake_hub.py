@@ -6,25 +6,15 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 
 class FakeHub:
-    """The repository `owner/shared`; its files, commits and pull requests.
-
-    Attributes:
-        before_commit: called before a commit is made, as somebody else's commit would come in between.
-    """
+    """The repository `owner/shared` with its files."""
 
     def __init__(self):
         self.files: dict[str, bytes] = {}
-        self.commits: list[list[str]] = []
-        self.pull_requests: list[list[str]] = []
-        self.before_commit = lambda: None
-
-    @property
-    def sha(self):
-        return f"{len(self.commits):040x}"
+        self.sha = f"{1:040x}"
 
     def tree(self):
         for path, content in self.files.items():
@@ -32,16 +22,6 @@ class FakeHub:
             large = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
             is_large = path.endswith(".safetensors")
             yield {"type": "file", "path": path, "size": len(content), "oid": oid} | ({"lfs": large} if is_large else {})
-
-    def commit(self, lines, parent, is_pull_request):
-        self.before_commit()
-        if parent != self.sha:
-            return False
-        files = {line["value"]["path"]: base64.b64decode(line["value"]["content"]) for line in lines if line["key"] == "file"}
-        (self.pull_requests if is_pull_request else self.commits).append(sorted(files))
-        if not is_pull_request:
-            self.files |= files
-        return True
 
 
 def _handler(hub):
@@ -84,12 +64,10 @@ def _handler(hub):
                 names = [file["path"] for file in json.loads(body)["files"]]
                 return self.answer({"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]})
             lines = [json.loads(line) for line in body.splitlines()]
-            wants_pull_request = parse_qs(parts.query).get("create_pr") == ["1"]
-            if not hub.commit(lines, lines[0]["value"]["parentCommit"], wants_pull_request):
-                return self.answer({"error": "a newer commit exists"}, 412)
+            files = [line["value"] for line in lines if line["key"] == "file"]
+            hub.files |= {file["path"]: base64.b64decode(file["content"]) for file in files}
             url = "http://127.0.0.1/datasets/owner/shared"
-            pull_request = {"pullRequestUrl": f"{url}/discussions/1"} if wants_pull_request else {}
-            return self.answer({"commitUrl": f"{url}/commit/{hub.sha}", "commitOid": hub.sha, **pull_request})
+            self.answer({"commitUrl": f"{url}/commit/{hub.sha}", "commitOid": hub.sha})
 
     return Handler
 

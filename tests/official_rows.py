@@ -2,7 +2,7 @@
 
 import json
 
-from hifi_cli.tasks import local_files, task_spec
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row
 
 WIC = {
@@ -72,7 +72,7 @@ def read_train_rows(tmp_path, name, text, required=()):
     path = tmp_path / task.local.folder / (names if isinstance(names, str) else names[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return local_files.load(task, tmp_path, required=required).splits["train"]
+    return data_sources.load(task, data_dir=tmp_path, required=required).splits["train"]
 
 
 ROWS = {

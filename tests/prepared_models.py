@@ -5,7 +5,7 @@ import torch
 from hifi_cli.heads.select import select_heads
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import reload
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 

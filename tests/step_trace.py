@@ -20,14 +20,12 @@ from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 
@@ -114,7 +112,7 @@ def _line_of_code() -> str:
     """The innermost line outside of PyTorch and of this file."""
     frames = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and frame.filename != __file__]
     path = frames[-1].filename.rpartition("site-packages/")[2].removeprefix(f"{_ROOT}/")
-    return f"{path}:{frames[-1].lineno}"
+    return f"{path}:{frames[-1].lineno} in {frames[-1].name}"
 
 
 @contextmanager

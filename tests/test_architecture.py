@@ -38,7 +38,6 @@ WITHOUT_TORCH, RECORD_MODULES = (
     [
         "results.record",
         "results.directory",
-        "results.stored_file",
         "results.search",
         "results.study",
     ],

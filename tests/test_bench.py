@@ -1,7 +1,6 @@
 """The benchmark runs on generated data, and its ratios are those of its seconds."""
 
 import json
-import multiprocessing
 import os
 import runpy
 import subprocess
@@ -16,7 +15,7 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "bench"
 
 @pytest.mark.exhaustive
 def test_the_benchmark_on_generated_data(tmp_path):
-    words = ["--tasks", "demo-acceptability", "--rows", "40", "--rounds", "1", "--threads", "1", "--parts", "epochs,limits"]
+    words = ["--tasks", "demo-acceptability", "--rows", "40", "--rounds", "1", "--threads", "1", "--parts", "epochs"]
     words += ["--out", str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"}
     done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, env=environment, timeout=900)
@@ -26,9 +25,7 @@ def test_the_benchmark_on_generated_data(tmp_path):
     for row in measured["ratios"]:
         assert row["ratio"] == pytest.approx(measured["seconds"][row["work"]] / measured["seconds"][row["against"]], rel=0.05)
         assert f"{row['ratio']:.3f}" in done.stdout
-    assert all(0 < limit["reached"] < 1.5 and limit["gflop"] > 0 for limit in measured["limits"].values())
-    assert all(sum(limit["step"].values()) == pytest.approx(1, abs=0.01) for limit in measured["limits"].values())
-    assert bench_results["rates"]["fp32"] > 0 and bench_results["epochs_measured"]["processor"]
+    assert bench_results["epochs_measured"]["processor"]
 
 
 GPU_CHECK = Path(__file__).parent.parent / "scripts" / "gpu_check"
@@ -48,7 +45,6 @@ def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
 
 def call_gpu_check(*words):
     """The check in this process, which ends with it."""
-    multiprocessing.set_start_method(None, force=True)  # as in a new process
     sys.argv = ["gpu_check", *words]
     runpy.run_path(str(GPU_CHECK), run_name="__main__")
 
@@ -63,7 +59,4 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     ours, rival = steps["full-ft", "fp32", 128], steps["Trainer, full-ft", "fp32", 128]
     assert ours["ratio_to_trainer"] == pytest.approx(ours["ms"] / rival["ms"], rel=0.01)
     assert 0 < ours["share_of_peak"] < 1
-    ladder = {(row["method"], row["step"]): row for row in measured["ladder"]}
-    assert ladder["full-ft", "all measures"]["ratio"] == 1 and ladder["hifi-layerwise", "padding, layers compiled"]["ms"] > 0
-    assert [row["processes"] for row in measured["sharing"]] == [1, 2]
     assert "| full-ft | 0.0e+00 |" in done.stdout

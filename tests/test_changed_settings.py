@@ -46,8 +46,8 @@ def test_a_cell_and_a_comparison_name_the_changed_keys(hifi, train):
 
 
 def test_limits_and_other_shots_are_no_changed_keys(hifi, train):
-    train("--method", "bitfit", "--seeds", "1,2", "--limit", "16")
-    train("--method", "bitfit", "--shots", "4")
+    train("--method", "bitfit", "--seeds", "1,2", "limit=16")
+    train("--method", "bitfit", "shots=4")
     assert not any("protocol's" in note for note in cells(hifi, "--include", "limited", "--shots", "full")["bitfit"])
     assert not any("protocol's" in note for note in cells(hifi, "--shots", "4")["bitfit"])
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from prepared_models import prepare, train_and_merge
 
-from hifi_cli.models.sparse_parameters import top_k_masks
-from hifi_cli.tasks.batches import collate
+from hifi_cli.models.modules import top_k_masks
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer, calibration_gradients
 
@@ -92,19 +92,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
 def test_highest_is_exact_where_values_tie():
     masks = top_k_masks({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
     assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)
-    assert masks["a"].shape == (3, 4)
     assert not masks["b"].any()
-
-
-def test_masked_entries_never_move_weight_decay_or_not(make, resources):
-    before, prepared, _ = train_and_merge(make, resources, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
-    after, masks = prepared.encoder.model.state_dict(), masks_of(prepared)
-    moved = frozen = 0
-    for name, mask in masks.items():
-        same = before[name] == after[name]
-        assert same[~mask].all()
-        moved, frozen = moved + int((~same[mask]).sum()), frozen + int((~mask).sum())
-    assert moved > 0.9 * 0.3 * (moved + frozen)
 
 
 def test_child_tuning_f_keeps_the_gradient_in_expectation(make, resources):

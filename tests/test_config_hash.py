@@ -1,9 +1,8 @@
 """The configuration hash, which decides whether a finished run is the same run: it may change only where the result may."""
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods.base import implementation
 
 

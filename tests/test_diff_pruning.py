@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -10,10 +9,7 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.tasks.batches import collate
-from hifi_cli.training import run as runs
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer
 
@@ -115,77 +111,6 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     assert float((gated.gate.detach() - 5).abs().max()) > 0.02
     for name, value in zip(exempt, heads, strict=True):
         torch.testing.assert_close(prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4)
-
-
-def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, resources):
-    """Their gradient is far below AdamW's epsilon once it is clipped with the others', or their rate decays: none closes then."""
-    strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "settings.penalty=3e-6", "batch_size=2"]
-    prepared, config = prepare(make, resources, "diff-pruning", *strong)
-    trainer, batches = start(prepared, config, resources, 60)
-    for batch in batches:
-        trainer.train_step(batch)
-    gates = prepared.method.gated.gate.detach()
-    assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
-
-
-def test_at_small_rates_the_sum_leaves_the_tensors_open_and_the_product_does_not(make, resources, caplog):
-    """The gradient of a tensor's gate: one gate's with the sum, that of all its entries with the product."""
-    opened = {}
-    for l0 in ("sum", "product"):
-        words = [*SHARED, "learning_rate=1e-5", f"settings.l0={l0}"]
-        prepared, config = prepare(make, resources, "diff-pruning", *words)
-        trainer, batches = start(prepared, config, resources, 60)
-        for batch in batches:
-            trainer.train_step(batch)
-        gates = prepared.method.gated.tensor_gate.detach()
-        opened[l0] = float((3 * torch.sigmoid(gates) - 1.5 > 0).float().mean())
-        caplog.clear()
-        prepared.method.phases()[1].prepare_model(prepared.encoder)
-        warned = [record.message for record in caplog.records if "are zero" in record.message]
-        assert bool(warned) == (l0 == "product"), warned
-    assert opened["sum"] == 1.0 and opened["product"] < 0.5, opened
-
-
-def test_the_rate_of_the_gates_has_no_schedule(make, resources):
-    prepared, config = prepare(make, resources, "diff-pruning", *SHARED, "learning_rate=1e-3")
-    trainer, batches = start(prepared, config, resources, 4)
-    rates = []
-    for batch in batches:
-        rates.append(trainer.phase_state.lr_scheduler.get_last_lr())
-        trainer.train_step(batch)
-    for step, (exempt, differences, gates) in enumerate(rates):
-        assert exempt == differences == pytest.approx(1e-3 * (1 - step / 4))
-        assert gates == 0.1
-
-
-def test_a_pretrained_pooler_is_searched(make, resources):
-    before, prepared, results = train_and_merge(make, resources, "diff-pruning", "learning_rate=1e-3", "epochs=3")
-    after = prepared.encoder.model.state_dict()
-    changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
-    assert sum(changed.values()) == round(0.05 * sum(before[name].numel() for name in changed))
-    assert 0 < changed["bert.pooler.dense.weight"] < before["bert.pooler.dense.weight"].numel() / 2
-    classifier = sum(value.numel() for name, value in after.items() if name.startswith("classifier"))
-    assert results.params.trainable == sum(changed.values()) + classifier
-
-
-def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, resources, tmp_path):
-    from transformers import BertModel
-
-    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3")
-    directory = tmp_path / "without-pooler"
-    shutil.copytree(config.backbone.path, directory)
-    BertModel.from_pretrained(directory, add_pooling_layer=False).save_pretrained(directory)
-    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3", backbone=directory)
-    before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
-    runs.run(config, resources)
-    path = RunDirectory.of(config, resources.results_dir).path
-    with reload(path, resources) as (prepared, _):
-        changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
-    pooler = changed.pop("bert.pooler.dense.weight"), changed.pop("bert.pooler.dense.bias")
-    assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
-    inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]
-    assert sum(int(mask.sum()) for mask in inside) == round(0.05 * sum(mask.numel() for mask in inside))
-    assert evaluate(path, resources).largest_difference == 0
 
 
 @pytest.mark.parametrize("share", [0.005, 0.05])

@@ -3,20 +3,16 @@
 import json
 import re
 import shlex
-import subprocess
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from project_files import PAGES, ROOT, copy_yaml, load_script
-from scipy import stats
+from project_files import PAGES, ROOT, copy_yaml
 
 from hifi_cli.heads import measures
 from hifi_cli.heads.ranking import Ranked
-from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.tasks.batches import collate, padding_values
+from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
@@ -83,49 +79,8 @@ def test_commands_run(page, hifi, tmp_path):
     assert sorted(not_run) == NOT_RUN.get(page, [])
 
 
-def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
-    """Its commands, run by the shell of each pod; their `hifi` prints its arguments, which then are a grid's."""
-    (manifest,) = (yaml.safe_load(block) for block in blocks("clusters.md", "yaml"))
-    job, pod = manifest["spec"], manifest["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
-    assert all(mount["mountPath"] == container["workingDir"] for mount in container["volumeMounts"])
-    (tmp_path / "hifi").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "hifi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    printed = []
-    for index in range(job["completions"]):
-        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
-        words = subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, check=True).stdout
-        answer = hifi(*words.split(), "--print")
-        assert answer.code == 0, answer.err
-        printed += [line for line in answer.out.splitlines() if "hifi train" in line]
-    all_commands = [line for line in hifi("grid", "hifi-2", "--print").out.splitlines() if "hifi train" in line]
-
-    def runs(lines):
-        """Method, task and seed of each run."""
-        named = []
-        for words in map(str.split, lines):
-            task, methods, seeds = (words[words.index(option) + 1] for option in ("--task", "--method", "--seeds"))
-            named += [(task, method, seed) for method in methods.split(",") for seed in seeds.split(",")]
-        return sorted(named)
-
-    assert runs(printed) == runs(all_commands)
-
-
 def test_the_example_of_a_task_is_the_shipped_one():
     assert blocks("extend.md", "yaml")[0] == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
-
-
-def test_the_example_of_a_method_trains_what_it_says(make, resources):
-    names: dict[str, Any] = {}
-    exec(blocks("extend.md", "python")[0], names)
-    encoder, _ = resources.encoder(make("full-ft"))
-    names["NormTuning"](None, base.MethodContext()).prepare(encoder)
-    trainable = {name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad}
-    assert trainable == {
-        name for name, _ in encoder.model.named_parameters() if "LayerNorm" in name or name in base.task_head_names(encoder)
-    }
 
 
 def test_the_example_of_a_ranking_ranks():
@@ -158,18 +113,3 @@ def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
     for name in ("Full-FT, fp32", "HiFi (layer-wise), bf16"):
         ratios = " | ".join(f"{seconds[name] / seconds['Trainer']:.3f}" for seconds in columns)
         assert f"| {name} | {ratios} |" in PAGES["performance.md"]
-
-
-def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):
-    study = load_script("trainer_parity")
-    ours, theirs = np.array([20.0, 22.0, 19.0, 25.0]), np.array([21.0, 21.5, 20.0, 23.0])
-    path = tmp_path / "scores.jsonl"
-    arms = {"hifi, full-ft": ours, "Trainer, full-ft": theirs}
-    rows = [(arm, seed, score) for arm, scores in arms.items() for seed, score in enumerate(scores, start=1)]
-    rows.append(("hifi, full-ft", 5, 99.0))  # a seed that one side has not trained yet
-    path.write_text(
-        "".join(json.dumps({"task": "cola", "arm": arm, "seed": seed, "score": score}) + "\n" for arm, seed, score in rows)
-    )
-    low, high = stats.ttest_rel(ours, theirs).confidence_interval()
-    (line,) = study.table(study.read(path)).splitlines()[2:]
-    assert f"| cola | 4 | 21.5 ± 2.6 | 21.4 ± 1.2 | +0.12 | {low:+.2f} to {high:+.2f} | yes | no |" in line

@@ -1,6 +1,5 @@
-"""A finished run leaves as a plain Hugging Face directory, or as a directory for open_model: the same logits either way."""
+"""A finished run is opened, or leaves as a plain Hugging Face directory or a peft adapter: the same logits each time."""
 
-import json
 import re
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 
@@ -42,30 +41,33 @@ OWN_HEAD = ["task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=tru
         ("child-tuning-d", []),
     ],
 )
-def test_every_run_leaves_as_a_delta(make, resources, hifi, data, tmp_path, method, head):
+def test_every_run_is_opened_with_its_logits(make, resources, method, head):
     config = make(method, "epochs=1", "learning_rate=0.003", *head)
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "delta").code == 0
-    model, tokenizer = hifi_cli.open_model(tmp_path / "out")
+    model, tokenizer = hifi_cli.open_model(run, results_dir=resources.results_dir)
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
     assert tokenizer("the dog")["input_ids"]
 
 
-def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, resources, hifi, data, tmp_path):
-    config = make("full-ft", "epochs=1", "task_head.kind=mlp", "task_head.width=16")
-    runs.run(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
-    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data)
-    assert answer.code == 2 and "task head" in answer.err
-    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "delt")
-    assert answer.code == 2 and "'delt' is not one of 'hf', 'peft', 'delta'" in answer.err
-
-
-def test_open_model_says_what_is_missing(tmp_path):
-    with pytest.raises(MissingError, match=r"hifi\.json"):
+def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data, tmp_path):
+    own_head = ("task_head.kind=mlp", "task_head.width=16")
+    for form, method, *head in [
+        ("hf", "full-ft", *own_head),
+        ("peft", "bitfit"),
+        ("peft", "prefix-tuning"),
+        ("peft", "lora", *own_head),
+    ]:
+        config = make(method, "epochs=1", *head)
+        runs.run(config, resources)
+        run = RunDirectory.of(config, resources.results_dir).path
+        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", form)
+        assert answer.code == 2 and "open the run itself with hifi_cli.open_model" in answer.err
+        assert not (tmp_path / "out").exists()
+        RunDirectory(run).clear()
+    with pytest.raises(MissingError, match="no run in"):
         hifi_cli.open_model(tmp_path)
 
 
@@ -96,68 +98,26 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
 
 
-def test_peft_holds_lora_alone(make, resources, hifi, data, tmp_path):
-    for method, *head in [("bitfit",), ("prefix-tuning",), ("lora", "task_head.kind=mlp", "task_head.width=16")]:
-        config = make(method, "epochs=1", *head)
-        runs.run(config, resources)
-        run = RunDirectory.of(config, resources.results_dir).path
-        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
-        assert answer.code == 2 and "--as hf or delta" in answer.err and not (tmp_path / "out").exists()
-
-
-def test_the_card_of_a_delta_opens_it(make, resources, hifi, data, tmp_path, monkeypatch):
-    config = make("hifi-midtop", "epochs=1", "learning_rate=0.01")
-    runs.run(config, resources)
-    batch, logits = expected(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--as", "delta").code == 0
-    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    opened = {}
-    exec(snippet, opened)
-    with torch.no_grad():
-        torch.testing.assert_close(opened["model"](**batch).logits, logits, rtol=1e-4, atol=1e-5)
-
-
-def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
+def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
     config = make("full-ft", "epochs=2", "learning_rate=0.01", "batch_size=4")
     results = runs.run(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
-    classify = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
-    rows = resources.rows("rte").rows("validation")[:5]
-    said = classify([{"text": first, "text_pair": second} for ((first, second),) in (row.sequences for row in rows)])
-    stored = RunDirectory.of(config, resources.results_dir).read_predictions()
-    for answer, row in zip(said, stored, strict=False):
-        assert answer["label"] == row.prediction
-        assert answer["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
     card = ModelCard.load(tmp_path / "plain" / "README.md")
-    data_of_card = card.data
-    assert (data_of_card.library_name, data_of_card.pipeline_tag) == ("transformers", "text-classification")
-    assert (data_of_card.language, data_of_card.license, data_of_card.datasets) == ("en", "unknown", ["nyu-mll/glue"])
-    (score,) = data_of_card.eval_results
+    front = card.data
+    assert (front.library_name, front.pipeline_tag) == ("transformers", "text-classification")
+    assert (front.language, front.license, front.datasets) == ("en", "unknown", ["nyu-mll/glue"])
+    (score,) = front.eval_results
     assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
     assert (score.metric_type, score.metric_value) == ("accuracy", results.metrics["accuracy"])
-    for said in (f"| accuracy | {100 * results.metrics['accuracy']:.2f} |", "Seed 1 of", "chosen on this very split"):
+    for said in (
+        f"| accuracy | {100 * results.metrics['accuracy']:.2f} |",
+        "Seed 1 of",
+        "chosen on this very split",
+        f"    {command_line(results.provenance.command)}\n",
+        f"Labels: 0 {task_spec.load('rte').labels[0]}, 1 ",
+    ):
         assert said in card.content
-    assert f"    {command_line(results.provenance.command)}\n" in card.content
-    assert f"Labels: 0 {task_spec.load('rte').labels[0]}, 1 " in card.content
-    snippet = re.search(r"```python\n(.*?)```", card.content, re.DOTALL)[1]
-    assert '"text_pair"' in snippet
-
-
-def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
-    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data]
-    quick = ["epochs=1", "batch_size=8", "scoring.samples=12", "heads.k=2"]
-    assert hifi("train", *words, "--method", "full-ft,hifi-layerwise", "--seeds", "1,2", *quick).code == 0
-    run = "results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2"
-    answer = hifi("export", run, "--to", "out", "--data-dir", data)
-    assert answer.code == 0, answer.err
-    card = Path("out/README.md").read_text()
-    assert "Trains the top heads of every layer" in card
-    record = json.loads((Path(run) / "results.json").read_text())
-    assert {len(heads) for heads in record["heads"]} == {2}
-    assert f"Tuned heads of each layer: {', '.join(map(str, record['heads']))}." in card and "Seed 2 of" in card
 
 
 def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(hifi, encoders, tmp_path):

@@ -160,7 +160,7 @@ def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
 @pytest.mark.exhaustive
 def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, data, tmp_path):
     """torchrun with gloo: equal within rounding, one writer, one set of files; 47 rows, so that a batch has one example."""
-    settings = ["epochs=2", "batch_size=2", "dropout=0.0", "--limit", "47"]
+    settings = ["epochs=2", "batch_size=2", "dropout=0.0", "limit=47"]
     for name, launcher in (
         ("one", [sys.executable]),
         ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),

@@ -168,7 +168,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     ("words", "message"),
     [
         (["hifi-33"], "unknown figure 'hifi-33'; did you mean 'hifi-3'"),
-        (["hifi-3", "--out", "x.gif"], "the name must end in .png, .pdf, .svg"),
+        (["hifi-3", "--out", "x.gif"], "the name must end in .png, .pdf or .svg"),
         (["hifi-3", "--protocol", "lapto"], "unknown protocol 'lapto'; did you mean 'laptop'"),
         (["pie.yaml"], "unknown kind of figure 'dampin'; did you mean 'damping'"),
     ],

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished_runs import read_json
 from synthetic_runs import write_run, write_search
 from tiny_inputs import QUICK, write_lines
 
-from hifi_cli.cli import show
 from hifi_cli.config import registry
 from hifi_cli.results.study import Study
 
@@ -44,11 +42,6 @@ def test_a_dry_run_refuses_the_settings_that_the_run_refuses(dry_run, method, wo
     codes, planned, real = dry_run(*words, method=method)
     assert codes[0] == codes[1] > 0
     assert message in planned and message in real
-
-
-def test_a_dry_run_refuses_unknown_settings_without_the_encoder(hifi):
-    answer = hifi("train", "--task", "rte", "--method", "lora", "--backbone", "no/such", "--dry-run", "settings.rank=9")
-    assert answer.code == 2 and "unknown key 'rank'; known are r, alpha, dropout, targets" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -86,11 +79,6 @@ def test_a_dry_run_names_missing_tokenizers_and_gpus(hifi, encoders, data, tmp_p
     assert "no tokenizer in" in missing("--backbone", folder)
 
 
-def test_a_dry_run_counts_the_rows_that_are_there(tiny):
-    assert "2 epochs of 48 examples" in tiny("train", "--method", "full-ft", "--dry-run").out
-    assert not Path("results").exists()
-
-
 def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_path):
     finish_run().parents[5].rename(tmp_path / "trained")
     (tmp_path / "results").mkdir()
@@ -99,44 +87,6 @@ def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_
         command = f"hifi {' '.join(words)} --results-dir trained"
         assert answer.code == 3 and f"no finished run in results, but in trained: {command}" in answer.err
     assert "hifi table hifi-2 --results-dir trained" in hifi("table", "hifi-2").err
-
-
-def test_the_results_of_the_demo_are_read_where_there_are_no_others(hifi):
-    for method in ("full-ft", "bitfit"):
-        for seed in (1, 2):
-            write_run("results/demo", method, "demo-entailment", seed, 0.7, protocol="demo", backbone="demo")
-    said = "no finished run in results: reading results/demo"
-    answer = hifi("table", "demo", "--format", "md")
-    assert answer.code == 0 and "| Full-FT | - | <u>" not in answer.out and "70.0" in answer.out and said in answer.err
-    for words in (["table"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
-        answer = hifi(*words)
-        assert answer.code == 0 and "full-ft" in answer.out.lower() and said in answer.err, words
-    answer = hifi("report")
-    assert answer.out == "results/demo/report.html\n" and said in answer.err
-    answer = hifi("table", "hifi-2")  # no run of its protocol is there: commands for missing runs write into results
-    assert "hifi table hifi-2 --results-dir results/demo" in answer.err and "--results-dir" not in answer.out
-    assert hifi("ls", "tables/demo").code == 0
-    write_run("results/other", "lora", "rte", 1, 0.5)
-    answer = hifi("table")
-    assert answer.code == 3 and "but in results/demo, results/other: hifi table --results-dir results/demo" in answer.err
-    write_run("results", "bitfit", "rte", 1, 0.5)
-    answer = hifi("table")
-    assert "BitFit" in answer.out and "Full-FT" not in answer.out and said not in answer.err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train", "--task", "rte", "--method", "hifi"], "did you mean 'hifi-layerwise'?"),
-        (["compare", "hifi"], "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
-        (["compare", "hifi", "full-ft"], "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
-        (["compare", "full-ft"], "needs two or more different methods"),
-        (["ls", "runs", "extra"], "takes no further word, not 'extra'"),
-    ],
-)
-def test_a_wrong_word_is_answered_with_what_is_true(hifi, words, message):
-    answer = hifi(*words)
-    assert answer.code == 2 and message in answer.err
 
 
 def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
@@ -156,29 +106,11 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
 
 
-def test_a_file_of_a_run_is_a_configuration(hifi, tiny, finish_run, tmp_path, data):
-    run = finish_run("hifi-layerwise")
-    stored = read_json(run / "results.json")
-    config = run / "config.yaml"
-    answer = tiny("train", "--method", "full-ft", "-c", config)
-    assert answer.code == 2 and "method hifi-layerwise, not full-ft: give --method hifi-layerwise" in answer.err
-    again = tiny("train", "--method", "hifi-layerwise", "-c", config)
-    assert again.code == 0 and "finished before" in again.err
-
-    repeated = hifi("train", "--from", run, "--results-dir", "again", "--data-dir", data)
-    assert repeated.code == 0, repeated.err
-    copy = read_json(Path("again") / run.relative_to(tmp_path / "results") / "results.json")
-    assert (copy["config_hash"], copy["scores"]) == (stored["config_hash"], stored["scores"])
-    other = hifi("train", "--from", run, "--seeds", "2", "--data-dir", data, "epochs=1", "--dry-run")
-    assert "seed2 (new)" in other.out and "seed: 2" in other.out and "epochs: 1" in other.out
-    answer = hifi("train", "--from", run, "--method", "bitfit")
-    assert answer.code == 2 and "--from repeats a run, which decides --method" in answer.err
-
-
-def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
+def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_run, tiny):
     finish_run()
-    answer = tiny("train", "--method", "full-ft", "learning_rate=0.5")
-    assert answer.code == 4 and "variant=NAME" in answer.err
+    answer = tiny("train", "--method", "bitfit,full-ft", "learning_rate=0.5")
+    assert answer.code == 4 and "learning_rate" in answer.err and "variant=NAME" in answer.err
+    assert not list(Path("results/runs").rglob("bitfit"))
     assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
     assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
@@ -199,35 +131,6 @@ def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, fi
     assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
 
 
-def test_a_head_is_given_once(tiny):
-    answer = tiny("train", "--method", "hifi-layerwise", "heads.given=[[0],[1,1]]")
-    assert answer.code == 2 and answer.err.endswith("heads.given: a head is named twice in a layer\n")
-
-
-def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):
-    finish_run()
-    answer = tiny("train", "--method", "bitfit,full-ft", "learning_rate=0.5")
-    assert answer.code == 4 and "learning_rate" in answer.err
-    assert not list(Path("results/runs").rglob("bitfit"))
-
-
-def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path, monkeypatch):
-    shutil.copytree(data, tmp_path / "glue")
-    words = ["--task", "rte", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", "glue"]
-    assert hifi("train", *words, *QUICK).code == 0
-    run = "results/runs/hifi/tiny-bert/rte/bitfit/seed1"
-    answer = hifi("eval", run)
-    assert answer.code == 0 and "logits identical" in answer.out
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert "logits identical" in hifi("eval", tmp_path / run).out
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "glue").rename(tmp_path / "moved")
-    answer = hifi("eval", run)
-    assert answer.code == 3 and "was trained on the data in glue/RTE, which are not there now" in answer.err
-    assert hifi("eval", run, "--data-dir", "moved").code == 0
-
-
 def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data):
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
     Path("once.yaml").write_text(yaml.safe_dump(grid))
@@ -238,13 +141,6 @@ def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data):
     (command,) = hifi(*words, "--print", "--force").out.splitlines()
     assert hifi(*command.split()[1:]).code == 0
     assert (run / "results.json").stat().st_mtime_ns > before
-
-
-def test_the_columns_of_a_score_never_run_together(capsys):
-    show._print_grid([[1234.5, 0.25], [-10.0, 3.0]])
-    header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert header == ["layer", "h0", "h1"]
-    assert rows == [["1", "1234.50", "0.25"], ["2", "-10.00", "3.00"]]  # layers are counted from 1
 
 
 def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data):
@@ -278,12 +174,3 @@ def test_ctrl_c_is_confirmed(hifi, monkeypatch):
     monkeypatch.setattr(registry, "names", interrupt)
     answer = hifi("ls", "methods")
     assert (answer.code, answer.err.strip()) == (130, "hifi: interrupted")
-
-
-def test_compare_takes_methods_with_commas_too(hifi):
-    for method in ("full-ft", "bitfit", "lora"):
-        for seed in (1, 2):
-            write_run("results", method, "rte", seed, 0.5 + 0.01 * seed)
-    answer = hifi("compare", "full-ft,bitfit", "lora")
-    assert answer.code == 0, answer.err
-    assert answer.out == hifi("compare", "full-ft", "bitfit", "lora").out

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_inputs import HEADS, LAYERS, random_encoder
 
-from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
@@ -20,7 +20,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.encode import padding_values
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.step import ModelRunner
 
@@ -172,17 +172,17 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, ta
 
 
 def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny, make, resources, tmp_path):
-    assert tiny("select", "--rank", "gradient", "-k", 2, "scoring.samples=12").code == 0
+    assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
     (heads,) = (tmp_path / "results" / "heads").rglob("*.json")
     selection = HeadSelection.read(heads)
     assert selection.heads == [sorted(np.argsort(-np.array(layer))[:2].tolist()) for layer in selection.values]
     (stored,) = (tmp_path / "results" / "scores").rglob("gradient-*.json")
     content, written = json.loads(stored.read_text()), stored.stat().st_mtime_ns
     assert (content["rank"], content["samples"], content["values"]) == ("gradient", 12, selection.values)
-    assert tiny("select", "--rank", "gradient", "-k", 1, "scoring.samples=12").code == 0
+    assert tiny("select", "heads.rank=gradient", "heads.k=1", "scoring.samples=12").code == 0
     assert stored.stat().st_mtime_ns == written
     stored.write_text(stored.read_text().replace('"samples": 12', '"samples": "12"'))
-    assert tiny("select", "--rank", "gradient", "-k", 2, "scoring.samples=12").code == 0  # damaged: measured again
+    assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0  # damaged: measured again
     assert json.loads(stored.read_text()) | {"provenance": 0} == content | {"provenance": 0}
 
 

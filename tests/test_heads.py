@@ -12,7 +12,7 @@ from hifi_cli.models.task_heads import word_states
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import losses
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits
 from hifi_cli.training.run import prepare

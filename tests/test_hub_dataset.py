@@ -5,8 +5,8 @@ import json
 import pytest
 from official_rows import CB, JSONL, ROWS, content, read_train_rows
 
-from hifi_cli.errors import UsageError
-from hifi_cli.tasks import data_sources, hub_dataset, task_spec
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import HubDataset
 
 
@@ -87,9 +87,14 @@ def write_repository(directory, name, splits):
     return task.hub.model_copy(update={"id": str(directory)})
 
 
+def load(name, repository):
+    """The rows of a task whose repository is another one, and no files."""
+    return data_sources.load(task_spec.load(name).model_copy(update={"hub": repository, "rows": {}}), data_dir=None)
+
+
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: no label"),
-    (lambda table: table.remove_columns("label"), "train: no column 'label'"),
+    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: the label column 'label' is empty"),
+    (lambda table: table.remove_columns("label"), "train, row 0: no column 'label'"),
     (lambda table: table.remove_columns("premise"), "train, row 0: no column 'premise'"),
     (lambda table: table.map(lambda _: {"premise": " "}), "train, row 0: premise is empty"),
 ])  # fmt: skip
@@ -101,57 +106,45 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
     table = change(datasets.Dataset.from_list(records, features=columns))
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
     with pytest.raises(UsageError, match=message):
-        hub_dataset.load(task_spec.load("cb"), HubDataset(id="somebody/copy"))
+        load("cb", HubDataset(id="somebody/copy"))
 
 
-@pytest.mark.parametrize(("kind", "labels", "value", "label"), [
-    ("classification", ["-1", "0", "1"], -1, "-1"),
-    ("regression", [], -1.0, -1.0),
-])  # fmt: skip
-def test_minus_1_is_a_label_where_the_task_has_it(monkeypatch, kind, labels, value, label):
+def test_hidden_labels_of_a_test_split_are_none(monkeypatch):
     import datasets
 
-    table = datasets.Dataset.from_list([{"sentence": "A.", "label": value}, {"sentence": "B.", "label": 0 * value}])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table, "test": table})
-    spec = task_spec.load("cola").model_copy(update={"kind": kind, "labels": labels})
-    loaded = hub_dataset.load(spec, HubDataset(id="somebody/own", labels=labels))
-    index = labels.index(label) if labels else label
-    assert next(row.label for row in loaded.splits["train"]) == index
+    columns, records = features("cb")
+    table = datasets.Dataset.from_list(records, features=columns)
+    hidden = table.map(lambda _: {"label": -1})
+    splits = {"train": table, "validation": table, "test": hidden}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: splits)
+    data = load("cb", HubDataset(id="somebody/own"))
+    assert [data.splits[split][0].label for split in splits] == [2, 2, None]
 
 
-def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
-    import datasets
+def test_an_unreachable_hub_names_the_ways_out_for_data(monkeypatch):
+    def offline(*words, **options):
+        raise ConnectionError("offline")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    columns = {"question1": ["a", "", "c"], "question2": ["b", "b", "d"], "label": [1, 0, 0]}
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset",
-        lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")},
-    )
-    data = hub_dataset.load(task_spec.load("qqp"), HubDataset(id="somebody/copy"))
-    assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
-    assert "somebody/copy, train: skipped 1 row with an empty text" in caplog.text
+    monkeypatch.setattr("datasets.load_dataset", offline)
+    with pytest.raises(MissingError, match=r"use --data-dir .*HIFI_DATA_DIR.* --protocol demo"):
+        load("rte", HubDataset(id="nobody/nothing"))
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    task = task_spec.load(name).model_copy(update={"rows": {}})
-    repository = write_repository(tmp_path / "repository", name, ["train", "validation"])
-    data = hub_dataset.load(task, repository)
+    data = load(name, write_repository(tmp_path / "repository", name, ["train", "validation"]))
     assert data.splits["train"] == read_train_rows(tmp_path, name, content(name)) == ROWS[name]
     assert len(data.fingerprint["train"]) == 64
 
 
-def test_a_repository_with_other_columns_or_splits_is_refused(tmp_path):
-    task = task_spec.load("cb")
+def test_a_repository_with_other_labels_or_splits_is_refused(tmp_path):
     repository = write_repository(tmp_path / "one", "boolq", ["train", "validation"])
-    with pytest.raises(UsageError, match=r"train: the labels are .* the task has"):
-        hub_dataset.load(task, repository.model_copy(update={"labels": None}))
-    repository = write_repository(tmp_path / "two", "cb", ["train"])
+    with pytest.raises(UsageError, match="train, row 0: unknown label 'True'; the labels are false, true"):
+        load("boolq", repository.model_copy(update={"labels": None}))
     with pytest.raises(UsageError, match="no split 'validation'; the splits are train"):
-        hub_dataset.load(task, repository)
+        load("cb", write_repository(tmp_path / "two", "cb", ["train"]))
 
 
 def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypatch):
@@ -169,7 +162,7 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
         return real(local_copy.id, data_dir)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = hub_dataset.load(task_spec.load("cb"), HubDataset(id="aps/super_glue", config="cb"))
+    data = load("cb", HubDataset(id="aps/super_glue", config="cb"))
     assert data.splits["train"] == ROWS["cb"]
     assert requests == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
 

@@ -100,66 +100,42 @@ def test_mixout_everywhere_leaves_no_noise_but_its_own(make, resources, head):
     assert not any(type(module).__name__ == "FastLinear" or isinstance(module, torch.nn.Linear) for module in model.modules())
 
 
-FAMILY_SHAPES = {
-    "bert": {}, "electra": {"embedding_size": 16}, "mpnet": {}, "roberta": {},
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 8, "position_buckets": 4, "share_att_key": True},
-    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
-}  # fmt: skip
+def inputs_of_mixed_linears(model):
+    seen = {}
+
+    def record(name):
+        return lambda _, inputs: seen.update({name: inputs[0].detach().clone()})
+
+    mixed = {name: module for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)}
+    hooks = [module.register_forward_pre_hook(record(name)) for name, module in mixed.items()]
+    with torch.no_grad():
+        model(input_ids=torch.arange(4, 20).view(2, 8), attention_mask=torch.ones(2, 8, dtype=torch.long))
+    for hook in hooks:
+        hook.remove()
+    return seen
 
 
-@pytest.mark.parametrize("family", FAMILY_SHAPES)
+@pytest.mark.parametrize("family", ["bert", "electra", "mpnet", "roberta", "deberta-v2", "distilbert"])
 def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     """What mixed Linears read in training is what they read in evaluation, in any family."""
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    shape = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "vocab_size": 30,
-        "pad_token_id": 0,
-    }
-    torch.manual_seed(0)
-    encoder = Encoder(
-        AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **(shape | FAMILY_SHAPES[family])))
-    )
+    dropout = {"dropout": 0.1, "attention_dropout": 0.1} if family == "distilbert" else {}
+    encoder = Encoder(random_encoder(family, **dropout))
     plain = dropout_rates(encoder.model)
-    method = mixout.Mixout(mixout.Mixout.Settings(), MethodContext())
+    method = mixout.Mixout(mixout.Mixout.Settings(p=0), MethodContext())
     method.prepare(encoder)
     model = encoder.model.train()
-    kept = {name for name, rate in dropout_rates(model).items() if rate}
-    assert kept and all(plain[name] == rate for name, rate in dropout_rates(model).items() if rate)
-
-    def inputs_of_mixed_linears():
-        seen = {}
-        hooks = [
-            module.register_forward_pre_hook(lambda _, args, name=name: seen.__setitem__(name, args[0].detach().clone()))
-            for name, module in model.named_modules()
-            if isinstance(module, mixout.MixoutLinear)
-        ]
-        torch.manual_seed(5)
-        with torch.no_grad():
-            model(input_ids=torch.arange(4, 20).view(2, 8), attention_mask=torch.ones(2, 8, dtype=torch.long))
-        for hook in hooks:
-            hook.remove()
-        return seen
-
-    for name, module in model.named_modules():  # mixing itself draws from the same generator: leave it out
-        if isinstance(module, mixout.MixoutLinear):
-            module.p = 0.0
-        elif isinstance(module, torch.nn.Dropout) and name in kept and "att" in name and not name.endswith("output.dropout"):
-            module.p = (
-                0.0  # attention probabilities reach the residual stream through the output projection, which is not mixed
-            )
-    inputs = inputs_of_mixed_linears()
-    model.eval()
-    for name, value in inputs_of_mixed_linears().items():
+    kept = {name: rate for name, rate in dropout_rates(model).items() if rate}
+    assert kept and kept.items() <= plain.items()
+    attention = {path for layer in range(LAYERS) for path in encoder.paths(layer, "inner_dropouts")}
+    for name in attention:  # attention's output reaches the others through a projection that is not mixed
+        model.get_submodule(name).p = 0.0
+    inputs = inputs_of_mixed_linears(model)
+    for name, value in inputs_of_mixed_linears(model.eval()).items():
         torch.testing.assert_close(inputs[name], value, msg=name)
+    for name in attention:
+        model.get_submodule(name).p = plain[name]
     method.merge(encoder)
-    assert {name: rate for name, rate in dropout_rates(model).items() if name not in kept} == {
-        name: rate for name, rate in plain.items() if name not in kept
-    }
+    assert dropout_rates(model) == plain
 
 
 @pytest.mark.parametrize("family", ["modernbert", "eurobert", "nomic_bert"])

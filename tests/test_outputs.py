@@ -12,7 +12,6 @@ from synthetic_runs import write_run
 from tiny_inputs import QUICK
 
 import hifi_cli
-from hifi_cli.config import registry
 from hifi_cli.errors import MissingError
 
 
@@ -25,9 +24,9 @@ def write_runs():
 
 @pytest.mark.slow
 def test_a_whole_pipeline_prints_json(hifi, tiny, data):
-    (scored,) = printed(tiny("score", "--samples", "12", "--format", "json"))
+    (scored,) = printed(tiny("score", "--format", "json", "scoring.samples=12"))
     assert scored["path"].endswith(".json") and len(scored["scores"]["richness"]) == 2
-    (selected,) = printed(tiny("select", "--k", "2", "--format", "json", "scoring.samples=12"))
+    (selected,) = printed(tiny("select", "--format", "json", "heads.k=2", "scoring.samples=12"))
     assert [len(heads) for heads in selected["selection"]["heads"]] == [2, 2]
     (trained,) = printed(tiny("train", "--method", "bitfit", "--format", "json"))
     result = json.loads(Path(trained["path"], "results.json").read_text())
@@ -38,8 +37,8 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     assert predicted["prediction"] in predicted["probabilities"] and sum(predicted["probabilities"].values()) == pytest.approx(
         1
     )
-    answer = hifi("export", trained["path"], "--to", "model", "--data-dir", data, "--format", "json")
-    assert printed(answer) == {"path": "model"} and Path("model/config.json").is_file()
+    assert hifi("export", trained["path"], "--to", "model", "--data-dir", data).out == "model\n"
+    assert Path("model/config.json").is_file()
     assert evaluated["reproduced"] and evaluated["metrics"]["accuracy"]["now"] == result["metrics"]["accuracy"]
 
 
@@ -64,40 +63,22 @@ def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
     assert row["verdict"] == "no conclusion" and isinstance(row["cells"]["p_holm"]["value"], float)
     claims = printed(hifi("claims", "hifi/trains-4-percent", "--format", "json"))
     assert claims["rows"][0]["verdict"] == "not run"
-    assert printed(hifi("report", "--format", "json")) == {"path": "results/report.html"}
+    assert hifi("report").out == "results/report.html\n"
 
 
-def test_names_print_json(hifi):
-    names = printed(hifi("ls", "methods", "tasks", "--format", "json"))
-    assert [entry["name"] for entry in names if entry["kind"] == "methods"] == registry.names("methods")
-    (lora,) = printed(hifi("ls", "lora", "--format", "json"))
-    assert lora["kind"] == "methods" and lora["content"]["implementation"] == "lora"
-    (rate,) = printed(hifi("ls", "learning_rate", "--format", "json"))
-    assert (rate["key"], rate["type"], rate["default"]) == ("learning_rate", "float", 2e-05) and rate["description"]
-    assert hifi("ls", "lorra", "--format", "json").code == 2
-
-
-def test_runs_are_listed_with_header_sorted_and_filtered(hifi):
+def test_runs_are_listed_with_a_header(hifi):
     write_runs()
     lines = hifi("ls", "runs").out.splitlines()
     assert lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 6
     assert any(line.split()[:4] == ["done", "70.00", "accuracy", "collapsed"] for line in lines)
-    by_score = printed(hifi("ls", "runs", "--sort", "score", "--format", "json"))
-    scores = [run["score"] for run in by_score]
-    assert scores == sorted(scores, reverse=True) and scores[0] == pytest.approx(70.0)
-    only = printed(hifi("ls", "runs", "--methods", "bitfit,lora", "--task", "rte", "--format", "json"))
-    assert [(run["method"], run["seed"], run["flags"]) for run in only] == [("bitfit", 1, ""), ("bitfit", 2, "collapsed")]
-    rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--protocol", "laptop", "--format", "csv").out)))
-    assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in rows] == [
+    listed = printed(hifi("ls", "runs", "--format", "json"))
+    bitfit = [(run["seed"], run["flags"]) for run in listed if (run["task"], run["method"]) == ("rte", "bitfit")]
+    assert bitfit == [(1, ""), (2, "collapsed")]
+    rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--format", "csv").out)))
+    laptop = [row for row in rows if row["protocol"] == "laptop"]
+    assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in laptop] == [
         ("cola", 50.0, "limited", 50.0)
     ]
-
-
-def test_a_negative_score_is_listed_before_a_run_without_a_score(hifi):
-    write_run("results", "full-ft", "cola", 1, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
-    write_run("results", "full-ft", "cola", 2, -0.05)  # Matthews correlation
-    runs = printed(hifi("ls", "runs", "--sort", "score", "--format", "json"))
-    assert [run["seed"] for run in runs] == [2, 1]
 
 
 def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):

@@ -1,6 +1,5 @@
-"""Methods from elsewhere: the page's own example as an entry point and as a file, trained and rebuilt; what is wrong is an error."""
+"""Methods from elsewhere: the page's own example as a file, trained and rebuilt; what is wrong is an error."""
 
-import importlib.metadata
 import json
 import re
 import shutil
@@ -11,39 +10,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extend.md").read_text()
-
-
-@pytest.fixture
-def norm_tuning(tmp_path, monkeypatch):
-    """The example of docs/extend.md as pasted, in a package that is installed; gives the YAML's name."""
-    code = re.search(r"```python\n([^`]*class NormTuning.*?)```", PAGE, re.DOTALL)[1]
-    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n[^`]*)```", PAGE)[1]
-    (tmp_path / "installed").mkdir()
-    (tmp_path / "installed" / "norm_tuning_package.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path / "installed")
-    entry = importlib.metadata.EntryPoint("norm_tuning", "norm_tuning_package:NormTuning", "hifi.methods")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [entry] if group == "hifi.methods" else [])
-    (tmp_path / "norm-tuning.yaml").write_text(content)
-    return "norm-tuning.yaml"
-
-
-def test_a_method_of_an_installed_package_trains_and_is_rebuilt(tiny, hifi, data, norm_tuning):
-    answer = tiny("train", "--method", norm_tuning)
-    assert answer.code == 0, answer.err
-    run = "results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"
-    counts = json.loads(Path(run, "results.json").read_text())["params"]
-    assert counts["trainable_backbone"] == 5 * 2 * 32  # a LayerNorm of the embeddings and two of each of two layers
-    answer = hifi("eval", run, "--data-dir", data)
-    assert answer.code == 0, answer.err
-
-
-@pytest.mark.parametrize("implementation", ["norm_tunin", "../norm_tuning", "os", "base"])
-def test_an_unknown_implementation_is_an_error_with_the_remedy(tiny, norm_tuning, implementation):
-    path = Path(norm_tuning)
-    path.write_text(path.read_text().replace("implementation: norm_tuning", f"implementation: {implementation}"))
-    answer = tiny("train", "--method", norm_tuning)
-    assert answer.code == 2 and f"unknown implementation '{implementation}'" in answer.err, answer.err
-    assert "report it" not in answer.err and "hifi.methods" in answer.err
 
 
 @pytest.fixture
@@ -60,7 +26,9 @@ def own_method(tmp_path):
     return folder
 
 
-def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(tiny, hifi, data, own_method, tmp_path):
+def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(
+    tiny, hifi, data, encoders, own_method, tmp_path
+):
     run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
     answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
     assert answer.code == 0, answer.err
@@ -80,8 +48,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
         ["eval", run, "--data-dir", data],
         ["predict", run, "new.tsv"],
         ["export", run, "--to", "model", "--data-dir", data],
-        ["score", "--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
-        ["train", "--from", run, "--seeds", "2", "--data-dir", data],
+        ["train", "-c", run / "config.yaml", "--seeds", "2", "--data-dir", data],
     ]
     for words in commands:
         answer = hifi(*words)
@@ -101,6 +68,8 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     ("implementation", "code", "message"),
     [
         ("./none.py", "", "no file mine/none.py, which a method's YAML names"),
+        ("norm_tunin", "", "unknown implementation 'norm_tunin'"),
+        ("base", "", "unknown implementation 'base'"),
         ("../norm_tuning.py", "", "../norm_tuning.py is outside the YAML's folder"),
         ("./norm_tuning.py", "import nothing_of_that_name", "norm_tuning.py: cannot be imported: ModuleNotFoundError"),
         ("./norm_tuning.py", "def", "norm_tuning.py: cannot be imported: SyntaxError"),

@@ -43,7 +43,7 @@ def start_logger(make, resources):
     def start(*report_to, earlier=()):
         progress = SimpleNamespace(step=3 * bool(earlier), epoch=int(bool(earlier)), log_history=list(earlier))
         runner = SimpleNamespace(device=torch.device("cpu"))
-        trainer = SimpleNamespace(runner=runner, steps_per_epoch=3, total_steps=6, progress=progress)
+        trainer = SimpleNamespace(runner=runner, total_steps=6, progress=progress)
         with MetricLogger("rte/full-ft/seed1", config, "accuracy", directory, report_to) as metric_logger:
             metric_logger.on_train_begin(trainer)
             yield metric_logger
@@ -51,10 +51,15 @@ def start_logger(make, resources):
     return start
 
 
+def log_lines(metric_logger, lines):
+    for line in lines:
+        metric_logger.trainer.progress.step = line.step if isinstance(line, StepMetrics) else 3 * line.epoch
+        metric_logger.on_log(line)
+
+
 def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger, caplog):
     with start_logger() as metric_logger:
-        for line in LINES:
-            metric_logger.on_log(line)
+        log_lines(metric_logger, LINES)
     assert metric_logger.directory.read_metrics() == LINES
     stored = [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()]
     assert stored[:2] == [{"step": 2, "loss": 0.75, "learning_rate": 1e-4}, {"epoch": 1, "accuracy": 0.5, "f1": 0.25}]
@@ -68,8 +73,7 @@ def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logg
     tracker = SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end"))
     monkeypatch.setattr(log, "start_trackers", lambda *_: [tracker])
     with start_logger("tensorboard", earlier=LINES[:2]) as metric_logger:
-        for line in LINES[2:]:
-            metric_logger.on_log(line)
+        log_lines(metric_logger, LINES[2:])
     assert metric_logger.directory.read_metrics() == LINES
     said = [record.message.split(",")[0] for record in caplog.records if record.levelno == logging.INFO]
     assert said == ["rte/full-ft/seed1: resuming at epoch 2 of 2", "rte/full-ft/seed1: epoch 2 of 2"]

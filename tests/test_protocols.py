@@ -5,9 +5,8 @@ import json
 import pytest
 
 from hifi_cli.config import registry
-from hifi_cli.config.protocols import protocol_chain, protocol_spec
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import protocol_chain, protocol_spec, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, task_spec

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from prepared_models import prepare
 from tiny_inputs import HIDDEN, INNER, LAYERS
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.random_parameters import _random_masks
+from hifi_cli.methods.random_parameters import random_masks
 
 BIASES = LAYERS * (4 * HIDDEN + INNER + HIDDEN + 2 * HIDDEN)  # of the projections, the feed-forward network, two LayerNorms
 
@@ -36,39 +35,12 @@ def test_each_weight_is_drawn_equally_often():
     sizes, count, draws = {"a": 10, "b": 1, "c": 29}, 8, 4000
     drawn = np.zeros(40)
     for seed in range(draws):
-        masks = _random_masks(sizes, count, seed)
+        masks = random_masks(sizes, count, seed)
         flat = np.concatenate([masks[name].numpy() if name in masks else np.zeros(size) for name, size in sizes.items()])
         assert flat.sum() == count and all(mask.any() for mask in masks.values())
         drawn += flat
     expected = draws * count / 40
     assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected * (1 - count / 40))  # 5 standard deviations
-
-
-def test_a_step_is_adamws_with_the_other_gradients_masked(make, resources):
-    words = ["settings.count=300", "dropout=0.0", "max_grad_norm=null", "warmup=0", "weight_decay=0.1", "learning_rate=0.01"]
-    prepared, config = prepare(make, resources, "random-parameters", *words)
-    plain, _ = prepare(make, resources, "full-ft", *words[1:])
-    model, method, entries = prepared.encoder.model, prepared.method, chosen(prepared)
-    name = max(entries, key=lambda name: len(entries[name]) * (model.get_parameter(name).dim() > 1))
-    before = model.get_parameter(name).detach().clone()
-    reference = torch.nn.Parameter(before.flatten()[entries[name]].clone())
-    settings = {"lr": 0.01, "betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": 0.1}
-    ours = torch.optim.AdamW(method.param_groups(model, 0.1), **{**settings, "weight_decay": 0.0})
-    other = torch.optim.AdamW([reference], **settings)
-    examples = resources.examples(config, "train", 128)[:8]
-    for _ in range(3):
-        prepared.runner.accumulate_gradient(examples)
-        reference.grad = model.get_parameter(name).grad.flatten()[entries[name]].clone()
-        method.after_backward(model)
-        assert model.get_parameter(name).grad is None
-        ours.step(), other.step()
-        method.after_optimizer_step(model)
-    after = model.get_parameter(name).detach()
-    torch.testing.assert_close(after.flatten()[entries[name]], reference.detach(), rtol=1e-6, atol=1e-7)
-    frozen = np.setdiff1d(np.arange(after.numel()), entries[name])
-    assert torch.equal(after.flatten()[frozen], before.flatten()[frozen])
-    assert not torch.equal(after, before)
-    assert plain.encoder.model.get_parameter(name).shape == after.shape
 
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])

@@ -23,7 +23,7 @@ def glue():
 def test_mrpc_learns_reloads_and_exports(hifi, glue):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import local_files, task_spec
+    from hifi_cli.tasks import data_sources, task_spec
 
     for method, rate in (("full-ft", 5e-5), ("hifi-layerwise", 5e-4)):
         words = ["--task", "mrpc", "--method", method, "--protocol", "laptop", "--data-dir", glue, f"learning_rate={rate}"]
@@ -38,7 +38,7 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
         tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
-        rows = local_files.load(task_spec.load("mrpc"), glue).splits["validation"][:20]
+        rows = data_sources.load(task_spec.load("mrpc"), data_dir=glue).splits["validation"][:20]
         stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
         for row, logits in zip(rows, stored, strict=False):
             with torch.no_grad():
@@ -66,26 +66,26 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
     from hifi_cli.models.pretrained import locate
-    from hifi_cli.tasks import local_files, metrics, task_spec, tokenization
+    from hifi_cli.tasks import data_sources, encode, metrics, task_spec
 
     data = {}
     for name in registry.names("tasks"):
         task = task_spec.load(name)
         with contextlib.suppress(MissingError):
-            data[name] = local_files.load(task, glue, required=())
+            data[name] = data_sources.load(task, data_dir=glue, required=())
     assert {"rte", "mrpc", "cola"} <= set(data)
     assert len(data["rte"].splits["train"]) == 2490
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
     if "squad" in data:
         task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
-        examples = tokenization.tokenize(tokenizer, task, rows, tokenization.TokenizationSettings(384))
+        examples = encode.tokenize(tokenizer, task, rows, encode.TokenizationSettings(384))
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
             logits[window, [0, 1], example.answer] = 9.0
         assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in tokenization.tokenize(tokenizer, task_spec.load("wic"), rows, tokenization.TokenizationSettings(128)):
+        for example in encode.tokenize(tokenizer, task_spec.load("wic"), rows, encode.TokenizationSettings(128)):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
             first, last = example.word_spans[0]
             result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")

@@ -307,9 +307,6 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
             2,
             "unknown task 'rtee'; did you mean 'rte'?",
         ),
-        (["a", "b", "--details"], 2, "hifi compare of two run directories does not use --details: leave it out"),
-        (["a", "b", "--tasks", "rte", "--margin", "0"], 2, "does not use --tasks and --margin: leave them out"),
-        (["a", "b", "--score", "last"], 2, "does not use --score"),
     ],
 )
 def test_wrong_usage(words, code, message, hifi):

@@ -224,14 +224,6 @@ def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
         assert table_of(hifi("table", "--score", score, "--format", "json"))["rows"][0]["scores"] == {"rte": [value]}
-    compared = tables_of(hifi("table", "--compare-scores", "--format", "json"))
-    assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
-    assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == [
-        "best",
-        "last",
-        "maximum",
-    ]
-    assert "up to 20.0 (Full-FT, RTE (Acc.))" in compared[-1]["notes"][-1]
 
 
 def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
@@ -291,19 +283,6 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--score", "first"], "'first' is not one of 'best', 'last', 'max'"),
         (["--include", "all"], "'all' is not one of limited, unequal"),
         (["--exclude", "limited"], "'limited' is not one of collapsed"),
-        (["hifi-1", "--tasks", "rte"], "hifi table hifi-1 does not use --tasks: leave it out"),
-        (["cost", "--tasks", "rte", "--seeds", "1"], "hifi table cost does not use --tasks: leave it out"),
-        (["cost", "--published"], "hifi table cost does not use --published"),
-        (["hifi-4", "--methods", "lora"], "hifi table hifi-4 does not use --methods"),
-        (["hifi-4", "--protocol", "demo", "--backbone", "demo"], "does not use --protocol and --backbone: leave them out"),
-        (["hifi-5", "--compare-scores"], "hifi table hifi-5 does not use --compare-scores"),
-        (["search", "--published"], "hifi table search does not use --published"),
-        (
-            ["hifi-2", "--tasks", "rte", "--task", "mrpc"],
-            "--tasks is given twice: give it once, with commas (--tasks ONE,OTHER)",
-        ),
-        (["--include", "limited", "--include", "unequal"], "--include is given twice"),
-        (["--seed", "1", "--seeds", "2"], "--seeds is given twice"),
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (["odd.yaml"], "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'"),
         (["worse.yaml"], "rows.0.metod"),

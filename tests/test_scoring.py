@@ -8,7 +8,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.heads.scores import head_correlation, information_richness, singular_values
 from hifi_cli.heads.select import compute_scores, score_examples
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.batches import collate, padding_values
+from hifi_cli.tasks.encode import collate, padding_values
 
 
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):

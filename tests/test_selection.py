@@ -57,16 +57,9 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     assert make("hifi-random").hash != make("hifi-random", "heads.seed=1").hash
 
 
-def test_the_scores_in_a_file_choose_heads_of_their_own_task_only(tiny, hifi):
-    assert tiny("score", "--out", "own.json", "scoring.samples=8").code == 0
-    assert hifi("select", "--scores", "own.json", "--task", "rte").code == 0
-    answer = hifi("select", "--task", "cola", "--scores", "own.json")
-    assert answer.code == 2 and "holds the scores of rte, not of cola" in answer.err
-
-
-@pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), 1)])
+@pytest.mark.parametrize(("words", "seed"), [(("heads.seed=7",), 7), ((), 1)])
 def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny, resources, words, seed):
-    answer = tiny("select", "--rank", "random", "-k", "3", *words, "--out", "heads.json", "scoring.samples=12")
+    answer = tiny("select", "--out", "heads.json", "heads.rank=random", "heads.k=3", "scoring.samples=12", *words)
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))

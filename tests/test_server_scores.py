@@ -121,7 +121,6 @@ def test_a_wrong_file_is_refused_in_one_line(hifi, content, message):
         (["hifi-2", "--test-scores", "page.txt"], 2, "the name must end in .csv or .json"),
         (["hifi-2", "--test-scores", "bad.json"], 2, "bad.json is no JSON"),
         (["hifi-2", "--test-scores", "page.csv", "--score", "last"], 2, "without --score"),
-        (["hifi-2", "--test-scores", "page.csv", "--compare-scores"], 2, "without --score"),
         (["hifi-5", "--test-scores", "page.csv"], 2, "requires the name of a table of scores"),
         (["--test-scores", "page.csv"], 2, "requires the name of a table of scores"),
         (["search", "--test-scores", "page.csv"], 2, "requires the name of a table of scores"),

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hifi_cli.files import is_locked, locked
+from hifi_cli.files import atomic_path, is_locked, locked
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
             "demo-entailment",
             "--method",
             "full-ft",
-            "--limit",
-            "8",
+            "limit=8",
             "epochs=1",
             "--results-dir",
             "demo",
@@ -53,6 +52,18 @@ def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp
             assert not is_acquired_again
         assert f"{path} is in the way: if the process that it names has ended, delete this file" in caplog.text
     assert not path.exists() and not is_locked(path)
+
+
+def test_a_directory_is_whole_or_absent(tmp_path):
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "out") as folder:
+        folder.mkdir()
+        (folder / "part").write_text("half")
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    with atomic_path(tmp_path / "out") as folder:
+        folder.mkdir()
+        (folder / "part").write_text("whole")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/part"]
 
 
 def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path):

@@ -4,17 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.predict import predict_test
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits
-from hifi_cli.training.run import prepare
 
 CASES = {
     "copa": [],
@@ -39,7 +35,7 @@ def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_pat
     )
     directory = RunDirectory.of(config, resources.results_dir)
     again = evaluate(directory.path, resources)
-    assert again.largest_difference == 0 and again.scores == results.metrics
+    assert again.largest_difference == 0 and not again.differing
     if method == "full-ft":
         assert not results.collapsed
         assert (
@@ -104,45 +100,6 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
     assert row["mnli-m"] == pytest.approx(matched) and row["mnli-mm"] == pytest.approx(mismatched)
     assert row["average"] == pytest.approx((matched + mismatched) / 2)
-
-
-def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_path):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
-    files = {name: task_kinds_data / "MNLI" / f"test_{name}.tsv" for name in ("matched", "mismatched")}
-    files["diagnostic"] = task_kinds_data / "diagnostic" / "diagnostic.tsv"
-    files["diagnostic"].parent.mkdir()
-    words = {"matched": ["dog", "cat"], "mismatched": ["bird", "dog", "cat"], "diagnostic": ["cat"]}
-    try:
-        for name, path in files.items():
-            path.write_text(
-                "index\tsentence1\tsentence2\n" + "".join(f"{at}\t{word} man\t{word}\n" for at, word in enumerate(words[name]))
-            )
-        runs.run(config, resources)
-        written = predict_test(RunDirectory.of(config, resources.results_dir).path, resources)
-    finally:
-        for path in files.values():
-            path.unlink()
-    result = {path.stem: [json.loads(line)["prediction"] for line in path.read_text().splitlines()] for path in written}
-    meant = {"dog": "entailment", "cat": "neutral", "bird": "contradiction"}
-    splits = {
-        "matched": "predictions-test",
-        "mismatched": "predictions-test_mismatched",
-        "diagnostic": "predictions-test_diagnostic",
-    }
-    assert result == {splits[name]: [meant[word] for word in words[name]] for name in files}
-
-
-def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp_path):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    prepared = prepare(make("full-ft", task="squad"), resources)
-    examples = resources.examples(prepared.runner.config, "train", 32)[:3]
-    prepared.encoder.model.eval()
-    output = prepared.encoder.model(**collate(examples, prepared.runner.pad))
-    result = prepared.runner.logits(examples)
-    assert torch.equal(result[:, 0], output.start_logits) and torch.equal(result[:, 1], output.end_logits)
-    predicted = torch.from_numpy(prepared.runner.predict(examples)).float()
-    torch.testing.assert_close(predicted, result)
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):

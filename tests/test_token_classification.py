@@ -7,34 +7,28 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare
-from tiny_inputs import random_encoder, write_lines
-from transformers import AutoModelForTokenClassification, AutoTokenizer, PerceiverConfig, pipeline
+from tiny_inputs import write_lines
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.models import pretrained
-from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, task_from_data, task_spec
-from hifi_cli.tasks.batches import collate
-from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.row_formats import parse_label, parse_rows
-from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
+from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks.encode import TokenizationSettings, tokenize
+from hifi_cli.tasks.rows import RawRecord, parse_rows
+from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.data import ResourceCache
 
 CONLL = task_spec.load("conll2003")
 
 
-def rows_of(*sentences, spec=CONLL):
+def rows_of(*sentences):
     """Rows of (words, tags), each a text with spaces."""
     records = [
-        (RawRecord({"tokens": words.split()}, f"line {at}"), parse_label(spec, tags, spec.labels, f"line {at}"))
-        for at, (words, tags) in enumerate(sentences, start=1)
+        RawRecord({"tokens": words.split(), "tags": tags}, f"line {at}") for at, (words, tags) in enumerate(sentences, start=1)
     ]
-    return parse_rows(spec, records, {}, "file")
+    return parse_rows(CONLL, records, CONLL.local, "file", labelled=True)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +48,7 @@ def rows_of(*sentences, spec=CONLL):
     ],
 )
 def test_entities_by_hand(tags, expected):
-    assert [f"{entity.type} {entity.first}-{entity.last}" for entity in entities.entities(tags.split())] == expected
+    assert [f"{kind} {first}-{last}" for kind, first, last in metrics.entities(tags.split())] == expected
 
 
 def chunks_of_conlleval(tags):
@@ -84,13 +78,13 @@ def test_scores_are_those_of_conllevals_rules():
     correct, in_labels, in_predictions = (
         sum(len(part) for part in parts) for parts in zip(*((a & b, a, b) for a, b in pairs), strict=True)
     )
-    scores = entities.scores(labels, predictions)
-    assert 0.3 < scores.f1 < 0.9
-    assert scores == pytest.approx(
-        (correct / in_predictions, correct / in_labels, 2 * correct / (in_labels + in_predictions)), abs=1e-12
-    )
-    assert entities.scores([["O"]], [["O"]]) == (0, 0, 0)
-    assert entities.scores([["B-PER", "I-PER"]], [["B-PER", "O"]]) == (0, 0, 0)  # the last word differs
+    scores = metrics.entity_scores(labels, predictions)
+    assert 0.3 < scores["ner_f1"] < 0.9
+    expected = (correct / in_predictions, correct / in_labels, 2 * correct / (in_labels + in_predictions))
+    assert [*scores.values()] == pytest.approx(expected, abs=1e-12)
+    assert {*metrics.entity_scores([["O"]], [["O"]]).values()} == {0}
+    assert {*metrics.entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {0}  # the last word differs
+    assert {*metrics.entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {0}  # no tags of entities
 
 
 def test_word_accuracy_and_collapse():
@@ -112,46 +106,17 @@ def test_wrong_rows_are_named():
         rows_of(("the old man", "O O"))
     with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
         rows_of(("the", "O"), ("man", "B-X"))
-    with pytest.raises(UsageError, match=r"line 1: tokens is \['a', 1\], not a list of texts"):
-        parse_rows(CONLL, [(RawRecord({"tokens": ["a", 1]}, "line 1"), None)], {}, "file")
-    with pytest.raises(UsageError, match="line 1: tokens is empty"):
-        parse_rows(CONLL, [(RawRecord({"tokens": []}, "line 1"), None)], {}, "file")
+    for tokens, message in ((["a", 1], r"tokens is \['a', 1\], not a list of texts"), ([], "tokens is empty")):
+        with pytest.raises(UsageError, match=f"line 1: {message}"):
+            parse_rows(CONLL, [RawRecord({"tokens": tokens}, "line 1")], CONLL.local, "file", labelled=False)
 
 
-def tokenizer_of(kind, encoders):
-    """The tests' word-level tokenizer, or a byte-level or a SentencePiece-like one whose tokens are single characters."""
-    if kind == "words":
-        return AutoTokenizer.from_pretrained(encoders["bert"])
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else [*"abcdefghijklmnopqrstuvwxyz-▁", "▁ca"]
-    vocabulary = {letter: at for at, letter in enumerate(["[PAD]", "[UNK]", *letters])}
-    model = (
-        models.BPE(vocabulary, [], unk_token="[UNK]")
-        if kind == "bytes"
-        else models.Unigram([(letter, -1.0) for letter in vocabulary], unk_id=1)
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "bytes" else pre_tokenizers.Metaspace()
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-
-
-@pytest.mark.parametrize("kind", ["words", "bytes", "metaspace"])
-def test_the_token_of_a_word_is_its_first_one(kind, encoders, caplog):
+def test_the_token_of_a_word_is_its_first_one(encoders):
     (row,) = rows_of(("the cat-bird sees", "O B-LOC O"))
-    assert row.words == ["the", "cat-bird", "sees"]
-    tokenizer = tokenizer_of(kind, encoders)
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
     (example,) = tokenize(tokenizer, CONLL, [row], TokenizationSettings(40))
     tokens = tokenizer.convert_ids_to_tokens(example.sequences[0]["input_ids"].tolist())
-    assert [tokens[at] for at in example.word_tokens] == {
-        "words": ["the", "cat", "sees"],
-        "bytes": ["t", "c", "s"],  # an untrained BPE makes a token of the space before a word
-        "metaspace": ["▁", "▁ca", "s"],  # before the first word there is no space
-    }[kind]
-    assert not caplog.records
+    assert [tokens[at] for at in example.word_tokens] == ["the", "cat", "sees"]
 
 
 def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
@@ -159,7 +124,7 @@ def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
     examples = tokenize(tokenizer, CONLL, rows, TokenizationSettings(4))  # two of them [CLS] and [SEP]
     assert [example.word_tokens for example in examples] == [(1, 2, UNREAD, UNREAD), (1, 2)]
-    assert "max_length=4 leaves 2 of 6 words without a token, in 1 of 2 rows" in caplog.text
+    assert "max_length=4 leaves 2 of 6 words without a token" in caplog.text
     logits = np.zeros((2, len(CONLL.labels), 4))
     logits[:, 1, 2] = logits[:, 1, -1] = 5
     predicted = metrics.predictions_of(CONLL, examples, logits)
@@ -197,55 +162,6 @@ def test_few_shot_samples_have_enough_sentences_of_every_entity_type():
         fewshot.sample(CONLL, rows, 30, seed=1)
 
 
-def test_a_task_of_tags_holds_together(tmp_path):
-    from hifi_cli.config import registry
-
-    text = registry.find("tasks", "conll2003").read_text()
-    for old, new, message in [
-        ("format: words", "format: plain", "format plain does not fit kind token-classification, which requires words"),
-        ("inputs: [tokens]", "inputs: [tokens, pos]", "format words requires one input"),
-        ("labels: [O, B-PER", "labels: [NN, B-PER", "ner_f1 requires labels such as O, B-PER, I-PER"),
-    ]:
-        assert old in text
-        (tmp_path / "mine.yaml").write_text(text.replace(old, new))
-        with pytest.raises(UsageError, match=message):
-            task_spec.load(str(tmp_path / "mine.yaml"))
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
-def test_a_batch_in_parts_has_the_loss_and_gradient_that_transformers_computes(
-    make, encoders, task_kinds_data, tmp_path, family
-):
-    backbone = encoders.get(family, tmp_path / family)
-    if family == "modernbert":
-        random_encoder(family).base_model.save_pretrained(backbone)
-        AutoTokenizer.from_pretrained(encoders["roberta"]).save_pretrained(backbone)
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    settings = ["dropout=0.0", "max_length=40", "gradient_accumulation_steps=3"]
-    prepared, config = prepare(make, resources, "full-ft", *settings, task="conll2003", backbone=backbone)
-    examples, model = load_splits(config, resources).train[:7], prepared.encoder.model
-    assert type(model).__name__.endswith("ForTokenClassification")
-    batch = collate(examples, prepared.runner.pad)
-    labels = torch.full_like(batch["input_ids"], -100)
-    for example, targets in zip(examples, labels, strict=True):
-        targets[list(example.word_tokens)] = torch.tensor(example.row.label)
-    expected = model.train()(**batch, labels=labels).loss
-    expected.backward()
-    gradients = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
-    model.zero_grad()
-    torch.testing.assert_close(prepared.runner.accumulate_gradient(examples), expected.detach(), rtol=1e-4, atol=1e-6)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-5)
-
-
-def test_an_encoder_that_transformers_cannot_let_tag_tokens_is_refused():
-    task_head = TaskHeadSpec("token-classification", tuple(CONLL.labels), False, TaskHeadConfig())
-    with pytest.raises(
-        UsageError, match="no 'perceiver' encoder for token-classification tasks; choose another backbone or task"
-    ):
-        pretrained._model_class(task_head, PerceiverConfig())
-
-
 @pytest.fixture
 def trained(make, task_kinds_data, tmp_path):
     """A finished run on four types of entities, its directory and resources."""
@@ -263,8 +179,8 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert result.metrics["ner_f1"] > 0.5
     assert not evaluate(directory.path, resources).differing
     stored = directory.read_predictions()
-    scores = entities.scores([row.label for row in stored], [row.prediction for row in stored])
-    assert scores.f1 == pytest.approx(result.metrics["ner_f1"])
+    scores = metrics.entity_scores([row.label for row in stored], [row.prediction for row in stored])
+    assert scores["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
     sentences = [" ".join(row.words) for row in resources.rows("conll2003").rows("validation")]
     write_lines(tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences])
@@ -274,10 +190,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert [row["tokens"] for row in predicted] == [sentence.split() for sentence in sentences]
     assert [row["tags"] for row in predicted] == [row.prediction for row in stored]
     write_lines(tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")])
-    columns = hifi("predict", directory.path, tmp_path / "new.conll").out
-    assert columns.split("\n\n")[0].split("\n") == [
-        f"{word}\t{tag}" for word, tag in zip(predicted[0]["tokens"], predicted[0]["tags"], strict=True)
-    ]
+    assert hifi("predict", directory.path, tmp_path / "new.conll").out == answer.out
     write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
     lines = hifi("predict", directory.path, tmp_path / "new.tsv").out.splitlines()
     assert lines[:2] == ["id\ttokens\ttags", f"0\t{sentences[0]}\t{' '.join(stored[0].prediction)}"]
@@ -295,13 +208,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert [CONLL.labels[at] for at in logits.argmax(1)] == stored[0].prediction
     assert 'aggregation_strategy="first"' in (tmp_path / "model" / "README.md").read_text()
     opened = pipeline("token-classification", str(tmp_path / "model"), aggregation_strategy="first")(sentences[0])
-    assert {word["entity_group"] for word in opened} <= {entity.type for entity in entities.entities(stored[0].prediction)}
-
-
-def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
-    write_lines(tmp_path / "new.tsv", ["sentence1\tsentence2", "the dog\tthe cat"])
-    answer = hifi("predict", finish_run(), tmp_path / "new.tsv", "--format", "conll")
-    assert answer.code == 2 and "--format conll is for tags of words" in answer.err
+    assert {word["entity_group"] for word in opened} <= {kind for kind, _, _ in metrics.entities(stored[0].prediction)}
 
 
 def write_form(path, form):
@@ -318,8 +225,6 @@ def write_form(path, form):
         path.write_text("\n\n".join(f"# id = {at}\n{block}" for at, block in enumerate(blocks)))
     elif form == "lists":
         path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
-    elif form == "csv":
-        path.write_text("text,tags\n" + "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in sentences * 10))
     else:
         from datasets import ClassLabel, Dataset, Features, Value
         from datasets import Sequence as Many
@@ -336,7 +241,6 @@ FORMS = {
     "conll": ("a.conll", []),
     "tabs": ("b.conll", ["inputs=2", "label=1"]),
     "lists": ("c.jsonl", []),
-    "csv": ("d.csv", ["kind=token-classification", "inputs=text"]),
     "hub": ("e", []),
 }
 
@@ -357,7 +261,7 @@ def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
 def test_what_is_not_recognized_is_asked_for(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
-    with pytest.raises(UsageError, match=r"which column is the label\? Give label=COLUMN, of pos, chunk"):
+    with pytest.raises(UsageError, match="the columns are words, pos, chunk"):
         task_from_data.task_yaml(str(path), [])
     spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
     assert (spec.labels, spec.metrics, spec.classes) == (["X", "Y"], ["word_accuracy"], ["X", "Y"])  # no entities
@@ -366,5 +270,5 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     with pytest.raises(UsageError, match="line 2: 2 columns, 3 are expected"):
         task_from_data.task_yaml(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
-    with pytest.raises(UsageError, match="has no words"):
+    with pytest.raises(UsageError, match="has no rows"):
         task_from_data.task_yaml(str(path), [])

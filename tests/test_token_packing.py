@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from prepared_models import logits_of, prepare
+from prepared_models import prepare
 from tiny_inputs import FAMILIES
 
-from hifi_cli.models.token_packing import PackedBatch, packed_forward
-from hifi_cli.tasks.batches import collate
+from hifi_cli.models.token_packing import PackedBatch
 from hifi_cli.training.data import ResourceCache, load_splits
 
 METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]
@@ -25,15 +24,6 @@ def test_unpacking_undoes_packing_and_padding_gets_no_gradient():
     (gradient,) = torch.autograd.grad((packed * packed.detach()).sum(), padded)
     assert torch.equal(gradient, padded.detach() * is_real[..., None])
     assert torch.autograd.gradcheck(batch.unpack, packed.detach().requires_grad_())
-
-
-def test_the_attention_mask_is_made_once_and_only_where_there_is_padding():
-    batch = PackedBatch.of(torch.tensor([[True, True, False], [True, True, True]]), torch.device("cpu"))
-    mask = batch.attention_mask(torch.float32)
-    assert mask.shape == (2, 1, 1, 3)
-    assert (mask[:, 0, 0] == 0).tolist() == [[True, True, False], [True, True, True]]
-    assert mask is batch.attention_mask(torch.float32)
-    assert PackedBatch.of(torch.ones(2, 3, dtype=torch.bool), torch.device("cpu")).attention_mask(torch.float32) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,31 +89,3 @@ def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, resourc
     ids = torch.ones(2, 5, dtype=torch.long)
     prepared.encoder.base(input_ids=ids, attention_mask=ids)
     assert shapes == [(1, sum(map(len, examples))), (2, 5)]
-
-
-def test_the_second_stage_of_a_run_is_packed_too(make, resources):
-    """It begins with modules of its own, a copy of the pretrained ones."""
-    prepared, config = prepare(make, resources, "lp-ft")
-    examples = load_splits(config, resources).train[:6]
-    prepared.method.phases()[1].prepare_model(prepared.encoder)
-    logits = prepared.runner.predict(examples)
-    batch = collate(examples, prepared.runner.pad)
-    np.testing.assert_allclose(logits, logits_of(prepared.encoder.model, batch).numpy(), rtol=1e-4, atol=1e-6)
-
-
-def test_padding_counts_in_the_hash(make):
-    config = make("full-ft")
-    assert make("full-ft", "padding_free=false").hash != config.hash
-
-
-def test_a_family_that_computes_attention_by_itself_stays_padded():
-    from transformers import AutoConfig, AutoModel
-
-    from hifi_cli.errors import UsageError
-    from hifi_cli.models.encoder import Encoder
-
-    shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
-    encoder = Encoder(AutoModel.from_config(AutoConfig.for_model("mpnet", **shape)))
-    assert not encoder.module_names.interface
-    with pytest.raises(UsageError, match="out of reach"), packed_forward(encoder, None):
-        pass

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.encode import training_order
 from hifi_cli.training import loop
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.run import prepare

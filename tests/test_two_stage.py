@@ -62,19 +62,6 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("shares", "steps", "ends"),
-    [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
-)
-def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
-
-
-def test_too_few_steps_for_two_stages_are_refused():
-    with pytest.raises(UsageError, match="1 training step cannot be shared by 2 stages"):
-        loop.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
-
-
-@pytest.mark.parametrize(
     ("method", "part"),
     [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")],
 )
@@ -102,6 +89,14 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
 
 
 # --- the schedule of EH-FT's code
+
+
+@pytest.mark.parametrize(
+    ("shares", "steps", "ends"),
+    [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
+)
+def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
+    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
 
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):

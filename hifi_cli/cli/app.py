@@ -1,5 +1,8 @@
-"""The `hifi` command: finds its sub-commands, and turns errors into one line and an exit code."""
+"""The `hifi` command: loads a sub-command when it is used, and turns errors into one line and an exit code."""
 
+import importlib
+import logging
+import os
 import signal
 import sys
 import traceback
@@ -7,63 +10,77 @@ from types import FrameType
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from hifi_cli.cli import (
-    claims,
-    compare,
-    evaluate,
-    export,
-    figure,
-    grid,
-    ls,
-    messages,
-    option_checks,
-    predict,
-    report,
-    results,
-    score,
-    select,
-    table,
-    train,
-)
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 from hifi_cli.version import __version__
 from hifi_cli.wording import printable
 
+RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
+COMMANDS = {  # module and function, what it does, and the arguments of an example
+    "score": ("heads:score", "Score attention heads.", "--task rte --backbone bert-large scoring.samples=300"),
+    "select": ("heads:select", "Select attention heads by their scores.", "--task rte --backbone bert-large heads.k=3"),
+    "train": (
+        "train:train",
+        "Train and evaluate runs.",
+        "--task rte --method hifi-layerwise --seeds 1-3 epochs=3",
+    ),
+    "eval": ("models:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
+    "predict": ("models:predict", "Predict each row of a file with a trained model.", f"{RUN} texts.tsv"),
+    "grid": ("grid:grid", "Train all runs of a table, a figure, claims or a search.", "demo -j 2"),
+    "table": ("table:table", "Print mean scores of methods and tasks as in the papers.", "hifi-2 --published --format md"),
+    "compare": ("compare:compare", "Compare methods, paired over seeds and tasks.", "hifi-layerwise full-ft --tasks rte"),
+    "claims": ("claims:claims", "Check the papers' claims, or your own, in finished runs.", "hifi --protocol laptop"),
+    "report": ("report:report", "Write tables, comparisons, claims and figures as one HTML file.", "--published"),
+    "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
+    "export": ("models:export", "Write a trained model for transformers or peft.", f"{RUN} --to my-model"),
+    "ls": ("ls:ls", "List names, print a YAML, explain a key, or list runs.", "tasks/rte"),
+    "pack": ("results:pack", "Write all finished runs as two files.", "results --out study"),
+    "check": ("results:check", "Recompute scores, and find runs that cannot be what they say.", "results"),
+    "merge": ("results:merge", "Copy finished runs from a directory, a packed study or the hub.", "/shared/results"),
+    "push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results --weights"),
+    "pull": ("results:merge", "The same as merge.", "hub:owner/name"),
+}
+OF_RESULTS = ("pack", "check", "merge", "push", "pull")
+logger = logging.getLogger("hifi")
 
-class _PlainFlags:
-    """Help of flags without a type: `--strict`, not `--strict <bool>`."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for param in params:
-            if getattr(param, "is_flag", False):
-                param.metavar = ""
-        return params
+class LazyCommand(TyperCommand):
+    """A line in the list of commands; the command itself, and what it imports, is loaded when it is used."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return load(str(self.name)).make_context(info_name, args, parent=parent, **extra)
 
 
-class _Command(_PlainFlags, TyperCommand):
-    """A command whose options with lists may be given once."""
+def load(name: str) -> Any:
+    """A command with its options, those about messages included."""
+    from hifi_cli.cli.options import with_messages
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not ctx.resilient_parsing:
-            option_checks.refuse_repeated(self.make_parser(ctx).parse_args([*args])[2])
-        return super().parse_args(ctx, args)
-
-
-class _Group(_PlainFlags, TyperGroup):
-    pass
+    place, _, example = COMMANDS[name]
+    module, function = place.split(":")
+    prefix = "results " if name in OF_RESULTS else ""
+    one_command = typer.Typer(add_completion=False)
+    register = one_command.command(name, epilog=f"Example: hifi {prefix}{name} {example}")
+    register(with_messages(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function)))
+    command = typer.main.get_command(one_command)
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""  # `--force` in help, not `--force <bool>`
+    return command
 
 
 app = typer.Typer(
     name="hifi",
-    cls=_Group,
     help="Fine-tuning experiments with encoders on GLUE and SuperGLUE: the methods and tables of the HiFi and EH-FT papers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+results_app = typer.Typer(help="Pack, check and share finished runs.", no_args_is_help=True)
+for _name, (_, _summary, _) in COMMANDS.items():
+    _group = results_app if _name in OF_RESULTS else app
+    _group.command(_name, cls=LazyCommand, help=_summary)(lambda: None)
+app.add_typer(results_app, name="results")
 
 
 def _print_version(is_set: bool) -> None:
@@ -79,84 +96,36 @@ def _before_a_command(
     """Options before a command."""
 
 
-app.command("score", cls=_Command, epilog="Example: hifi score --task rte --backbone bert-large --samples 300")(score.score)
-app.command("select", cls=_Command, epilog="Example: hifi select --task rte --backbone bert-large --k 3")(select.select)
-app.command(
-    "train", cls=_Command, epilog="Example: hifi train --task rte --method hifi-layerwise --backbone bert-large --seeds 1-3"
-)(train.train)
-app.command("eval", cls=_Command, epilog="Example: hifi eval results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1")(
-    evaluate.evaluate
-)
-app.command(
-    "predict",
-    cls=_Command,
-    epilog="Example: hifi predict results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 texts.tsv",
-)(predict.predict)
-app.command("grid", cls=_Command, epilog="Example: hifi grid demo -j 2")(grid.grid)
-app.command("table", cls=_Command, epilog="Example: hifi table hifi-2 --published --format md")(table.table)
-app.command("compare", cls=_Command, epilog="Example: hifi compare hifi-layerwise full-ft --tasks rte")(compare.compare)
-app.command("claims", cls=_Command, epilog="Example: hifi claims hifi --protocol laptop")(claims.claims)
-app.command("report", cls=_Command, epilog="Example: hifi report --published")(report.report)
-app.command("figure", cls=_Command, epilog="Example: hifi figure hifi-5 --protocol laptop")(figure.figure)
-app.command(
-    "export",
-    cls=_Command,
-    epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model",
-)(export.export)
-results_app = typer.Typer(
-    cls=_Group,
-    help="Pack and check finished runs, and copy them between results directories and the Hugging Face hub.",
-    no_args_is_help=True,
-    epilog="Example: hifi results check results",
-)
-results_app.command("pack", cls=_Command, epilog="Example: hifi results pack results --out study")(results.pack)
-results_app.command("check", cls=_Command, epilog="Example: hifi results check results")(results.check)
-results_app.command("merge", cls=_Command, epilog="Example: hifi results merge /shared/results")(results.merge)
-results_app.command("push", cls=_Command, epilog="Example: hifi results push /shared/results --weights")(results.push)
-results_app.command("pull", cls=_Command, epilog="Example: hifi results pull hub:owner/name")(results.merge)
-app.add_typer(results_app, name="results")
-app.command("ls", cls=_Command, epilog="Example: hifi ls tasks/rte > my-rte.yaml")(ls.ls)
+class StderrHandler(logging.Handler):
+    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(printable(self.format(record)), file=sys.stderr, flush=True)
+        except BrokenPipeError:  # whoever read the messages has gone: a training goes on without them
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def main() -> None:
     """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
-    debug = "--debug" in sys.argv
-    messages.start_messages()
+    is_first_process = os.environ.get("RANK", "0") == "0"  # torchrun numbers the processes of a run
+    logger.handlers[:] = [StderrHandler()]
+    logger.propagate = False
+    logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)
         if code == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
-    except HifiError as error:
-        if debug:
-            traceback.print_exc()
-        if messages.is_first_process() or isinstance(error, RunFailed):  # the others of a run meet the same
-            _say(f"hifi: {error}")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _fail("hifi: interrupted", 130)
-    except Terminated:
-        _fail("hifi: stopped by SIGTERM", Terminated.exit_code)
     except SystemExit as error:  # typer's, where the reader of a pipe left early, as `head` does
         sys.exit(0 if isinstance(error.__context__, BrokenPipeError) else error.code)
-    except OSError as error:
-        if debug:
+    except BaseException as error:
+        if "--debug" in sys.argv:
             traceback.print_exc()
-        where = f" ({error.filename})" if error.filename else ""
-        _fail(f"hifi: {error.strerror or error}{where}: make it readable and writable, or make room, and repeat the command", 1)
-    except Exception as error:
-        if hasattr(error, "format_message"):  # the option parser's own errors
-            message = error.format_message().replace("Value error, ", "")
-            if not message:  # a bare `hifi`, whose help is printed already
-                sys.exit(2)
-            _fail(f"hifi: {message} (hifi --help)", 2)
-        if type(error).__name__ == "Abort":
-            _fail("hifi: interrupted", 130)
-        if debug:
-            raise
-        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):  # torch's words
-            _fail(f"hifi: not enough memory ({error}): take a smaller backbone, batch, max_length or setting", 1)
-        _fail(f"hifi: unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1)
+        message, code = _described(error)
+        if message and (is_first_process or not isinstance(error, HifiError) or isinstance(error, RunFailed)):
+            line = printable(" ".join(f"hifi: {message}".split()))
+            print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -164,11 +133,21 @@ def _terminate(_: int, __: FrameType | None) -> None:
     raise Terminated
 
 
-def _fail(message: str, code: int) -> None:
-    _say(message)
-    sys.exit(code)
-
-
-def _say(message: str) -> None:
-    line = printable(" ".join(message.split()))
-    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8
+def _described(error: BaseException) -> tuple[str, int]:
+    """What is said about an error, and the exit code."""
+    if isinstance(error, HifiError):
+        return str(error), error.exit_code
+    if isinstance(error, Terminated):
+        return "stopped by SIGTERM", error.exit_code
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # typer's
+        return "interrupted", 130
+    if hasattr(error, "format_message"):  # the option parser's own errors; that of a bare `hifi` is empty
+        message = error.format_message().replace("Value error, ", "")
+        return f"{message} (hifi --help)" if message else "", 2
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        remedy = "make it readable and writable, or make room, and repeat the command"
+        return f"{error.strerror or error}{where}: {remedy}", 1
+    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):  # torch's words
+        return f"not enough memory ({error}): take a smaller backbone, batch, max_length or setting", 1
+    return f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1

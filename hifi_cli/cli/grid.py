@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def grid(
-    name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A grid's name or YAML.",
+        ),
+    ],
     overrides: options.Overrides = None,
     jobs: Annotated[
         int,
@@ -33,7 +38,6 @@ def grid(
         typer.Option(
             help="Run on a cluster, through Parsl: a site's name or YAML.",
             rich_help_panel=options.HOW,
-            autocompletion=options.complete("sites"),
         ),
     ] = None,
     print_only: Annotated[
@@ -58,29 +62,25 @@ def grid(
     ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
-    backbone: options.BackboneOfRuns = None,
-    protocol: options.ProtocolOfRuns = None,
-    seeds: options.SeedsOfRuns = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
     data_dir: options.DataDir = None,
-    results_dir: options.ResultsDir = Path("results"),
+    results_dir: options.ResultsDir = options.RESULTS,
     format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
-    from hifi_cli.cli import show
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as grid_cells
     from hifi_cli.grids import executor as grids
     from hifi_cli.grids import spec as grid_spec
 
     changes = {
-        "tasks": options.names(tasks),
-        "methods": options.names(methods),
+        "tasks": tasks or [],
+        "methods": methods or [],
         "backbone": backbone,
         "protocol": protocol,
-        "seeds": options.parse_seeds(seeds) if seeds else None,
+        "seeds": options.parse_seeds(seeds),
     }
     spec = grid_spec.load(name, changes)
     words = tuple(overrides or ())
@@ -102,7 +102,7 @@ def grid(
         state.read()
     jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
-        return show.print_commands([job.command for job in jobs_left], format)
+        return options.print_commands([job.command for job in jobs_left], format)
     directory = results_dir / "grids" / name
     try:
         if site:
@@ -117,7 +117,7 @@ def grid(
         _print_summary(name, state, where)
     is_search = any(spec.varied.values())
     if format == "json":
-        show.print_json(_json_of(name, state, where))
+        options.print_json(_json_of(name, state, where))
     elif is_search:
         _print_search(cells, results_dir)
     if state.failed or (state.diverged and not is_search):

@@ -1,19 +1,21 @@
-"""`hifi ls`: all names, the YAML of a name, and the meaning of a configuration key."""
+"""`hifi ls`: all names, the YAML of a name, the meaning of a configuration key, and the runs of a results directory."""
 
 import re
-import sys
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic.fields import FieldInfo
 
-from hifi_cli.cli import options, show
+from hifi_cli.cli import options
+from hifi_cli.cli.train import yaml_value
 from hifi_cli.config import registry
-from hifi_cli.config.choices import RunSortKey
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
+from hifi_cli.config.base import fields_by_key
+from hifi_cli.config.run_config import HeadsConfig, RunConfig
+from hifi_cli.errors import UsageError
+from hifi_cli.tasks.task_from_data import is_data_source
+from hifi_cli.wording import format_duration
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and runs
     "tasks": "data, inputs, labels and metrics",
@@ -29,94 +31,41 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "runs": "finished and unfinished runs in a results directory, and their states",
 }
 
-_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
-
-
-def complete(incomplete: str) -> list[str]:
-    """Completes kinds, the names of all kinds, and kind/name."""
-    names = [word for kind in registry.KINDS for name in registry.names(kind) for word in (name, f"{kind}/{name}")]
-    words = [*registry.KINDS, "runs", *names]
-    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
-
 
 def ls(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[KIND|NAME|KEY]...",
-            help="A kind (tasks, methods, ...), a name (tasks/rte where several kinds share it), a configuration key, or a data"
-            " file, with key=value for how it is read.",
-            autocompletion=complete,
+            help="A kind (tasks, methods, ..., runs), a name (tasks/rte where several kinds share it), a configuration key,"
+            " or a data file, with key=value for how it is read.",
         ),
     ] = None,
-    status: Annotated[
-        options.Words | None, options.several_of(*_STATES, help="Only runs in these states, with commas.", panel=options.WHICH)
-    ] = None,
-    tasks: options.Tasks = None,
-    methods: options.Methods = None,
-    backbone: options.OnlyBackbone = None,
-    protocol: options.OnlyProtocol = None,
-    sort: Annotated[RunSortKey, typer.Option(help="Order of the runs.", rich_help_panel=options.OUTPUT)] = "path",
+    results_dir: options.ResultsDir = options.RESULTS,
     format: Annotated[  # noqa: A002
-        Literal["text", "json", "csv"], typer.Option("--format", help="Format of the output.", rich_help_panel=options.OUTPUT)
+        Literal["text", "json", "csv"], typer.Option("--format", help="Format of the runs.", rich_help_panel=options.OUTPUT)
     ] = "text",
-    results_dir: options.ResultsDir = Path("results"),
-    debug: options.Debug = False,
 ) -> None:
     """List all names of a kind, print the YAML of a name or of a data file's task, or explain a configuration key.
 
     A YAML that is redirected to a file can be edited and given by its path: hifi ls tasks/rte > my-rte.yaml
     """
-    from hifi_cli.errors import UsageError
-    from hifi_cli.tasks.readers import is_data_source
-
-    selections = {"--status": status, "--tasks": tasks, "--methods": methods, "--backbone": backbone, "--protocol": protocol}
-    if selecting := [option for option, value in selections.items() if value and (words or [])[:1] != ["runs"]]:
-        raise UsageError(f"{selecting[0]} selects runs: hifi ls runs {selecting[0]} ...")
-    if format == "csv" and (words or [])[:1] != ["runs"]:
-        raise UsageError("--format csv is for runs: hifi ls runs --format csv")
-    if not words and format == "text":
+    if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return _print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
-    if words and words[0] == "runs":
-        if len(words) > 1:
-            raise UsageError(f"hifi ls runs takes no further word, not '{words[1]}': choose runs by its options")
-        names = {"task": options.names(tasks), "method": options.names(methods)}
-        names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
-        return _print_runs(results_dir, status or options.Words(), sort, names, format)
-    if words and is_data_source(words[0]):
+    if is_data_source(words[0]):
         from hifi_cli.tasks import task_from_data
 
         return print(task_from_data.task_yaml(words[0], words[1:])[1], end="")
-    rows: list[dict[str, Any]] = []
-    for word in words or registry.KINDS:
-        if word in registry.KINDS:
-            rows += [_summary(word, name) for name in registry.names(word)]
-        elif fields := _keys_of(word):
-            rows += [_key(key, field) for key, field in fields.items()]
+    for word in words:
+        if word == "runs":
+            _print_runs(results_dir, format)
+        elif word in registry.KINDS:
+            _print_columns([_summary(word, name) for name in registry.names(word)])
+        elif fields := {key: field for key, field in _keys().items() if word == "config" or f"{key}.".startswith(f"{word}.")}:
+            _print_columns([_key(key, field) for key, field in fields.items()])
         else:
-            kind, name = _find(word)
-            if format == "json":
-                rows.append({**_summary(kind, name), "content": registry.load(kind, name)})
-            else:
-                _print_yaml(kind, name)
-    if format == "json":
-        return show.print_json(rows)
-    if rows:
-        _print_columns([_cells(row) for row in rows])
-
-
-def _print_runs(results_dir: Path, states: options.Words, sort: RunSortKey, names: dict[str, list[str]], form: str) -> None:
-    from hifi_cli.reports.run_listing import list_runs
-    from hifi_cli.results.directory import has_runs
-    from hifi_cli.results.study import Study
-
-    if not has_runs(results_dir):
-        study = Study(results_dir)
-        results_dir = study.or_only_subdirectory().directory
-        if results_dir == study.directory:
-            raise study.no_run_error("hifi ls runs")
-    show.print_runs(list_runs(results_dir, states=states, sort=sort, **names), form)
+            _print_yaml(*_find(word))
 
 
 def _find(word: str) -> tuple[str, str]:
@@ -125,15 +74,13 @@ def _find(word: str) -> tuple[str, str]:
     Raises:
         UsageError: nothing, or several things.
     """
-    from hifi_cli.errors import UsageError
-
     folder, _, name = word.rpartition("/")
     kinds = [kind for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)]
     if len(kinds) > 1:
         raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
-        known = [*registry.KINDS, "runs", *(known for kind in registry.KINDS for known in registry.names(kind)), *_all_keys()]
-        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(registry.KINDS)})")
+        known = [*_KINDS, *(name for kind in registry.KINDS for name in registry.names(kind)), *_keys()]
+        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(_KINDS)})")
     return kinds[0], name
 
 
@@ -144,36 +91,31 @@ def _print_yaml(kind: str, name: str) -> None:
     text = source.read_text(encoding="utf-8")
     print(re.sub(r"^path: (?!/)(.+)$", lambda match: f"path: {folder / match[1].strip()}", text, flags=re.MULTILINE), end="")
     if kind == "methods":
-        from hifi_cli.config.run_config import HeadsConfig
         from hifi_cli.methods.base import implementation_of
 
         method = implementation_of(name)
         fields = {f"settings.{key}": field for key, field in method.Settings.model_fields.items()}
         fields |= {f"heads.{key}": field for key, field in HeadsConfig.model_fields.items() if method.needs_heads}
-        rows = [[f"# {cells[0]}", *cells[1:]] for cells in (_cells(_key(key, field)) for key, field in fields.items())]
-        if rows:
+        if fields:
             print("# settings with their defaults:")
-            _print_columns(rows)
+            _print_columns([_key(f"# {key}", field) for key, field in fields.items()])
 
 
-def _summary(kind: str, name: str) -> dict[str, Any]:
+def _summary(kind: str, name: str) -> list[str]:
     content = registry.load(kind, name)
-    source = content.get("source") or content.get("paper") or content.get("published")
-    if kind == "backbones":
-        source = next((f"{key} {content[key]}" for key in ("package", "path", "hub") if content.get(key)), None)
-    return {"kind": kind, "name": name, "description": content.get("description", ""), "source": str(source or "")}
+    sources = ("source", "paper", "published") if kind != "backbones" else ("package", "path", "hub")
+    source = next((content[key] for key in sources if content.get(key)), "")
+    return [name, content.get("description", ""), str(source)]
 
 
-def _all_keys() -> "dict[str, FieldInfo]":
-    from hifi_cli.config.base import fields_by_key
-    from hifi_cli.config.run_config import RunConfig
-
+def _keys() -> dict[str, FieldInfo]:
     return fields_by_key(RunConfig)
 
 
-def _keys_of(key: str) -> "dict[str, FieldInfo]":
-    """A configuration key, or all keys of a section or of `config`; empty if there is no such key."""
-    return {name: field for name, field in _all_keys().items() if key == "config" or f"{name}.".startswith(f"{key}.")}
+def _key(key: str, field: FieldInfo) -> list[str]:
+    is_value = isinstance(field.default, bool | int | float | str | list | dict | None)  # not a section
+    default = yaml_value(field.default if is_value else None)
+    return [f"{key}={default}", f"{' '.join((field.description or '').split())} ({_type_name(field.annotation)})"]
 
 
 def _type_name(kind: Any) -> str:
@@ -187,34 +129,30 @@ def _type_name(kind: Any) -> str:
     return names.get(kind) or (kind.__name__ if isinstance(kind, type) and not parts else str(kind))
 
 
-def _key(key: str, field: "FieldInfo") -> dict[str, Any]:
-    is_value = isinstance(field.default, bool | int | float | str | list | dict | None)  # not a section
-    return {
-        "key": key,
-        "type": _type_name(field.annotation),
-        "default": field.default if is_value else None,
-        "description": " ".join((field.description or "").split()),
-    }
+def _print_runs(results_dir: Path, form: str) -> None:
+    from hifi_cli.reports.run_listing import list_runs
+    from hifi_cli.results.directory import has_runs
+    from hifi_cli.results.study import Study
 
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    """The columns of a row in text."""
-    if "key" not in row:
-        return [row["name"], row["description"], row["source"]]
-    return [f"{row['key']}={show.yaml_value(row['default'])}", f"{row['description']} ({row['type']})"]
+    if not has_runs(results_dir):
+        raise Study(results_dir).no_run_error("hifi ls runs")
+    runs = list_runs(results_dir)
+    if form == "csv":
+        return print(runs.to_csv(index=False, lineterminator="\n"), end="")
+    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
+    if form == "json":
+        return options.print_json(rows)
+    lines = [["state", "score", "metric", "flags", "time", "run"]]
+    for run in rows:
+        score = "" if run["score"] is None else f"{run['score']:.2f}"
+        took = "" if run["time_s"] is None else format_duration(run["time_s"])
+        place = f"{run['path']}  {run['detail']}".rstrip()
+        lines.append([run["state"], f"{score:>6}", run["metric"] or "", run["flags"], f"{took:>7}", place])
+    _print_columns(lines)
 
 
 def _print_columns(rows: list[list[str]]) -> None:
-    """Rows in columns: as wide as the terminal and folded there, in a pipe a line each."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, style="bold")
-        for row in rows:
-            table.add_row(*row)
-        return Console(highlight=False, markup=False).print(table)
+    """Rows in columns, a line each."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,206 +1,97 @@
-"""The options that mean the same in every command, and the configurations of the runs that they name."""
+"""What commands share: options that mean the same in all of them, the runs that they name, and how results are printed."""
 
+import functools
+import inspect
+import json
 import logging
-import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
+from pydantic import TypeAdapter
 
-from hifi_cli.cli import option_checks
 from hifi_cli.config import registry
-from hifi_cli.config.choices import TRACKERS, Score
+from hifi_cli.config.run_config import TRACKERS, Score
+from hifi_cli.config.sources import DEFAULT, ConfigResolver, ResolvedConfig, protocol_spec, run_name
 from hifi_cli.errors import UsageError
-from hifi_cli.files import suffix_of_output
-
-if TYPE_CHECKING:  # pydantic is not needed to print a help text
-    from hifi_cli.config.sources import ResolvedConfig
+from hifi_cli.files import command_line, suffix_of_output, write_text
 
 DEFAULT_PROTOCOL = "hifi"
-DEFAULT_SEEDS = "1"
-HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
-
+WHAT, DATA, HOW, OUTPUT = "What to run or read", "Data and results", "How to run", "Output"  # panels of --help
 Format = Literal["text", "md", "tex", "csv", "json"]
+_FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
 logger = logging.getLogger("hifi")
 
 
-def _level(level: int) -> Callable[[bool], bool]:
-    """A flag that sets which messages are shown."""
+def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002
+    """An option that takes names with commas, given once or more often.
 
-    def set_level(given: bool) -> bool:
-        if given:
-            logger.setLevel(level)
-        return given
+    Args:
+        choices: the words that are accepted; empty: any.
+    """
 
-    return set_level
-
-
-def refuse_empty_list(context: typer.Context, option: typer.CallbackParam, text: str | None) -> str | None:
-    """Refuse a list without a name: `--task ,` must not mean every task, or none."""
-    if text is not None and not names(text) and not context.resilient_parsing:
-        raise UsageError(f"{option.opts[0]} '{text}' holds no name: give one, or several with commas")
-    return text
-
-
-def refuse_unwritable_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before hours are spent on what it is to hold."""
-    if path and path.is_dir():
-        raise UsageError(f"{option.opts[0]} {path}: it is a directory; name a file")
-    return refuse_unwritable_place(option, path)
-
-
-def refuse_other_picture(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a picture in another format before anything is computed."""
-    if path and path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UsageError(f"{option.opts[0]} {path}: the name must end in .png, .pdf, .svg")
-    return refuse_unwritable_file(option, path)
-
-
-def refuse_unwritable_place(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a path in a place where nothing can be written."""
-    if path:
-        above = next(folder for folder in path.absolute().parents if folder.exists())
-        if not above.is_dir():
-            raise UsageError(f"{option.opts[0]} {path}: {above} is not a directory; name another path")
-        if not os.access(above, os.W_OK | os.X_OK):
-            raise UsageError(f"{option.opts[0]} {path}: cannot write in {above}; name another path")
-    return path
-
-
-def complete(kind: str) -> Callable[[str], list[str]]:
-    """Completes names of a kind, the last one of a list with commas."""
-    return lambda incomplete: _complete_last(incomplete, registry.names(kind))
-
-
-def _complete_last(incomplete: str, words: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
-
-
-class Words(list[str]):
-    """The words of an option that takes a list with commas."""
-
-
-def several_of(*choices: str, help: str, panel: str) -> Any:  # noqa: A002
-    """An option that takes one or several of some words, with commas; its values are `Words`."""
-
-    def parse(text: str) -> Words:
-        for word in names(text):
-            if word not in choices:
-                raise typer.BadParameter(f"'{word}' is not one of {', '.join(choices)}{registry.nearest(word, choices)}")
-        if not names(text):
-            raise typer.BadParameter(f"'{text}' holds no name: give one or several of {', '.join(choices)}, with commas")
-        return Words(names(text))
+    def split(option: typer.CallbackParam, texts: list[str] | None) -> list[str]:
+        words = [word.strip() for text in texts or () for word in text.split(",")]
+        for word in words:
+            if not word or (choices and word not in choices):
+                accepted = f"one of {', '.join(choices)}{registry.nearest(word, choices)}" if choices else "a name"
+                raise UsageError(f"{option.opts[0]}: '{word}' is not {accepted}")
+        return words
 
     return typer.Option(
-        parser=parse,
-        metavar=f"[{'|'.join(choices)}],...",
+        *flags,
+        callback=split,
+        metavar=f"[{'|'.join(choices)}],..." if choices else "NAME,...",
         help=help,
         rich_help_panel=panel,
-        autocompletion=lambda incomplete: _complete_last(incomplete, choices),
     )
 
 
-WHAT, WHICH, DATA, HOW, OUTPUT = "What to run", "Which runs", "Data and results", "How to run", "Output"  # panels of --help
-
-Task = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        "--tasks",
-        help="Task, data file (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name; or several with commas.",
-        rich_help_panel=WHAT,
-        autocompletion=complete("tasks"),
-        callback=refuse_empty_list,
-    ),
+Tasks = Annotated[
+    list[str] | None,
+    several("--task", "--tasks", help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name."),
 ]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        "--methods",
-        help="Method, or several with commas.",
-        rich_help_panel=WHAT,
-        autocompletion=complete("methods"),
-        callback=refuse_empty_list,
-    ),
-]
+Methods = Annotated[list[str] | None, several("--method", "--methods", help="Methods.")]
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="Encoder: a name, a local directory or a hub id; default: the protocol's, or the run's.",
+        help="Encoder: a name, a local directory or a hub id; default: that of the protocol, the YAML or the run.",
         rich_help_panel=WHAT,
-        autocompletion=complete("backbones"),
     ),
-]
-BackboneOfRuns = Annotated[
-    str | None,
-    typer.Option(
-        "--backbone", help="Another encoder than the YAML's.", rich_help_panel=WHICH, autocompletion=complete("backbones")
-    ),
-]
-Tasks = Annotated[
-    str | None,
-    typer.Option(
-        "--tasks",
-        "--task",
-        help="Only these tasks, with commas.",
-        rich_help_panel=WHICH,
-        autocompletion=complete("tasks"),
-        callback=refuse_empty_list,
-    ),
-]
-Methods = Annotated[
-    str | None,
-    typer.Option(
-        "--methods",
-        "--method",
-        help="Only these methods, with commas.",
-        rich_help_panel=WHICH,
-        autocompletion=complete("methods"),
-        callback=refuse_empty_list,
-    ),
-]
-ProtocolOfRuns = Annotated[
-    str | None,
-    typer.Option(
-        "--protocol", help="Another protocol than the YAML's.", rich_help_panel=WHICH, autocompletion=complete("protocols")
-    ),
-]
-OnlyBackbone = Annotated[
-    str | None,
-    typer.Option("--backbone", help="Only runs of this encoder.", rich_help_panel=WHICH, autocompletion=complete("backbones")),
-]
-OnlyProtocol = Annotated[
-    str | None,
-    typer.Option("--protocol", help="Only runs of this protocol.", rich_help_panel=WHICH, autocompletion=complete("protocols")),
-]
-SeedsOfRuns = Annotated[
-    str | None,
-    typer.Option("--seeds", "--seed", help="Other seeds than the YAML's: 1,2,3 or 1-5.", rich_help_panel=WHICH),
-]
-Include = Annotated[
-    Words | None, several_of("limited", "unequal", help="Also count runs that are left out by default.", panel=WHICH)
-]
-Exclude = Annotated[Words | None, several_of("collapsed", help="Leave out runs that are counted by default.", panel=WHICH)]
-ScoreChoice = Annotated[
-    Score | None,
-    typer.Option("--score", help="Which epoch's score, or the maximum; default: the protocol's.", rich_help_panel=WHICH),
-]
-TableFormat = Annotated[
-    Format | None,
-    typer.Option("--format", help="Format of the output; default: by the suffix of --out, or text.", rich_help_panel=OUTPUT),
-]
-OutputFormat = Annotated[
-    Literal["text", "json"],
-    typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT),
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option(help="The experimental setup; default: hifi.", rich_help_panel=WHAT, autocompletion=complete("protocols")),
+    typer.Option(help="Experimental setup; default: the YAML's, or hifi.", rich_help_panel=WHAT),
 ]
-Seeds = Annotated[str | None, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: 1.", rich_help_panel=WHAT)]
+Seeds = Annotated[
+    str | None,
+    typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1.", rich_help_panel=WHAT),
+]
+Shots = Annotated[
+    str | None,
+    typer.Option(help="Only few-shot runs of this many training rows per class, or full.", rich_help_panel=WHAT),
+]
+Include = Annotated[
+    list[str] | None,
+    several("--include", choices=("limited", "unequal"), help="Also count runs that are left out by default."),
+]
+Exclude = Annotated[
+    list[str] | None, several("--exclude", choices=("collapsed",), help="Leave out runs that are counted by default.")
+]
+ScoreChoice = Annotated[
+    Score | None,
+    typer.Option("--score", help="Which epoch's score, or the maximum; default: the protocol's.", rich_help_panel=WHAT),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, which override all others; `hifi ls config` lists them."),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("-c", "--config", help="YAML with settings; config.yaml of a run repeats it.", rich_help_panel=WHAT),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -210,43 +101,8 @@ DataDir = Annotated[
     ),
 ]
 ResultsDir = Annotated[Path, typer.Option(help="Directory of all results.", rich_help_panel=DATA)]
-Shots = Annotated[int | None, typer.Option(help="Few-shot: training rows per class.", rich_help_panel=WHAT)]
-ShotsOfRuns = Annotated[
-    str | None,
-    typer.Option("--shots", help="Only few-shot runs of this many training rows per class, or full.", rich_help_panel=WHICH),
-]
-Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.", rich_help_panel=WHAT)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys; they override all others."),
-]
-ReportTo = Annotated[
-    Words | None,
-    several_of(*TRACKERS, help="Also send the metrics to these trackers.", panel=OUTPUT),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Print every setting with its source and the size of a run, and stop.",
-        rich_help_panel=HOW,
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No progress and no warnings.", rich_help_panel=OUTPUT),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        callback=_level(logging.DEBUG),
-        help="Print every logged step and every file read.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)]
+RESULTS = Path("results")
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists.", rich_help_panel=HOW)]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -255,126 +111,135 @@ Trust = Annotated[
         rich_help_panel=HOW,
     ),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print every setting with its source and the size of a run, and stop.", rich_help_panel=HOW),
+]
+ReportTo = Annotated[
+    list[str] | None,
+    several("--report-to", choices=TRACKERS, help="Also send the metrics to these trackers.", panel=OUTPUT),
+]
+TableFormat = Annotated[
+    Format | None,
+    typer.Option("--format", help="Format of the output; default: by the suffix of --out, or text.", rich_help_panel=OUTPUT),
+]
+OutputFormat = Annotated[
+    Literal["text", "json"], typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT)
+]
 Standalone = Annotated[
     bool,
     typer.Option("--standalone", help="--format tex: a complete document, not a fragment for \\input.", rich_help_panel=OUTPUT),
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=refuse_unwritable_file)
+Published = Annotated[
+    bool,
+    typer.Option("--published", help="Also show the papers' numbers and the differences.", rich_help_panel=OUTPUT),
 ]
+Out = Annotated[Path | None, typer.Option(help="Write to this file.", rich_help_panel=OUTPUT, dir_okay=False, writable=True)]
+RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
+
+
+def _messages(
+    quiet: Annotated[
+        bool,
+        typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=OUTPUT),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("-v", "--verbose", help="Every step and file.", rich_help_panel=OUTPUT),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """The options of every command; `main` reads --debug."""
+
+
+def with_messages(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `_messages`."""
+
+    @functools.wraps(command)
+    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: Any) -> None:
+        if quiet or verbose:
+            logger.setLevel(logging.ERROR if quiet else logging.DEBUG)
+        command(**arguments)
+
+    parameters = [*inspect.signature(command).parameters.values(), *inspect.signature(_messages).parameters.values()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = command.__annotations__ | _messages.__annotations__
+    return run
 
 
 def resolve_runs(
-    *,
-    task: str | None,
-    method: str | None,
+    tasks: list[str] | None,
+    methods: list[str] | None,
     backbone: str | None,
     protocol: str | None,
+    *,
     seeds: str | None = None,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
-    extra: dict[str, Any] | None = None,
-) -> "list[ResolvedConfig]":
-    """The configuration of every combination of task, method and seed, with its sources. All are validated before any is used.
-
-    Args:
-        extra: keys that options of the command stand for; None means not given.
+) -> list[ResolvedConfig]:
+    """The configuration of every combination of task, method and seed. All are validated before any is used.
 
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    from hifi_cli.config.protocols import protocol_spec
-    from hifi_cli.config.run_config import refuse_too_many
-    from hifi_cli.config.sources import DEFAULT, ConfigResolver
-
-    chosen = {key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value}
-    protocol = protocol or DEFAULT_PROTOCOL
-    rules = protocol_spec(protocol)
-    tasks, overrides = _tasks_of_data(_required(task or rules.task, "--task"), overrides or [])
-    methods = _required(method or rules.method, "--method")
-    encoder = backbone or rules.backbone
-    if encoder is None:
-        raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
-    shared: Any = {"backbone": encoder, "protocol": protocol, "files": files or []}
-    overrides = [*overrides, *option_checks.keys_of_options(extra or {}, overrides)]
-    numbers = parse_seeds(seeds or DEFAULT_SEEDS)
-    refuse_too_many(len(tasks) * len(methods) * len(numbers))
-    runs = [
-        resolver.resolve(seed=seed, overrides=overrides)
-        for one_task in tasks
-        for one_method in methods
-        for resolver in [ConfigResolver(task=one_task, method=one_method, **shared)]
-        for seed in numbers
+    rules = protocol_spec(protocol or DEFAULT_PROTOCOL)
+    given = {"task": tasks, "method": methods, "backbone": [backbone] if backbone else None}
+    named = {option: words or [getattr(rules, option)] for option, words in given.items()}
+    if missing := [option for option, words in named.items() if words == [None]]:
+        raise UsageError(f"--{missing[0]} is required: protocol {protocol or DEFAULT_PROTOCOL} names none")
+    defaults = {option: f"protocol {protocol}" for option, words in given.items() if not words}
+    defaults |= {key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value}
+    of_data, words = _tasks_of_data(named["task"], overrides or [])
+    resolvers = [
+        ConfigResolver(
+            task=task, method=method, backbone=named["backbone"][0], protocol=protocol or DEFAULT_PROTOCOL, files=files or []
+        )
+        for task in of_data
+        for method in named["method"]
     ]
-    named = {"task": task, "method": method, "backbone": backbone}
-    chosen |= {key: f"protocol {protocol}" for key, name in named.items() if not name}
+    numbers = parse_seeds(seeds) or [1]
+    runs = [resolver.resolve(seed=seed, overrides=words) for resolver in resolvers for seed in numbers]
     for run in runs:
-        run.sources.update(chosen)
+        run.sources.update(defaults)
     return runs
 
 
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    from hifi_cli.tasks.readers import READER_OF_SUFFIX, is_data_source
+    from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
 
-    for task in tasks:
-        if Path(task).suffix not in ("", ".yaml", ".yml") and Path(task).is_file() and not is_data_source(task):
-            raise UsageError(f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it")
     if not any(map(is_data_source, tasks)):
         return tasks, overrides
-    from hifi_cli.tasks import task_from_data
-
-    about_data, others = task_from_data.split_options(overrides)
-    return [task_from_data.register(task, about_data) if is_data_source(task) else task for task in tasks], others
+    about_data, others = split_options(overrides)
+    return [register(task, about_data) if is_data_source(task) else task for task in tasks], others
 
 
-def parse_seeds(text: str) -> list[int]:
-    """`1,2,3` or `1-5` as numbers.
+def parse_seeds(text: str | None) -> list[int]:
+    """`1,2,3` or `1-5` as numbers; none where the option is not given.
 
     Raises:
-        UsageError: anything else, a seed above the highest, or more seeds than a command may have runs.
+        UsageError: anything else, more than 100,000 seeds, or a seed twice.
     """
-    from hifi_cli.config.base import MAX_SEED
-    from hifi_cli.config.run_config import MAX_RUNS
-
     seeds: list[int] = []
-    for part in text.split(","):
-        first, dash, last = (word.lstrip("0") or word[:1] for word in part.strip().partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--seeds '{text:.80}': numbers with commas (1,2,3) or a range (1-5) are required")
-        if max(len(first), len(last)) > len(str(MAX_SEED)) or max(int(first), int(last or 0)) > MAX_SEED:
-            raise UsageError(f"--seeds '{text:.80}': the highest seed is {MAX_SEED}")
-        if dash and int(last) < int(first):
-            raise UsageError(f"--seeds '{text:.80}': a range goes from the lower number to the higher (1-5)")
-        if len(seeds) + int(last or first) - int(first) >= MAX_RUNS:
-            raise UsageError(f"--seeds '{text:.80}': one command has at most {MAX_RUNS:,} runs")
-        seeds += range(int(first), int(last or first) + 1)
-    if len(set(seeds)) != len(seeds):
-        raise UsageError(f"--seeds '{text}': a seed is named twice")
+    for part in [] if text is None else text.replace(" ", "").split(","):
+        found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
+        numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not 0 < len(numbers) <= 100_000 - len(seeds) or not {*seeds}.isdisjoint(numbers):
+            raise UsageError(f"--seeds '{text:.80}': at most 100,000 distinct numbers are required: 1,2,3 or 1-5")
+        seeds += numbers
     return seeds
 
 
-def names(text: str | None) -> list[str]:
-    """The words of a list with commas."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def run_names(kind: str, words: list[str] | None) -> list[str]:
+    """The names that finished runs have for words, which may be paths of the user's own YAMLs."""
+    return [run_name(kind, word) for word in words or ()]
 
 
-def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str]:
+def counted_flags(include: list[str] | None, exclude: list[str] | None) -> frozenset[str]:
     """The flags of runs that are counted, as `--include` and `--exclude` say."""
     from hifi_cli.reports.pairs import COUNTED
 
     return COUNTED.union(include or ()).difference(exclude or ())
-
-
-def table_format(name: Format | None, out: Path | None) -> Format:
-    """The format of a table: the one that was named, or that of the file's suffix.
-
-    Raises:
-        UsageError: the file's name ends in another format.
-    """
-    by_suffix = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
-    suffix = "" if name else suffix_of_output(out, by_suffix, "or give --format; hifi report writes HTML")
-    return name or cast("Format", by_suffix.get(suffix, "text"))
 
 
 def shots_of_runs(text: str | None) -> str | None:
@@ -388,7 +253,51 @@ def shots_of_runs(text: str | None) -> str | None:
     raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
 
 
-def _required(text: str | None, option: str) -> list[str]:
-    if not text:
-        raise UsageError(f"{option} is required")
-    return names(text)
+def refuse_unused(command: str, **given: Any) -> None:
+    """Refuse options that have no effect on what a command prints.
+
+    Args:
+        command: with the word that decides what it prints.
+        given: values of these options by parameter.
+
+    Raises:
+        UsageError: one is given.
+    """
+    if options := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
+        raise UsageError(f"{command} does not use {' and '.join(options)}: leave {'it' if len(options) == 1 else 'them'} out")
+
+
+def table_format(name: Format | None, out: Path | None) -> Format:
+    """The format of a table: the one that was named, or that of the file's suffix.
+
+    Raises:
+        UsageError: the file's name ends in another format.
+    """
+    suffix = "" if name else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
+    return name or cast("Format", _FORMAT_OF_SUFFIX.get(suffix, "text"))
+
+
+def write_or_print(text: str, out: Path | None, what: str) -> None:
+    """Write a text to the file that `--out` names, or print it.
+
+    Args:
+        what: what the text is, for the message that names the file.
+    """
+    if out is None:
+        return print(text, end="")
+    write_text(out, text)
+    logger.info(f"{what}: {out}")
+
+
+def print_json(content: Any) -> None:
+    """What `--format json` prints: an object or a list, of records, paths and plain values."""
+    print(json.dumps(TypeAdapter(Any).dump_python(content, mode="json"), indent=1, allow_nan=False))
+
+
+def print_commands(commands: Sequence[Sequence[str]], form: str) -> None:
+    """Command lines, for `--print`."""
+    lines = [command_line(command) for command in commands]
+    if form == "json":
+        return print_json(lines)
+    for line in lines:
+        print(line)

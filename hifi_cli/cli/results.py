@@ -1,14 +1,16 @@
 """`hifi results`: results that are packed, checked, and copied between directories and the hub."""
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hifi_cli.cli import options
-
-if TYPE_CHECKING:
-    from hifi_cli.results.share import MergedRun
+from hifi_cli.errors import ConflictError, RunFailed
+from hifi_cli.results import check as checks
+from hifi_cli.results import share
+from hifi_cli.wording import counted_noun, first_of, printable
 
 Place = Annotated[
     str,
@@ -19,14 +21,10 @@ Place = Annotated[
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        help="Only runs whose path matches this pattern, 'runs/hifi/*/rte/*'; repeatable.",
-        rich_help_panel=options.WHICH,
+        help="Only runs whose path matches this pattern, 'runs/hifi/*/rte/*'; repeatable.", rich_help_panel=options.WHAT
     ),
 ]
-Weights = Annotated[
-    bool, typer.Option("--weights", help="Also the weights (delta.safetensors).", rich_help_panel=options.WHICH)
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be copied, and stop.", rich_help_panel=options.HOW)]
+Weights = Annotated[bool, typer.Option("--weights", help="Also the weights (delta.safetensors).", rich_help_panel=options.WHAT)]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")]
 
 
@@ -35,112 +33,68 @@ def pack(
     out: Annotated[
         Path | None, typer.Option(help="A new directory; default: DIR-packed.", rich_help_panel=options.OUTPUT)
     ] = None,
-    format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
-    from hifi_cli.cli.show import print_path
-    from hifi_cli.results import share
-
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
-    count = share.pack(directory, out)
-    options.logger.info(f"{count:,} runs packed")
-    print_path(out, format)
+    options.logger.info(f"{share.pack(directory, out):,} runs packed")
+    print(out)
 
 
 def push(
     to: Place,
     only: Only = None,
     weights: Weights = False,
+    results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
-    dry_run: DryRun = False,
-    results_dir: options.ResultsDir = Path("results"),
-    format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Copy finished runs to another results directory or to the hub; what is there is never overwritten.
 
-    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
+    Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
-    from hifi_cli.results import share
-
-    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
-    _report(share.push(results_dir, to, **choice), format)
+    _report(share.push(results_dir, to, only=only or (), weights=weights, trust=trust))
 
 
 def merge(
     source: Place,
     only: Only = None,
     weights: Weights = False,
+    results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
-    dry_run: DryRun = False,
-    results_dir: options.ResultsDir = Path("results"),
-    format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Copy finished runs from another results directory, a packed study or the hub; what is here is never overwritten.
 
-    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
+    Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
-    from hifi_cli.results import share
-
-    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
-    _report(share.pull(source, results_dir, **choice), format)
+    _report(share.pull(source, results_dir, only=only or (), weights=weights, trust=trust))
 
 
-def check(
-    directory: Directory = Path("results"),
-    format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
-) -> None:
+def check(directory: Directory = options.RESULTS, format: options.OutputFormat = "text") -> None:  # noqa: A002
     """Recompute scores from predictions, and find runs that cannot be what they say: one line each, and exit code 1."""
-    from hifi_cli.cli.show import print_json
-    from hifi_cli.errors import RunFailed
-    from hifi_cli.results import check as checks
-    from hifi_cli.wording import counted_noun, printable
-
     checked = checks.check(directory)
     if format == "json":
-        print_json(checked)
+        options.print_json(checked)
     else:
-        for finding in checked.findings:
-            print(printable(f"{finding.path}: {finding.problem}"))
+        for path, problems in checked.findings.items():
+            for problem in problems:
+                print(printable(f"{path}: {problem}"))
     if checked.findings:
-        raise RunFailed(f"{counted_noun(len(checked.findings), 'finding')} in {counted_noun(checked.runs, 'run')}")
-    if format != "json":
+        raise RunFailed(f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say")
+    if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
 
 
-def _report(merged: "list[MergedRun]", form: str) -> None:
+def _report(states: dict[str, str]) -> None:
     """Print what became of each run.
 
     Raises:
         ConflictError: another run is at the place of some.
-        UsageError: some are damaged.
     """
-    from collections import Counter
-
-    from hifi_cli.cli.show import print_json
-    from hifi_cli.errors import ConflictError, UsageError
-    from hifi_cli.wording import printable
-
-    counts: Counter[str] = Counter(run.state for run in merged)
-    if form == "json":
-        print_json(merged)
-    else:
-        for run in merged:
-            print(printable(f"{run.state:8}  {run.path}{f': {run.problem}' if run.problem else ''}"))
-        print(", ".join(f"{count} {state}" for state, count in counts.items()))
-    for state, error in (("conflict", ConflictError), ("refused", UsageError)):
-        if counts[state]:
-            named = ", ".join(f"{run.path} ({run.problem})" for run in merged if run.state == state)
-            raise error(f"{counts[state]} of {len(merged)} runs were not copied: {named}")
+    for path, state in states.items():
+        print(f"{state:8}  {path}")
+    print(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    if conflicts := [path for path, state in states.items() if state == "conflict"]:
+        raise ConflictError(
+            f"{len(conflicts)} of {len(states)} runs were not copied, as another run or an unfinished one is in their"
+            f" place: {first_of(conflicts)}; move one of the two, or choose with --only"
+        )

@@ -1,95 +1,79 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from hifi_cli.cli import options
+from hifi_cli.config import registry
+from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
+from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.wording import counted_noun, first_of
+
+if TYPE_CHECKING:
+    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.training.plan import ModelSize
+
+_SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
 
 def train(
     overrides: options.Overrides = None,
-    task: options.Task = None,
-    method: options.Method = None,
+    task: options.Tasks = None,
+    method: options.Methods = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = None,
     seeds: options.Seeds = None,
-    from_run: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="RUN_DIR",
-            help="Repeat this run, with other --seeds, --results-dir or key=value; so does -c RUN_DIR/config.yaml.",
-            rich_help_panel=options.WHAT,
-        ),
-    ] = None,
+    files: options.Files = None,
     heads: Annotated[
         Path | None,
         typer.Option(help="Tune the attention heads in this file instead of selecting them.", rich_help_panel=options.WHAT),
     ] = None,
-    shots: options.Shots = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Use at most this many examples of each split.", rich_help_panel=options.WHAT)
-    ] = None,
     data_dir: options.DataDir = None,
-    results_dir: options.ResultsDir = Path("results"),
-    files: options.Files = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    force: options.Force = False,
     trust: options.Trust = False,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue from a checkpoint.", rich_help_panel=options.HOW)
-    ] = True,
-    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.", rich_help_panel=options.HOW)] = False,
-    report_to: options.ReportTo = None,
     dry_run: options.DryRun = False,
+    report_to: options.ReportTo = None,
     format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
-    from hifi_cli.cli import stored_runs
-    from hifi_cli.cli.show import print_json, print_plans
-    from hifi_cli.errors import RunFailed
-    from hifi_cli.wording import first_of
-
-    extra = {"shots": shots, "limit": limit}
-    if files and len(files) == 1 and files[0].name == "config.yaml" and not (from_run or task or method):
-        from_run, files = files[0].parent, None  # a run's own configuration repeats it
-    if from_run:
-        named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files}
-        resolved = stored_runs.repeated_runs(from_run, named, seeds=seeds, overrides=overrides or [], extra=extra, trust=trust)
+    if files and {*NAMING_KEYS} <= registry.read_yaml(files[0]).keys():
+        named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files[1:]}
+        if given := [option for option, value in named.items() if value]:
+            raise UsageError(f"{files[0]} repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
+        resolved = _repeated(files[0], seeds, overrides or [], trust=trust)
     else:
-        resolved = options.resolve_runs(
-            task=task,
-            method=method,
-            backbone=backbone,
-            protocol=protocol,
-            seeds=seeds,
-            files=files,
-            overrides=overrides,
-            extra=extra,
-        )
+        resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=overrides)
     if heads:
-        resolved = stored_runs.with_heads(resolved, heads)
-    if report_to:
-        from hifi_cli.training.log import check_trackers
-
-        check_trackers(report_to)
-    if dry_run:
-        return print_plans(resolved, results_dir, data_dir)
+        resolved = [_with_heads(run, heads) for run in resolved]
     from hifi_cli.methods import base as methods
-    from hifi_cli.results.directory import RunDirectory
-    from hifi_cli.training import distributed
+    from hifi_cli.training import distributed, log
     from hifi_cli.training import run as runs
     from hifi_cli.training.data import ResourceCache
 
+    if report_to:
+        log.check_trackers(report_to)
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    how: dict[str, Any] = {"force": force, "resume": resume, "report_to": report_to or ()}
+    if dry_run:
+        for run in resolved:
+            _print_plan(run, resources)
+        return
+    directories = [RunDirectory.of(run.config, results_dir) for run in resolved]
     if not force:
-        for run in resolved:  # before any of them trains
-            RunDirectory.of(run.config, results_dir).check_is_of(run.config)
-    unfinished = [run.config for run in resolved if force or not RunDirectory.of(run.config, results_dir).results.is_file()]
+        for run, directory in zip(resolved, directories, strict=True):  # before any of them trains
+            directory.check_is_of(run.config)
+    unfinished = [
+        run.config for run, directory in zip(resolved, directories, strict=True) if force or not directory.results.is_file()
+    ]
     for config in {(config.task, config.method): config for config in unfinished}.values():
         methods.check_settings(config)  # of all runs, before any of them trains
     results = []
@@ -97,13 +81,117 @@ def train(
         for number, run in enumerate(resolved, start=1):
             if len(resolved) > 1:
                 options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
-            results.append(runs.run(run.config, resources, **how))
+            results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
     if format == "json" and distributed.is_main():
-        paths = [results_dir / run.config.run_path for run in resolved]
-        print_json([{"path": path, "result": result} for path, result in zip(paths, results, strict=True)])
+        pairs = zip(directories, results, strict=True)
+        options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
     if diverged:
         raise RunFailed(
             f"{len(diverged)} of {len(results)} runs diverged ({first_of(diverged)}) and have no scores; train them again with"
             " --force and another setting, such as a smaller learning_rate"
         )
+
+
+def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: bool) -> list[ResolvedConfig]:
+    """The configuration of a run's config.yaml, with other seeds and keys. The YAMLs that the run keeps are used again.
+
+    Raises:
+        UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
+    """
+    config, directory = parse(RunConfig, registry.read_yaml(file), str(file)), RunDirectory(file.parent)
+    if own := [*directory.user_files.glob("*/*.yaml")]:
+        from hifi_cli.results.reload import refuse_code
+
+        for path in own:
+            registry.register_user_file(path.parent.name, path, trust=trust)
+        refuse_code(directory, trust=trust)
+    numbers = options.parse_seeds(seeds) or [config.seed]
+    return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
+
+
+def _with_heads(run: ResolvedConfig, path: Path) -> ResolvedConfig:
+    """The run with the attention heads of a file that `hifi select` wrote; heads chosen by hand are `heads.given`.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not a heads file, damaged, or one of another backbone.
+    """
+    from hifi_cli.heads.select import HeadSelection
+
+    selection, backbone = HeadSelection.read(path), run.config.backbone.name
+    if selection.backbone != backbone:
+        raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
+    heads = run.config.heads.model_copy(update={"given": selection.heads})
+    config = run.config.model_copy(update={"heads": heads})
+    return replace(run, config=config, sources=run.sources | {"heads.given": f"--heads {path}"})
+
+
+def print_config(values: dict[str, Any], sources: dict[str, str]) -> None:
+    """A resolved configuration as a YAML document, with the source of each value in a comment."""
+    lines = list(_yaml_lines(values, sources))
+    width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
+    print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+
+
+def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The lines of a YAML mapping, each with the source of its value; the first line of a section has none."""
+    indent = "  " * prefix.count(".")
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{yaml_value(key)}:", ""
+            yield from _yaml_lines(value, sources, f"{prefix}{key}.")
+        else:
+            yield f"{indent}{yaml_value(key)}: {yaml_value(value)}", sources[f"{prefix}{key}"]
+
+
+def yaml_value(value: Any) -> str:
+    """A value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip().removesuffix("\n...")
+    return json.dumps(value) if "\n" in text else text
+
+
+def _print_plan(run: ResolvedConfig, resources: "ResourceCache") -> None:
+    """The resolved configuration, followed by comments with the run's directory, steps, size and what is missing."""
+    from hifi_cli.training.plan import plan
+
+    config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
+    _add_method_defaults(values, sources)
+    print_config(values, sources)
+    planned = plan(config, resources)
+    examples = "an unknown number of" if planned.examples is None else f"{planned.examples:,}"
+    steps = "" if planned.steps is None else f"{counted_noun(planned.steps, 'step')}: "
+    lines = {
+        "directory": f"{planned.directory} ({planned.state})",
+        "steps": f"{steps}{counted_noun(config.epochs, 'epoch')} of {examples} examples in batches of {planned.batch_size}",
+        "parameters": _sizes(planned.size) if planned.size else "unknown without the backbone's configuration",
+    }
+    if planned.truncated is not None:
+        rows, longer = "{:,} rows of train, {:,} of validation".format(*planned.truncated), f"max_length={config.max_length}"
+        lines["truncated"] = f"{rows} (longer than {longer})"
+    for name, text in lines.items():
+        print(f"# {name:10} {text}")
+    for text in planned.missing or ["nothing"]:
+        print(f"# missing    {text}")
+
+
+def _add_method_defaults(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> None:
+    """Add the settings that no source sets, at the defaults of the method's implementation."""
+    from hifi_cli.methods.base import implementation_of
+
+    method = values["method"]
+    defaults = implementation_of(method).Settings().model_dump(mode="json")
+    values["settings"] = defaults | values["settings"]
+    for name in defaults:
+        sources.setdefault(f"{prefix}settings.{name}", f"default of method {method}")
+    if values.get("stage1"):
+        _add_method_defaults(values["stage1"], sources, "stage1.")
+
+
+def _sizes(size: "ModelSize") -> str:
+    stages = []
+    for number, counts in enumerate(size.trained, start=1):
+        stage = f"stage {number}: " if len(size.trained) > 1 else ""
+        known = f"{counts[0]:,} trained ({counts[0] / size.total:.2%}), {counts[1]:,} of them in the backbone" if counts else ""
+        stages.append(f"{stage}{known or 'determined by the previous stage'}")
+    return f"{size.total:,}; {'; '.join(stages)}"

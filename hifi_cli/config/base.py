@@ -1,7 +1,6 @@
 """The base of every configuration model: frozen, closed to unknown keys, with errors of one line."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -46,15 +45,7 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class BasedSpec(ConfigModel):
-    """The content of a YAML that may change another one of its kind."""
-
-    base: str | None = None
-    """Name of the YAML that this one changes."""
-
-
 Model = TypeVar("Model", bound=BaseModel)
-Based = TypeVar("Based", bound=BasedSpec)
 
 
 def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
@@ -131,28 +122,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def nest(key: str, value: Any) -> dict[str, Any]:
     """`a.b` and a value as a mapping in a mapping."""
-    content: Any = value
+    nested: Any = value
     for part in reversed(key.split(".")):
-        content = {part: content}
-    nested: dict[str, Any] = content
-    return nested
-
-
-def load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
-    """The validated YAML of a method or protocol and those it is based on, by file; the deepest base comes first.
-
-    Raises:
-        UsageError: a YAML is based on itself.
-    """
-    specs: dict[Path, Based] = {}
-    next_name: str | None = name
-    while next_name:
-        file = registry.find(kind, next_name)
-        if file in specs:
-            raise UsageError(f"{file}: base: '{next_name}' is based on itself")
-        specs[file] = parse(model, registry.read_yaml(file), str(file))
-        next_name = specs[file].base
-    return dict(reversed(specs.items()))
+        nested = {part: nested}
+    return dict(nested)
 
 
 def _first_problem(error: ValidationError) -> Any:

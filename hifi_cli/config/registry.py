@@ -17,18 +17,18 @@ from hifi_cli.wording import printable
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
 MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
-_MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is eight times as fast
 
-_user_files: dict[tuple[str, str], Path] = {}  # files that the user named, by kind and name
+_user_files: dict[tuple[str, str], tuple[Path, bool]] = {}  # by kind and name: file, and whether its code may be executed
 _files_of_runs: dict[tuple[str, str], Path] = {}  # of methods and tasks that only finished runs know, by kind and name
-_untrusted: set[Path] = set()  # those of them that a run directory contains; the code that they name is not executed
 
 
-class YamlLoader(_SafeLoader):  # type: ignore[misc]
-    """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML follows YAML 1.1, where it is a text."""
+class YamlLoader(yaml.SafeLoader):
+    """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML follows YAML 1.1, where it is a text.
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
+    Not libyaml's loader, which is faster and overflows the stack on deeply nested files.
+    """
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """Read a name or text without control characters, which YAML writes as escapes."""
         return printable(super().construct_scalar(node))
 
@@ -48,15 +48,10 @@ def configs_directory() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
 
 
+@cache
 def names(kind: str) -> list[str]:
     """The names of all shipped YAMLs of a kind, sorted."""
-    return list(_names_in(configs_directory() / kind))
-
-
-@cache
-def _names_in(directory: Path) -> tuple[str, ...]:
-    """The names of the YAMLs in a directory that the program does not write to, sorted."""
-    return tuple(sorted(path.stem for path in directory.glob("*.yaml")))
+    return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
 
 
 def nearest(name: str, among: Iterable[str]) -> str:
@@ -73,9 +68,7 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     """
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
-    suggestion = nearest(name, [*names(kind), *others])
-    if begun:
-        suggestion = f"; did you mean '{max(begun, key=bases.count)}'?"
+    suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
     return UsageError(f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all)")
 
 
@@ -95,10 +88,7 @@ def register_user_file(kind: str, path: Path, *, trust: bool = True) -> None:
     Args:
         trust: whether the code that it names may be executed.
     """
-    _user_files[kind, path.stem] = path
-    _untrusted.discard(path)
-    if not trust:
-        _untrusted.add(path)
+    _user_files[kind, path.stem] = path, trust
 
 
 def check_trusted(path: Path, code: str) -> None:
@@ -107,7 +97,7 @@ def check_trusted(path: Path, code: str) -> None:
     Raises:
         UsageError: it does.
     """
-    if path in _untrusted:
+    if (path, False) in _user_files.values():
         raise UsageError(
             f"{path} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
         )
@@ -115,7 +105,7 @@ def check_trusted(path: Path, code: str) -> None:
 
 def user_file(kind: str, name: str) -> Path | None:
     """The user's file that is used for a name in this process."""
-    return _user_files.get((kind, name))
+    return _user_files.get((kind, name), (None,))[0]
 
 
 @contextmanager
@@ -125,18 +115,12 @@ def only_user_files(files: Mapping[tuple[str, str], Path], *, trust: bool = Fals
     Args:
         trust: whether the code that they name may be executed.
     """
-    before, untrusted = dict(_user_files), set(_untrusted)
-    _user_files.clear()
-    _untrusted.clear()
-    for (kind, _), path in files.items():
-        register_user_file(kind, path, trust=trust)
+    global _user_files
+    before, _user_files = _user_files, {key: (path, trust) for key, path in files.items()}
     try:
         yield
     finally:
-        _user_files.clear()
-        _user_files.update(before)
-        _untrusted.clear()
-        _untrusted.update(untrusted)
+        _user_files = before
 
 
 def find(kind: str, name: str) -> Path:
@@ -186,15 +170,7 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
         UsageError: not YAML, or not a mapping.
     """
     try:
-        depth = 0
-        text = content.decode("utf-8-sig")
-        for event in yaml.parse(text, Loader=YamlLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MAX_DEPTH:
-                raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-        value = yaml.load(text, Loader=YamlLoader)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not readable: {error}") from None
+        value = yaml.load(content.decode("utf-8-sig"), Loader=YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -214,8 +190,8 @@ def load(kind: str, name: str) -> dict[str, Any]:
 
 def use_files_of_runs(files: Mapping[tuple[str, str], Path]) -> None:
     """Remember the copies of users' own YAMLs that finished runs keep, by kind and name: what is printed says what they say."""
-    _files_of_runs.clear()
-    _files_of_runs.update(files)
+    global _files_of_runs
+    _files_of_runs = dict(files)
 
 
 def label_of(kind: str, name: str) -> str:
@@ -227,9 +203,9 @@ def label_of(kind: str, name: str) -> str:
 
 def task_argument(name: str) -> str:
     """What `--task` takes for a task: the user's own YAML, or the copy that a run keeps, if it names no code, else its name."""
-    file = None if name in names("tasks") else _files_of_runs.get(("tasks", name))
-    copy = str(file) if file and not read_yaml(file).get("evaluate") else name
-    return argument_of("tasks", name) if user_file("tasks", name) else copy
+    kept = None if name in names("tasks") else _files_of_runs.get(("tasks", name))
+    file = user_file("tasks", name) or (kept if kept and not read_yaml(kept).get("evaluate") else None)
+    return str(file or name)
 
 
 def argument_of(kind: str, name: str) -> str:

@@ -4,16 +4,35 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
-from hifi_cli.config.choices import Ranking, Score, Strategy
-from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
+# Kinds of tasks whose head reads the states of all tokens.
+TOKEN_KINDS = ("span", "token-classification")
+
+# Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
+MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
+# All rankings; those that are not measured follow from the scores of equations 1 to 7 (`hifi_cli.heads.ranking`).
+Ranking = Literal[
+    "pagerank",
+    "pagerank-personalized",
+    "pagerank-literal",
+    "pagerank-inverse",
+    "richness",
+    "richness-inverse",
+    "correlation",
+    "random",
+    "first",
+    MeasuredRanking,
+]
+Strategy = Literal["layerwise", "midtop", "global"]
+Score = Literal["best", "last", "max"]
+RunSortKey = Literal["path", "state", "task", "method", "seed", "score", "time"]
+TRACKERS = ("tensorboard", "wandb", "trackio")
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
-MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 
 
 class BackboneConfig(ConfigModel):
@@ -70,13 +89,6 @@ class HeadsConfig(ConfigModel):
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
     given: list[list[int]] | None = None
     """Heads from a file (`--heads`), one list per layer; the other keys then have no effect."""
-
-    @field_validator("given")
-    @classmethod
-    def _has_no_duplicates(cls, given: list[list[int]] | None) -> list[list[int]] | None:
-        if given and any(len(set(heads)) < len(heads) for heads in given):
-            raise ValueError("a head is named twice in a layer")
-        return given
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
         """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
@@ -292,13 +304,3 @@ def run_name(path: str) -> str:
     parts = PurePath(path).parts
     last = max((number for number, part in enumerate(parts) if part == "runs"), default=0)
     return str(PurePath(*parts[last:]))
-
-
-def refuse_too_many(runs: int) -> None:
-    """Refuse a command of more than `MAX_RUNS` runs.
-
-    Raises:
-        UsageError: there are more than `MAX_RUNS`.
-    """
-    if runs > MAX_RUNS:
-        raise UsageError(f"{runs:,} runs; one command has at most {MAX_RUNS:,}: name fewer tasks, methods, seeds or values")

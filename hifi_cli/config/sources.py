@@ -1,19 +1,20 @@
-"""The sources of a run's configuration and their merge: protocol, backbone, task, method, files, command line."""
+"""Where a run's configuration comes from: layers of keys, merged once, so that every value knows the layer that set it.
+
+Defaults < protocol < backbone < task < method and its block for the task < the protocol's blocks < files < `key=value`.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import check_keys, describe_error, flatten, load_with_bases, nest, parse
-from hifi_cli.config.methods import MethodSpec
-from hifi_cli.config.protocols import CaseSpec, ProtocolSpec, protocol_chain
+from hifi_cli.config.base import ConfigModel, check_keys, describe_error, flatten, nest, parse
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
@@ -21,11 +22,91 @@ from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-Value = TypeVar("Value")
+NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # set by options of the command line
+Source = Literal["text", "code", "ours"]
+
+
+class BasedSpec(ConfigModel):
+    """The content of a YAML that may change another one of its kind."""
+
+    base: str | None = None
+    """Name of the YAML that this one changes."""
+    description: str
+    """What it is, in one line."""
+    config: dict[str, Any] = {}
+    """Configuration keys that it sets."""
+
+
+class MethodSpec(BasedSpec):
+    """The content of a method's YAML."""
+
+    label: str
+    """The method's name in tables."""
+    source: str
+    """The paper or the code that the method is from."""
+    implementation: str
+    """What implements it: the name of a file in `hifi_cli/methods/`, a Python file beside the YAML (`./my_method.py`), or an
+    entry point of group `hifi.methods`."""
+    tasks: dict[str, dict[str, Any]] = {}
+    """Configuration keys that it sets for single tasks (HiFi, table 5)."""
+    deviations: list[str] = []
+    """Differences from the paper or its released code, and choices that they leave open."""
+
+
+class Unstated(ConfigModel):
+    """Where a value comes from that the source of a protocol does not state."""
+
+    source: Source
+    """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
+    reason: str = ""
+    """What is known and why this value is used; default: the reason that the base gives."""
+
+
+class CaseSpec(ConfigModel):
+    """Configuration keys for some combinations of task, method and backbone."""
+
+    tasks: list[str] = []
+    """The tasks; empty: all."""
+    methods: list[str] = []
+    """The methods, and those based on them; empty: all."""
+    backbones: list[str] = []
+    """The backbones; empty: all."""
+    config: dict[str, Any]
+    """Configuration keys for these."""
+
+
+class ProtocolSpec(BasedSpec):
+    """The content of a protocol's YAML."""
+
+    source: str = ""
+    """The paper or the code that the protocol is from."""
+    follows: Source = "ours"
+    """Where its values come from, except those under `unstated`: the `text` of a paper, the `code` of its authors, or `ours`:
+    chosen by this project or by you."""
+    task: str | None = None
+    """The task if the command line names none."""
+    method: str | None = None
+    """The method if the command line names none."""
+    backbone: str | None = None
+    """The backbone if the command line names none."""
+    unstated: dict[str, Unstated | None] = {}
+    """The keys that the source does not state, and where their values come from. A protocol that follows a text or a code
+    repeats every such key of its base; null: its own source states the key."""
+    methods: dict[str, dict[str, Any]] = {}
+    """Keys for single methods, applied after the method's own; `*` means every method."""
+    backbones: dict[str, dict[str, Any]] = {}
+    """Keys for single backbones, applied after those for every method."""
+    tasks: dict[str, dict[str, Any]] = {}
+    """Keys for single tasks, applied after those for single backbones."""
+    cases: list[CaseSpec] = []
+    """Keys for combinations of task, method and backbone, applied last."""
+
+
+Based = TypeVar("Based", bound=BasedSpec)
 
 
 @dataclass(frozen=True)
-class ConfigSource:
+class Layer:
     """Some configuration keys and where they are set.
 
     Attributes:
@@ -36,24 +117,66 @@ class ConfigSource:
 
     name: str
     origin: str
-    values: dict[str, Any]
+    values: Mapping[str, Any]
+
+
+Merged = dict[str, tuple[Any, Layer]]  # by dotted key: a value, and the layer that set it
 
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A run's configuration, and the source of each of its keys.
-
-    Attributes:
-        set_by: name of the source by dotted key of a value or a section; a key that is not in it has its default.
-    """
+    """A run's configuration, and by dotted key the name of the layer that set each of its values."""
 
     config: RunConfig
-    set_by: dict[str, str]
+    sources: dict[str, str]
 
-    @cached_property
-    def sources(self) -> dict[str, str]:
-        """Name of the source by dotted key, for every value of `config.model_dump()`, in that order."""
-        return {key: _nearest_parent(key, self.set_by) or DEFAULT for key in flatten(self.config.model_dump())}
+
+def method_spec(name: str) -> MethodSpec:
+    """The validated YAML of a method."""
+    return parse(MethodSpec, registry.load("methods", name), str(registry.find("methods", name)))
+
+
+def code_file(method_file: Path) -> Path | None:
+    """The Python file that a method's YAML names, relative to the YAML's folder; None if it names another implementation.
+
+    Raises:
+        UsageError: the file is not in the folder of the YAML: a run could not keep a copy of both.
+    """
+    name = str(registry.read_yaml(method_file).get("implementation", ""))
+    if not name.endswith(".py"):
+        return None
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UsageError(f"{method_file}: implementation: {name} is outside the YAML's folder; put it beside the YAML")
+    return Path(name)
+
+
+def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
+    """The validated YAMLs of a protocol and of what it is based on, the deepest base first."""
+    return _load_with_bases("protocols", name, ProtocolSpec)
+
+
+def protocol_spec(name: str) -> ProtocolSpec:
+    """A protocol with the names that it takes over from its base, used when the command line has none."""
+    specs = list(protocol_chain(name).values())
+    named = [spec.model_dump(include={"task", "method", "backbone"}, exclude_none=True) for spec in specs]
+    return specs[-1].model_copy(update={key: value for names in named for key, value in names.items()})
+
+
+def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
+    """The validated YAML of a method or protocol and those it is based on, by file; the deepest base comes first.
+
+    Raises:
+        UsageError: a YAML is based on itself.
+    """
+    specs: dict[Path, Based] = {}
+    next_name: str | None = name
+    while next_name:
+        file = registry.find(kind, next_name)
+        if file in specs:
+            raise UsageError(f"{file}: base: '{next_name}' is based on itself")
+        specs[file] = parse(model, registry.read_yaml(file), str(file))
+        next_name = specs[file].base
+    return dict(reversed(specs.items()))
 
 
 def backbone_config(name: str) -> BackboneConfig:
@@ -69,6 +192,12 @@ def backbone_config(name: str) -> BackboneConfig:
         return BackboneConfig(name=safe_name(name), hub=name)
     suggestion = registry.nearest(name, registry.names("backbones"))
     raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
+
+
+def _backbone_yaml(name: str) -> Path | None:
+    """The backbone's YAML; a local directory and a hub id have none."""
+    is_yaml = name in registry.names("backbones") or registry.is_file(name)
+    return registry.find("backbones", name) if is_yaml else None
 
 
 def run_name(kind: str, argument: str) -> str:
@@ -103,33 +232,38 @@ def resolve(
 
 
 class ConfigResolver:
-    """Merges the sources of a task and method; what its runs share is read, checked and merged once.
+    """Merges the layers of a task and method; what its runs share is read, checked and merged once.
 
-    Defaults < protocol < backbone < task < method, its block for the task (table 5) < the protocol's blocks for all methods,
-    the backbone, the task and the method, and its cases < `files` < `overrides` (`key=value`). The base of a method or
-    protocol comes before it. A two-stage method takes the keys of its first stage, and the selection of attention heads, from
-    the method that it names for that stage.
+    The base of a method or protocol comes before it. A two-stage method takes the keys of its first stage, and the selection
+    of attention heads, from the method that it names for that stage.
 
     Raises:
-        UsageError: an unknown name or key, or a wrong value; the message names the source and the nearest name.
+        UsageError: an unknown name or key, or a wrong value; the message names the layer and the nearest name.
         MissingError: a named file does not exist.
     """
 
     def __init__(self, *, task: str, method: str, backbone: str, protocol: str, files: Sequence[Path] = ()) -> None:
         self._task, self._backbone, self._protocol = task, backbone, protocol
         encoder = backbone_config(backbone)
+        protocols = protocol_chain(protocol)
+        methods = _load_with_bases("methods", method, MethodSpec)
         task_file = registry.find("tasks", task)
         self._named: dict[str, Any] = {
             "task": task_file.stem,
-            "method": registry.find("methods", method).stem,
+            "method": list(methods)[-1].stem,
             "backbone": encoder.model_dump(),
-            "protocol": registry.find("protocols", protocol).stem,
+            "protocol": list(protocols)[-1].stem,
         }
-        self._sources_of_named = dict.fromkeys([*self._named, "seed"], COMMAND_LINE) | _sources_of_backbone(backbone, encoder)
-        self._values: dict[str, Any] = {}
-        self._set_by: dict[str, ConfigSource] = {}
-        for source in _sources(task_file, method, backbone, encoder.name, protocol, files):
-            _merge(self._values, _checked(source).values, source, self._set_by)
+        of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
+        self._source_of_names = dict.fromkeys([*self._named, "seed"], COMMAND_LINE) | {
+            f"backbone.{key}": of_encoder if key in encoder.model_fields_set else DEFAULT for key in BackboneConfig.model_fields
+        }
+        layers = [
+            *_own_layers(protocols, _backbone_yaml(backbone), task_file, methods),
+            *_protocol_blocks(protocols, task_file.stem, [file.stem for file in methods], encoder.name),
+            *(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files),
+        ]
+        self._shared = _merge({}, map(_checked, layers))
         self._stage1: dict[str, ResolvedConfig] = {}
 
     def resolve(self, *, seed: int = 1, overrides: Sequence[str] = ()) -> ResolvedConfig:
@@ -138,40 +272,43 @@ class ConfigResolver:
         Raises:
             UsageError: an override has an unknown key, or a key has a wrong value.
         """
-        values, set_by = _merge({}, self._values), dict(self._set_by)
-        for text in overrides:
-            source = _checked_override(text)
-            _merge(values, source.values, source, set_by)
-        names = {key: source.name for key, source in set_by.items()}
-        if values.get("stage1"):
-            stage1 = self._resolve_stage1(values["stage1"])
-            values["stage1"] = _merge(stage1.config.model_dump(include=set(TrainingConfig.model_fields)), values["stage1"])
-            values["stage1"]["method"] = stage1.config.method  # the name, where a user gave the path of a YAML
-            values["heads"] = stage1.config.heads.model_dump() | values.get("heads", {})
-            of_stage1 = stage1.sources.items()
-            names = {key if key.startswith("heads.") else f"stage1.{key}": name for key, name in of_stage1} | names
+        merged = _merge(dict(self._shared), map(_checked_override, overrides))
+        if any(key.startswith("stage1.") for key in merged):
+            merged = self._with_stage1(merged)
         try:
-            config = RunConfig.model_validate({**values, **self._named, "seed": seed})
+            config = RunConfig.model_validate({**_nested(merged), **self._named, "seed": seed})
         except ValidationError as error:
             wrong_key = ".".join(map(str, error.errors()[0]["loc"]))
-            wrong = _nearest_parent(wrong_key, set_by)
-            raise UsageError(f"{wrong.origin if wrong else COMMAND_LINE}: {describe_error(error, RunConfig)}") from None
-        return ResolvedConfig(config, names | self._sources_of_named)
+            origins = {key: layer.origin for key, (_, layer) in merged.items()}
+            raise UsageError(f"{_of_parent(wrong_key, origins, COMMAND_LINE)}: {describe_error(error, RunConfig)}") from None
+        return _resolved(config, merged, self._source_of_names)
 
-    def _resolve_stage1(self, stage1: Any) -> ResolvedConfig:
-        """The configuration that the method of stage 1 has as a run of its own.
+    def _with_stage1(self, merged: Merged) -> Merged:
+        """The merged keys over those that the method of stage 1 has as a run of its own.
 
         Raises:
             UsageError: no method is named, or it has two stages itself.
         """
-        if not isinstance(stage1, Mapping) or not isinstance(method := stage1.get("method"), str):
+        method, _ = merged.get("stage1.method", (None, None))
+        if not isinstance(method, str):
             raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
         if method not in self._stage1:
             resolver = ConfigResolver(task=self._task, method=method, backbone=self._backbone, protocol=self._protocol)
             self._stage1[method] = resolver.resolve()
-        if self._stage1[method].config.stage1:
-            raise UsageError(f"stage1.method: '{self._stage1[method].config.method}' has two stages itself")
-        return self._stage1[method]
+        alone = self._stage1[method]
+        if alone.config.stage1:
+            raise UsageError(f"stage1.method: '{alone.config.method}' has two stages itself")
+        values = {
+            "stage1": alone.config.model_dump(include=set(TrainingConfig.model_fields)),
+            "heads": alone.config.heads.model_dump(),
+        }
+        layers = [
+            Layer(alone.sources[key.removeprefix("stage1.")], COMMAND_LINE, nest(key, value))
+            for key, value in flatten(values).items()
+        ]
+        of_run = [Layer(layer.name, layer.origin, nest(key, value)) for key, (value, layer) in merged.items()]
+        named = Layer(merged["stage1.method"][1].name, COMMAND_LINE, nest("stage1.method", alone.config.method))  # not its path
+        return _merge({}, [*layers, *of_run, named])
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, seed: int) -> ResolvedConfig:
@@ -183,97 +320,92 @@ def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, se
     Raises:
         UsageError: an override has an unknown key, or a key has a wrong value.
     """
-    values, set_by = config.model_dump(mode="json"), dict.fromkeys(RunConfig.model_fields, name)
-    for text in overrides:
-        source = _checked_override(text)
-        _merge(values, source.values)
-        set_by |= dict.fromkeys(flatten(source.values), COMMAND_LINE)
-    return ResolvedConfig(parse(RunConfig, {**values, "seed": seed}, COMMAND_LINE), set_by)
+    merged = _merge({}, [Layer(name, name, config.model_dump(mode="json")), *map(_checked_override, overrides)])
+    return _resolved(parse(RunConfig, {**_nested(merged), "seed": seed}, COMMAND_LINE), merged, {})
 
 
-def _checked(source: ConfigSource) -> ConfigSource:
-    """The source, whose keys may be set by it.
+def _merge(merged: Merged, layers: Iterable[Layer]) -> Merged:
+    """Put the keys of the layers over those of `merged`; a value replaces a section, and the other way round."""
+    for layer in layers:
+        for key, value in flatten(layer.values).items():
+            within = [other for other in merged if other.startswith(f"{key}.")]
+            if value == {} and within:  # an empty section changes nothing
+                continue
+            for other in [*within, *(other for other in merged if key.startswith(f"{other}."))]:
+                del merged[other]
+            merged[key] = value, layer
+    return merged
+
+
+def _nested(merged: Merged) -> dict[str, Any]:
+    """The values by section, as in YAML."""
+    values: dict[str, Any] = {}
+    for key, (value, _) in merged.items():
+        *sections, name = key.split(".")
+        section = values
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return values
+
+
+def _resolved(config: RunConfig, merged: Merged, sources: dict[str, str]) -> ResolvedConfig:
+    names = {key: layer.name for key, (_, layer) in merged.items()} | sources
+    return ResolvedConfig(config, {key: _of_parent(key, names, DEFAULT) for key in flatten(config.model_dump())})
+
+
+def _of_parent(key: str, texts: Mapping[str, str], default: str) -> str:
+    """The entry of the dotted key `a.b.c`, else of `a.b`, else of `a`."""
+    while key not in texts and "." in key:
+        key = key.rpartition(".")[0]
+    return texts.get(key, default)
+
+
+def _checked(layer: Layer) -> Layer:
+    """The layer, whose keys may be set by it.
 
     Raises:
         UsageError: an unknown key, or one that has an option of its own.
     """
-    for key in ("task", "method", "backbone", "protocol", "seed"):
-        if key in source.values:
-            raise UsageError(f"{source.origin}: '{key}' is set on the command line (--{key}), not here")
-    check_keys(RunConfig, source.values, source.origin)
-    return source
+    for key in NAMING_KEYS:
+        if key in layer.values:
+            raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
+    check_keys(RunConfig, layer.values, layer.origin)
+    return layer
 
 
 @lru_cache(maxsize=1024)
-def _checked_override(text: str) -> ConfigSource:
-    """The source that one `key=value` argument is; the cells of a grid share most of their texts."""
+def _checked_override(text: str) -> Layer:
+    """The layer that one `key=value` argument is; the cells of a grid share most of their texts."""
     return _checked(parse_override(text))
 
 
-def _sources(
-    task_file: Path,
-    method: str,
-    backbone: str,
-    backbone_name: str,
-    protocol: str,
-    files: Sequence[Path],
-) -> list[ConfigSource]:
-    """All sources but the defaults and the overrides, in the order in which they are applied."""
-    protocols, methods = protocol_chain(protocol), load_with_bases("methods", method, MethodSpec)
-    task, method_names = task_file.stem, [file.stem for file in methods]
-    sources = [ConfigSource(f"protocol {file.stem}", str(file), spec.config) for file, spec in protocols.items()]
-    if file := _backbone_yaml(backbone):
-        sources.append(ConfigSource(f"backbone {file.stem}", str(file), registry.read_yaml(file).get("config", {})))
-    sources.append(ConfigSource(f"task {task}", str(task_file), registry.read_yaml(task_file).get("config", {})))
-    for file, spec in methods.items():
-        sources.append(ConfigSource(f"method {file.stem}", str(file), spec.config))
-        sources.append(ConfigSource(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", spec.tasks.get(task, {})))
-    sources += _blocks_of_protocols(protocols, task, method_names, backbone_name)
-    named = {"task": task, "method": method_names[-1], "backbone": backbone_name, "protocol": list(protocols)[-1].stem}
-    return sources + [ConfigSource(f"-c {file}", str(file), _values_of_file(file, named)) for file in files]
+def _own_layers(
+    protocols: Mapping[Path, ProtocolSpec], backbone: Path | None, task: Path, methods: Mapping[Path, MethodSpec]
+) -> Iterable[Layer]:
+    """What the YAMLs of protocol, backbone, task and method set for themselves."""
+    for file, protocol in protocols.items():
+        yield Layer(f"protocol {file.stem}", str(file), protocol.config)
+    for kind, yaml_file in (("backbone", backbone), ("task", task)):
+        if yaml_file:
+            yield Layer(f"{kind} {yaml_file.stem}", str(yaml_file), registry.read_yaml(yaml_file).get("config", {}))
+    for file, method in methods.items():
+        yield Layer(f"method {file.stem}", str(file), method.config)
+        yield Layer(f"method {file.stem} (task {task.stem})", f"{file} (tasks: {task.stem})", method.tasks.get(task.stem, {}))
 
 
-def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
-    """The keys that a `-c` file sets: some keys, or the config.yaml of a run.
-
-    Args:
-        named: task, method, backbone and protocol of the command line.
-
-    Raises:
-        UsageError: the file is that of another task, method, backbone or protocol.
-    """
-    content = registry.read_yaml(file)
-    if not {*named, "seed"} <= content.keys():
-        return content
-    for key, name in named.items():
-        of_file = content[key].get("name") if isinstance(content[key], dict) else content[key]
-        if of_file != name:
-            raise UsageError(f"{file} is the configuration of a run with {key} {of_file}, not {name}: give --{key} {of_file}")
-    return {key: value for key, value in content.items() if key not in (*named, "seed")}
-
-
-def _blocks_of_protocols(
-    protocols: Mapping[Path, ProtocolSpec], task: str, methods: list[str], backbone: str
-) -> list[ConfigSource]:
+def _protocol_blocks(protocols: Mapping[Path, ProtocolSpec], task: str, methods: list[str], backbone: str) -> Iterable[Layer]:
     """The protocols' keys for all methods, the backbone, the task, the method, and for combinations of these."""
     blocks = [("methods", "*"), ("backbones", backbone), ("tasks", task), *(("methods", method) for method in methods)]
-    sources = []
     for block, name in blocks:
         which = "all methods" if name == "*" else f"{block.removesuffix('s')} {name}"
         for file, spec in protocols.items():
-            values = getattr(spec, block).get(name, {})
-            sources.append(ConfigSource(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", values))
+            yield Layer(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", getattr(spec, block).get(name, {}))
     for file, spec in protocols.items():
         for number, case in enumerate(spec.cases, start=1):
-            if _applies(case, task, methods, backbone):
-                sources.append(ConfigSource(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config))
-    return sources
-
-
-def _applies(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bool:
-    """Whether a protocol's case is for this task, for this method or one of its bases, and for this backbone."""
-    pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
-    return all(not listed or set(listed) & set(names) for listed, names in pairs)
+            pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
+            if all(not listed or set(listed) & set(names) for listed, names in pairs):
+                yield Layer(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config)
 
 
 def override_value(value: Any) -> str:
@@ -281,8 +413,8 @@ def override_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def parse_override(text: str) -> ConfigSource:
-    """The source that one `key=value` argument is; `heads.k=5` sets a key of a section, and the value is YAML.
+def parse_override(text: str) -> Layer:
+    """The layer that one `key=value` argument is; `heads.k=5` sets a key of a section, and the value is YAML.
 
     Raises:
         UsageError: no `=`, or the value is not YAML.
@@ -294,46 +426,7 @@ def parse_override(text: str) -> ConfigSource:
         content: Any = yaml.load(value, Loader=registry.YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
-    return ConfigSource(COMMAND_LINE, f"'{text}'", nest(key.strip(), content))
-
-
-def _backbone_yaml(name: str) -> Path | None:
-    """The backbone's YAML; a local directory and a hub id have none."""
-    is_yaml = name in registry.names("backbones") or registry.is_file(name)
-    return registry.find("backbones", name) if is_yaml else None
-
-
-def _sources_of_backbone(name: str, backbone: BackboneConfig) -> dict[str, str]:
-    source = f"backbone {backbone.name}" if _backbone_yaml(name) else COMMAND_LINE
-    return {f"backbone.{key}": source if key in backbone.model_fields_set else DEFAULT for key in BackboneConfig.model_fields}
-
-
-def _merge(
-    target: dict[str, Any],
-    values: Mapping[str, Any],
-    source: ConfigSource | None = None,
-    set_by: dict[str, ConfigSource] | None = None,
-    prefix: str = "",
-) -> dict[str, Any]:
-    """Put `values` over those of `target`, section by section, and note in `set_by` which source set each dotted key."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            section = target[key] if isinstance(target.get(key), dict) else {}
-            target[key] = _merge(section, value, source, set_by, f"{prefix}{key}.")
-            continue
-        target[key] = value
-        if source and set_by is not None:
-            for replaced in [name for name in set_by if name.startswith(f"{prefix}{key}.")]:
-                del set_by[replaced]
-            set_by[f"{prefix}{key}"] = source
-    return target
-
-
-def _nearest_parent(key: str, mapping: Mapping[str, Value]) -> Value | None:
-    """The entry of the dotted key `a.b.c`, else of `a.b`, else of `a`."""
-    while key not in mapping and "." in key:
-        key = key.rpartition(".")[0]
-    return mapping.get(key)
+    return Layer(COMMAND_LINE, f"'{text}'", nest(key.strip(), content))
 
 
 def train_arguments(

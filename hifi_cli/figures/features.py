@@ -23,8 +23,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import MLPTaskHead
 from hifi_cli.results.reload import reload
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, rows_of, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, rows_of, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import ResourceCache, load_splits
 
 Floats = NDArray[np.float64]

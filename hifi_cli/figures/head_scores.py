@@ -17,8 +17,8 @@ from hifi_cli.heads.ranking import choose_heads
 from hifi_cli.heads.scores import singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 
 # The settings of HiFi's section 5.1: the standard one, and what the others change
 STANDARD: dict[str, Any] = {

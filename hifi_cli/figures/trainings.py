@@ -27,7 +27,7 @@ from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import MetricsLine, StepMetrics
 from hifi_cli.tasks import losses
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step import ModelRunner

@@ -1,6 +1,5 @@
 """Grid cells: one run each, with its directory and its command line."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -8,9 +7,14 @@ from pathlib import Path, PurePath
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.methods import method_spec
-from hifi_cli.config.run_config import RunConfig, refuse_too_many
-from hifi_cli.config.sources import ConfigResolver, override_value, parse_override, train_arguments
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import (
+    ConfigResolver,
+    method_spec,
+    override_value,
+    parse_override,
+    train_arguments,
+)
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids.spec import GridSpec
@@ -90,8 +94,6 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     Raises:
         UsageError: a name, key or value is wrong, or there are too many runs.
     """
-    settings = sum(math.prod(map(len, varied.values())) for varied in grid.varied.values())
-    refuse_too_many(len(grid.tasks) * settings * len(grid.seeds))
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, overrides)]
     varied = {key for keys in grid.varied.values() for key in keys}
     refuse_own_keys(overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}")

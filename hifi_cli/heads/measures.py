@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
-from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.step import ModelRunner
 
 # Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].

@@ -204,7 +204,7 @@ def choose_heads(
         spread = max(float(np.ptp(layer.values)) for layer in ranked)
         raise UsageError(
             f"equation 10 read literally gives every head 1/{heads} (largest difference {spread:.1e}): there is nothing to"
-            " choose by; use --rank pagerank (its transposed reading) or pagerank-personalized"
+            " choose by; use heads.rank=pagerank (its transposed reading) or pagerank-personalized"
         )
     chosen, ties = _choice(ranked, strategy, k)
     return ChosenHeads(
@@ -243,7 +243,7 @@ def rank_heads(
         return [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
     if measured is None:
         raise UsageError(
-            f"ranking {rank} is measured on the model, not computed from scores: hifi select --rank {rank} --task TASK"
+            f"ranking {rank} is measured on the model, not computed from scores: hifi select --task TASK heads.rank={rank}"
         )
     return [Ranked(values) for values in measured]
 

@@ -13,8 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from hifi_cli.config import registry
-from hifi_cli.config.choices import MeasuredRanking
-from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
@@ -24,10 +23,9 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.results.record import Provenance
-from hifi_cli.results.stored_file import StoredFile
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.results.record import Provenance, StoredFile
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.data import ResourceCache, holdout_ids
 from hifi_cli.training.device import choose_device, tf32
@@ -49,7 +47,6 @@ class MeasuredHeads(StoredFile):
     """
 
     description: ClassVar[str] = "scores"
-    remedy: ClassVar[str] = "delete it and score again"
 
     backbone: str
     task: str
@@ -131,7 +128,6 @@ class HeadSelection(StoredFile):
     """
 
     description: ClassVar[str] = "heads"
-    remedy: ClassVar[str] = "delete it and select again"
 
     backbone: str
     task: str

@@ -1,18 +1,22 @@
-"""Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train, the LayerNorms and the task head."""
+"""Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train."""
 
 from pydantic import Field
-from torch import Generator, nn
+from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
-from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.modules import insert_adapters
 
 _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
 
 
 class Adapter(Method):
-    """Train bottlenecks after the output of attention and feed-forward network, before residual and LayerNorm."""
+    """Train two bottlenecks per layer, the LayerNorms and the task head.
+
+    They stand after the output of attention and of the feed-forward network, before residual and
+    LayerNorm.
+    """
 
     class Settings(ConfigModel):
         """Size of the adapters."""
@@ -26,16 +30,13 @@ class Adapter(Method):
         generator = seeded_generator(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
 
-        def build() -> BottleneckAdapter:
-            return BottleneckAdapter(_near_zero(size, width, generator), _near_zero(width, size, generator))
+        def near_zero(inputs: int, outputs: int) -> nn.Linear:
+            """A Linear with weights from a normal distribution, truncated at two sigmas."""
+            linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+            std = _INIT_STD
+            nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+            nn.init.zeros_(linear.bias)
+            return linear
 
-        added = insert_adapters(encoder, build)
+        added = insert_adapters(encoder, lambda: (near_zero(size, width), near_zero(width, size)))
         freeze_except(encoder, [*task_head_names(encoder), *added])
-
-
-def _near_zero(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
-    """A Linear with weights from a normal distribution truncated at two standard deviations, and no bias at first."""
-    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    nn.init.trunc_normal_(linear.weight, std=_INIT_STD, a=-2 * _INIT_STD, b=2 * _INIT_STD, generator=generator)
-    nn.init.zeros_(linear.bias)
-    return linear

@@ -1,23 +1,24 @@
-"""Child-Tuning-D (Xu et al., EMNLP 2021): the child network with the most Fisher information trains."""
+"""Child-Tuning-D (Xu et al., EMNLP 2021): the weights with the most Fisher information train."""
 
 from collections.abc import Iterator
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, copy_tensors
+from hifi_cli.methods.base import SparseMethod
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_parameters import SparseParameters, top_k_masks
+from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 
-class ChildTuningD(Method):
-    """Train the fraction p of the layers' weights with the highest Fisher information, all embeddings and the task head.
+class ChildTuningD(SparseMethod):
+    """Train the fraction p of the layers' weights with the highest Fisher information.
 
-    The Fisher information is the mean over the training batches of the squared gradient; the gradient of each tensor is
-    clipped first, as in the authors' code. In training the full gradient is clipped, then masked. Masked weights never
-    change, not even by weight decay.
+    All embeddings and the task head train too. The Fisher information is the mean over the training
+    batches of the squared gradient (equation 6); the gradient of each tensor is clipped first, as
+    in the authors' code. In training the full gradient is clipped, then masked (equation 4). Masked
+    weights never change, not even by weight decay.
     """
 
     class Settings(ConfigModel):
@@ -26,15 +27,15 @@ class ChildTuningD(Method):
         p: float = Field(0.3, gt=0, le=1)
         """Fraction of the layers' weights that trains, over all layers together."""
         mask: bool = True
-        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the original parameters, while
-        DeepSpeed's fp16 optimizer trains fp32 copies of them. Every weight then trains with plain AdamW."""
+        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the
+        original parameters, while DeepSpeed's fp16 optimizer trains fp32 copies of them. Every
+        weight then trains with plain AdamW."""
         fisher_max_grad_norm: float | None = Field(1.0, gt=0)
-        """Norm to which each tensor's gradient is clipped before it is squared; null: no clipping."""
+        """Norm to which each tensor's gradient is clipped before it is squared; null: none."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
         self._masked = encoder.layer_parameters if self.settings.mask else []
-        self._child: SparseParameters | None = None
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         if not self._masked:
@@ -48,34 +49,19 @@ class ChildTuningD(Method):
                     if most:
                         nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
-        self._child = SparseParameters(model, top_k_masks(fisher, self.settings.p))
-
-    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        everything = super().trainable_parameters(model)
-        return everything | (self._child.values if self._child else {})
+        self.chosen = SparseParameters(model, top_k_masks(fisher, self.settings.p))
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
-        numbers = super().trainable_counts(model)
-        if self._masked and self._child is None:  # the gradients will say which; how many of all layers together is known
-            total, fraction = sum(numbers[name] for name in self._masked), self.settings.p
-            numbers |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(fraction * total)}
-        return numbers
+        counts = super().trainable_counts(model)
+        if self._masked and self.chosen is None:
+            # the gradients will say which weights train; how many of all layers is known
+            number = round(self.settings.p * sum(counts[name] for name in self._masked))
+            counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: number}
+        return counts
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         return [list(model.parameters())]
 
     def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self._child:
-            self._child.gather_gradients()
-
-    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self._child:
-            self._child.scatter()
-
-    def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model) | (self._child.delta() if self._child else {})
-
-    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        if self._masked:
-            self._child = SparseParameters.from_delta(model, delta)
-        copy_tensors(self.delta(model), delta)
+        if self.chosen:
+            self.chosen.gather_gradients()

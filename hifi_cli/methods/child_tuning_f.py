@@ -1,4 +1,4 @@
-"""Child-Tuning-F (Xu et al., EMNLP 2021): each step updates a random child network, drawn without the task's data."""
+"""Child-Tuning-F (Xu et al., EMNLP 2021): each step updates a random child network."""
 
 import torch
 from pydantic import Field
@@ -10,10 +10,10 @@ from hifi_cli.models.encoder import Encoder
 
 
 class ChildTuningF(Method):
-    """Keep each gradient entry with probability p and divide it by p, with a new random mask in every step.
+    """Keep each gradient entry with probability p, divided by p, by a new mask in every step.
 
-    The full gradient is clipped, then masked, before Adam's moments. The expected gradient is the clipped one. No weight stays
-    frozen: moments and weight decay change all weights.
+    The full gradient is clipped, then masked, before Adam's moments. The expected gradient is the
+    clipped one. No weight stays frozen: moments and weight decay change all weights.
     """
 
     class Settings(ConfigModel):
@@ -29,9 +29,11 @@ class ChildTuningF(Method):
         self._step = step
 
     def before_optimizer_step(self, model: nn.Module) -> None:
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        gradients = [value.grad for value in model.parameters() if value.grad is not None]
         sizes, on = [gradient.numel() for gradient in gradients], gradients[0].device
-        draws = torch.rand(sum(sizes), generator=step_generator(self.context.seed, self._step, on), device=on)
-        masks = draws.lt_(self.settings.p).split(sizes)  # 1.0 and 0.0: multiplying by bool is slower on a GPU
-        torch._foreach_mul_(gradients, [mask.view_as(gradient) for mask, gradient in zip(masks, gradients, strict=True)])
+        generator = step_generator(self.context.seed, self._step, on)
+        draws = torch.rand(sum(sizes), generator=generator, device=on)
+        # 1.0 and 0.0: multiplying by bool is slower on a GPU
+        masks = zip(draws.lt_(self.settings.p).split(sizes), gradients, strict=True)
+        torch._foreach_mul_(gradients, [mask.view_as(gradient) for mask, gradient in masks])
         torch._foreach_div_(gradients, self.settings.p)

@@ -1,4 +1,4 @@
-"""Compacter (Mahabadi et al., NeurIPS 2021): adapters whose weights are sums of Kronecker products."""
+"""Compacter (Mahabadi et al., NeurIPS 2021): adapters that are sums of Kronecker products."""
 
 import torch
 from pydantic import Field
@@ -7,15 +7,15 @@ from torch import Generator, Tensor, nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
-from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.modules import insert_adapters
 
 _SHARED_STD = 1e-4
 _GAIN = 2**0.5  # of the rank-1 factors, in the authors' code
 
 
 class KroneckerLinear(nn.Module):
-    """y = x W + b with W = sum_i A_i (x) s_i t_i, [in, out].
+    """y = x W + b with W = sum_i A_i (x) s_i t_i, [in, out] (equations 4 and 5).
 
     Attributes:
         shared: the A_i, [n, n, n], one tensor for all layers.
@@ -41,10 +41,10 @@ class KroneckerLinear(nn.Module):
 
 
 class Compacter(Method):
-    """Train Houlsby's adapters with weights that are sums of Kronecker products, the LayerNorms and the task head.
+    """Train Houlsby's adapters with weights that are sums of Kronecker products.
 
-    The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the gain of the
-    authors' code, sqrt(2).
+    The LayerNorms and the task head train too. The shared factors start from N(0, 1e-4), the rank-1
+    factors from Glorot's uniform distribution with the gain of the authors' code, sqrt(2).
     """
 
     class Settings(ConfigModel):
@@ -69,12 +69,11 @@ class Compacter(Method):
         initial = torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator)
         shared = nn.Parameter(initial.to(encoder.device))
 
-        def build() -> BottleneckAdapter:
-            down, up = KroneckerLinear(shared, size, width, generator), KroneckerLinear(shared, width, size, generator)
-            return BottleneckAdapter(down, up)
+        def build() -> tuple[nn.Module, nn.Module]:
+            down = KroneckerLinear(shared, size, width, generator)
+            return down, KroneckerLinear(shared, width, size, generator)
 
-        added = insert_adapters(encoder, build)
-        freeze_except(encoder, [*task_head_names(encoder), *added])
+        freeze_except(encoder, [*task_head_names(encoder), *insert_adapters(encoder, build)])
 
 
 def _glorot(shape: tuple[int, int, int], generator: Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Diff-Pruning (Guo et al., ACL 2021): a sparse difference to the pretrained weights is found, then trained."""
+"""Diff-Pruning (Guo et al., ACL 2021): a sparse difference is found, then trained."""
 
 import logging
 import math
@@ -10,24 +10,30 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, Phase, copy_tensors, names_without_pretrained_values, step_generator
+from hifi_cli.methods.base import (
+    Phase,
+    SparseMethod,
+    copy_tensors,
+    names_without_pretrained_values,
+    step_generator,
+)
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_parameters import SparseParameters, top_k_masks
+from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 logger = logging.getLogger("hifi")
 
-_LOW, _HIGH = -1.5, 1.5  # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
-_NUMBERS_PER_WEIGHT = 12  # weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
-
-
+# the interval that the concrete distribution is stretched to before it is cut to [0, 1]
+_LOW, _HIGH = -1.5, 1.5
+# weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
+_NUMBERS_PER_WEIGHT = 12
 L0 = Literal["sum", "product"]
 
 
 class GatedDifferences:
-    """The differences of all searched tensors: theta = theta0 + z_tensor * z * difference.
+    """The searched differences: theta = theta0 + z_tensor * z * difference (equation 5).
 
-    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds of tensors would take most
-    of a GPU's time.
+    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
+    of tensors would take most of a GPU's time.
 
     Attributes:
         difference, gate: [entries]; `gate` is log alpha of each entry's hard concrete variable.
@@ -35,22 +41,23 @@ class GatedDifferences:
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
-        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        self._sizes = [shape.numel() for shape in self.shapes.values()]
-        self._tensors: list[Tensor] = list(parameters.values())
-        self.pretrained = torch.cat([parameter.detach().flatten() for parameter in self._tensors])
+        self._parameters = parameters
+        self._sizes = [parameter.numel() for parameter in parameters.values()]
+        self.pretrained = torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
         self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
 
     def weights(self, generator: Generator | None = None) -> Tensor:
-        """Return theta of all entries, with gates sampled from the generator, or with those of evaluation."""
+        """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
         noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
-        gates = hard_concrete(self.gate + noise) * self._per_entry(hard_concrete(self.tensor_gate + tensor_noise))
+        tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
+        per_entry = [gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)]
+        gates = hard_concrete(self.gate + noise) * torch.cat(per_entry)
         return self.pretrained + gates * self.difference
 
     def l0(self, form: L0) -> Tensor:
-        """The penalized number: of entries that differ in expectation (`product`), or of open gates of both kinds (`sum`)."""
+        """The penalized number: of entries expected to differ (`product`), or of open gates."""
         shift = math.log(-_LOW / _HIGH)
         entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
         if form == "sum":
@@ -60,7 +67,7 @@ class GatedDifferences:
     def gradient(self) -> Tensor:
         """Take the gradient of all entries' theta out of the model's parameters."""
         parts = []
-        for tensor in self._tensors:
+        for tensor in self._parameters.values():
             parts.append((torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten())
             tensor.grad = None
         return torch.cat(parts)
@@ -68,21 +75,17 @@ class GatedDifferences:
     @torch.no_grad()
     def write(self, weights: Tensor) -> None:
         """Write theta of all entries into the model's parameters."""
-        torch._foreach_copy_(self._tensors, list(self.split(weights).values()))
+        torch._foreach_copy_(list(self._parameters.values()), list(self.split(weights).values()))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """Views of a value per entry, in the tensors' shapes."""
-        parts = values.split(self._sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
-
-    def _per_entry(self, values: Tensor) -> Tensor:
-        """Each tensor's value for each of its entries."""
-        return torch.cat([value.expand(size) for value, size in zip(values.unbind(), self._sizes, strict=True)])
+        parts = zip(self._parameters.items(), values.split(self._sizes), strict=True)
+        return {name: part.view(parameter.shape) for (name, parameter), part in parts}
 
     def logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
-        """What samples gates and tensor gates: each tensor's entries and then the tensor itself, in one stream."""
-        entries, tensors = len(self.gate), len(self.tensor_gate)
-        uniform = torch.rand(entries + tensors, generator=generator, device=self.gate.device)
+        """What samples the gates: in one stream, each tensor's entries and then the tensor."""
+        number = len(self.gate) + len(self.tensor_gate)
+        uniform = torch.rand(number, generator=generator, device=self.gate.device)
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
         parts = noise.split([part for size in self._sizes for part in (size, 1)])
         return torch.cat(parts[::2]), torch.cat(parts[1::2])
@@ -93,14 +96,16 @@ def hard_concrete(gate: Tensor) -> Tensor:
     return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
 
 
-class DiffPruning(Method):
-    """Search a sparse difference to the pretrained weights with an L0 penalty, then train the `kept_fraction` largest entries.
+class DiffPruning(SparseMethod):
+    """Search a sparse difference with an L0 penalty, then train the largest entries.
 
-    The search covers the whole backbone, including a pretrained pooler. Parameters without pretrained values (the classifier,
-    a new pooler) train as in full fine-tuning. As in the authors' code the gates have an optimizer of their own with a
-    constant learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped separately: clipped
-    together with the others, they would fall below the epsilon, and no gate would close. In the second phase the gradient is
-    masked, then clipped; as in the first, weight decay would pull the weights and not the differences, and there is none.
+    `kept_fraction` of them remain. The search covers the whole backbone, including a pretrained
+    pooler. Parameters without pretrained values (the classifier, a new pooler) train as in full
+    fine-tuning. As in the authors' code the gates have an optimizer of their own with a constant
+    learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped
+    separately: clipped together with the others, they would fall below the epsilon, and no gate
+    would close. In the second phase the gradient is masked, then clipped; as in the first, weight
+    decay would pull the weights and not the differences, and there is none.
     """
 
     class Settings(ConfigModel):
@@ -109,7 +114,7 @@ class DiffPruning(Method):
         kept_fraction: float = Field(0.005, gt=0, le=1)
         """Fraction of the searched weights that may differ in the end."""
         search_fraction: float = Field(0.6, gt=0, lt=1)
-        """Fraction of the steps for the search; half in the authors' examples, not stated in the text."""
+        """Fraction of the steps for the search: half in the authors' examples, not in the text."""
         gate_start: float = 5.0
         """Initial value of log alpha."""
         gate_learning_rate: float = Field(0.1, gt=0)
@@ -117,52 +122,61 @@ class DiffPruning(Method):
         penalty: float = Field(1.25e-7, ge=0)
         """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
         l0: L0 = "product"
-        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors' code; `product`, the expected
-        number of non-zero differences, as in the text. With `product` and the authors' other values, small learning rates and
-        large tensors, the tensors' gates close in the first steps, and nothing is left to keep."""
+        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors'
+        code; `product`, the expected number of non-zero differences, as in the text. With `product`
+        and the authors' other values, small learning rates and large tensors, the tensors' gates
+        close in the first steps, and nothing is left to keep."""
 
     def prepare(self, encoder: Encoder) -> None:
-        encoder.model.requires_grad_(True)
-        self._exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
-        self._chosen: SparseParameters | None = None
-        searched = {name: value for name, value in encoder.model.named_parameters() if name not in self._exempt}
+        model = encoder.model.requires_grad_(True)
+        exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
+        self._exempt = {name: model.get_parameter(name) for name in exempt}
+        searched = {name: value for name, value in model.named_parameters() if name not in exempt}
         self.gated: GatedDifferences | None = GatedDifferences(searched, self.settings.gate_start)
 
     def phases(self) -> list[Phase]:
         first = self.settings.search_fraction
         return [Phase(self, first), Phase(self, 1 - first, prepare_model=self._prune)]
 
+    # --- the search
+
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         if self.gated:
             size = 4 * _NUMBERS_PER_WEIGHT * self.gated.gate.numel() / 2**30
-            logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
+            count = f"{_NUMBERS_PER_WEIGHT} numbers per weight"
+            logger.info(f"diff-pruning searches with {count}: about {size:.1f} GiB")
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        exempt = {name: model.get_parameter(name) for name in self._exempt}
-        if self._chosen:
-            return exempt | self._chosen.values
-        assert self.gated
-        return exempt | {name: getattr(self.gated, name) for name in ("difference", "gate", "tensor_gate")}
+        if not self.gated:
+            return super().trainable_parameters(model)
+        names = ("difference", "gate", "tensor_gate")
+        return self._exempt | {name: getattr(self.gated, name) for name in names}
 
-    def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        exempt = [model.get_parameter(name) for name in self._exempt]
-        if self._chosen:
-            kept = list(self._chosen.values.values())
-            return [{"params": exempt, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
-        assert self.gated
-        gates, rate = [self.gated.gate, self.gated.tensor_gate], self.settings.gate_learning_rate
-        return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
-            {"params": exempt, "weight_decay": weight_decay},
+    def param_groups(
+        self,
+        model: nn.Module,  # noqa: ARG002
+        weight_decay: float,
+    ) -> list[dict[str, Any]]:
+        exempt = {"params": list(self._exempt.values()), "weight_decay": weight_decay}
+        if not self.gated:
+            assert self.chosen
+            return [exempt, {"params": list(self.chosen.values.values()), "weight_decay": 0.0}]
+        gates = [self.gated.gate, self.gated.tensor_gate]
+        return [
+            exempt,
+            # a decay would pull the difference, not the weight: the penalty keeps it small
             {"params": [self.gated.difference], "weight_decay": 0.0},
-            {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant", "eps": 1e-8},
+            {"params": gates, "weight_decay": 0.0, "eps": 1e-8}
+            | {"lr": self.settings.gate_learning_rate, "lr_schedule": "constant"},
         ]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        if self._chosen:
+        if not self.gated:
             return super().clip_groups(model)
-        assert self.gated
-        exempt = [model.get_parameter(name) for name in self._exempt]
-        return [[*exempt, self.gated.difference], [self.gated.gate, self.gated.tensor_gate]]
+        return [
+            [*self._exempt.values(), self.gated.difference],
+            [self.gated.gate, self.gated.tensor_gate],
+        ]
 
     def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
         if self.gated:
@@ -176,45 +190,36 @@ class DiffPruning(Method):
         if self.gated:
             self._sampled.backward(self.gated.gradient())
             del self._sampled
-        elif self._chosen:
-            self._chosen.gather_gradients()
-
-    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self._chosen:
-            self._chosen.scatter()
+        elif self.chosen:
+            self.chosen.gather_gradients()
 
     @torch.no_grad()
     def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
         if self.gated:
             self.gated.write(self.gated.weights())
 
+    # --- magnitude pruning, and the kept differences
+
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
-        """Keep the largest differences as the only trainable ones, and reset all other entries to their pretrained values."""
+        """Make the largest differences the trainable ones, and reset all other entries."""
         assert self.gated
         difference = self.gated.weights() - self.gated.pretrained
         masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
-        kept = torch.cat([mask.flatten() for mask in masks.values()])
-        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):  # a plan has no values
+        kept = torch.cat(list(masks.values()))
+        # a plan has no values
+        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):
             logger.warning(
-                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and not chosen by the search:"
-                " the penalty has closed too many gates; use a smaller settings.penalty"
+                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and"
+                " not chosen by the search: the penalty has closed too many gates; use a smaller"
+                " settings.penalty"
             )
         self.gated.write(self.gated.pretrained + difference * kept)
-        self._chosen = SparseParameters(encoder.model, masks)
+        self.chosen = SparseParameters(encoder.model, masks)
         self.gated = None
 
-    def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        if not self._chosen:
-            return super().delta(model)
-        return {name: model.get_parameter(name).detach() for name in self._exempt} | self._chosen.delta()
-
-    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self._chosen = SparseParameters.from_delta(model, delta)
-        copy_tensors(self.delta(model), delta)
-
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        if self._chosen:
-            self.load_delta(model, state)
-        else:
+        if self.gated:
             copy_tensors(self.training_state(model), state)
+        else:
+            self.load_delta(model, state)

@@ -1,4 +1,4 @@
-"""HiFi (Gui & Xiao, ACL 2023): only the chosen attention heads' rows of W_Q, W_K and W_V train, and the task head."""
+"""HiFi (Gui & Xiao, ACL 2023): only the chosen heads' rows of W_Q, W_K and W_V train."""
 
 from functools import partial
 
@@ -6,11 +6,11 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 
 
 class HiFi(Method):
-    """Train the rows of W_Q, W_K and W_V that belong to the chosen heads (Algorithm 3), and the task head."""
+    """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head."""
 
     class Settings(ConfigModel):
         """What of a head trains."""
@@ -19,14 +19,14 @@ class HiFi(Method):
         """Whether the biases of the rows train too (the paper's notation omits them)."""
 
     needs_heads = True
-    trains_subparameters = True
 
     def prepare(self, encoder: Encoder) -> None:
         rows_by_layer = rows_of_heads(encoder, self.context.heads)
         freeze_except(encoder, task_head_names(encoder))
         for layer, rows in enumerate(rows_by_layer):
             for part in PROJECTIONS if rows else ():
-                encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
+                tuned = partial(RowLinear, rows=rows, biases=self.settings.biases)
+                encoder.replace(layer, part, tuned)
 
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(RowLinear)

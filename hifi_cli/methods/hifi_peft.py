@@ -1,4 +1,4 @@
-"""HiFi with adapters of peft: the rows of the chosen attention heads are adapted, and the task head trains."""
+"""HiFi with adapters of peft: the rows of the chosen attention heads are adapted."""
 
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_con
 
 
 class AdaptedRows(nn.Module):
-    """Compute y = x W' + b, where some rows of W are those of a Linear of their own, to which peft adds an adapter.
+    """Compute y = x W' + b, where some rows of W are a Linear of their own, which peft adapts.
 
     Attributes:
         base_layer: the frozen pretrained Linear, W [out, in] and b [out].
@@ -23,18 +23,16 @@ class AdaptedRows(nn.Module):
 
     index: Tensor
 
+    @torch.no_grad()
     def __init__(self, base_layer: nn.Linear, rows: list[int]) -> None:
         super().__init__()
         self.base_layer = base_layer
-        self.register_buffer("index", torch.tensor(rows, device=base_layer.weight.device), persistent=False)
-        bias = base_layer.bias is not None
-        with torch.no_grad():
-            self.rows: nn.Linear = nn.utils.skip_init(
-                nn.Linear, base_layer.in_features, len(rows), bias=bias, device=base_layer.weight.device
-            )
-            self.rows.weight.copy_(base_layer.weight[rows])
-            if bias:
-                self.rows.bias.copy_(base_layer.bias[rows])
+        on = base_layer.weight.device
+        self.register_buffer("index", torch.tensor(rows, device=on), persistent=False)
+        self.rows = nn.Linear(base_layer.in_features, len(rows), bias=base_layer.bias is not None, device="meta")
+        self.rows.weight = nn.Parameter(base_layer.weight[rows])
+        if base_layer.bias is not None:
+            self.rows.bias = nn.Parameter(base_layer.bias[rows])
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.base_layer(x)
@@ -42,7 +40,7 @@ class AdaptedRows(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """Write the rows, whose adapter is merged, into W and b, and return the Linear, which computes the same."""
+        """Write the rows, whose adapter is merged, into W and b, and return the Linear."""
         self.base_layer.weight.index_copy_(0, self.index, self.rows.weight)
         if self.base_layer.bias is not None:
             self.base_layer.bias.index_copy_(0, self.index, self.rows.bias)
@@ -50,20 +48,22 @@ class AdaptedRows(nn.Module):
 
 
 class HiFiPeft(Method):
-    """Train adapters of the rows of W_Q, W_K and W_V that belong to the chosen heads, and the task head.
+    """Train adapters of the chosen heads' rows of W_Q, W_K and W_V, and the task head.
 
-    The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter: a LoRA update of rank r
-    is B A with B [rows of the chosen heads, r] and A [r, hidden size]. All other rows stay as they are.
+    The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter:
+    a LoRA update of rank r is B A with B [rows of the chosen heads, r] and A [r, hidden size]. All
+    other rows stay as they are.
     """
 
     class Settings(ConfigModel):
         """The adapters' type, their options and places."""
 
         type: Literal["lora", "ia3"] = "lora"
-        """peft's `lora` (with its option `use_dora`: DoRA) or `ia3`, which scales the outputs of the rows."""
+        """peft's `lora` (with its option `use_dora`: DoRA) or `ia3`, which scales the outputs of
+        the rows."""
         options: dict[str, Any] = {}
-        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
-        defaults."""
+        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`;
+        the others keep peft's defaults."""
         targets: list[Literal["query", "key", "value"]] = ["query", "value"]
         """The adapted projections."""
 

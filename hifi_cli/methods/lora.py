@@ -11,7 +11,7 @@ from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_con
 
 
 class LoRA(Method):
-    """Train low-rank updates of attention projections, and the task head (the pooler too, which peft leaves frozen)."""
+    """Train low-rank updates of projections, and the task head (the pooler too, unlike peft)."""
 
     class Settings(ConfigModel):
         """Rank and targets of the updates."""
@@ -23,8 +23,8 @@ class LoRA(Method):
         dropout: float = Field(0.0, ge=0, lt=1)
         """Dropout rate on the input of A."""
         targets: list[str] = ["query", "value"]
-        """Which of query, key, value, output, ffn and ffn_output are updated: query and value in LoRA's text, query and key in
-        HiFi's, the four projections of attention in EH-FT's code."""
+        """Which of query, key, value, output, ffn and ffn_output are updated: query and value in
+        LoRA's text, query and key in HiFi's, the four projections of attention in EH-FT's code."""
 
     def prepare(self, encoder: Encoder) -> None:
         head = task_head_names(encoder)
@@ -32,11 +32,16 @@ class LoRA(Method):
         freeze_except(encoder, [*head, *added])
 
     def peft_config(self, encoder: Encoder) -> Any:
-        options = {"r": self.settings.r, "lora_alpha": self.settings.alpha, "lora_dropout": self.settings.dropout}
+        options = {
+            "r": self.settings.r,
+            "lora_alpha": self.settings.alpha,
+            "lora_dropout": self.settings.dropout,
+        }
         return peft_config(encoder, "lora", options, target_modules(encoder, self.settings.targets))
 
     def unfreeze_all(self, encoder: Encoder) -> None:
-        encoder.model.requires_grad_(True)  # not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage
+        # not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage
+        encoder.model.requires_grad_(True)
 
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -1,5 +1,6 @@
-"""Mixout (Lee et al., ICLR 2020): in training, columns of the weights are swapped for the pretrained ones at random."""
+"""Mixout (Lee et al., ICLR 2020): training swaps random columns for the pretrained ones."""
 
+import itertools
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,12 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 
-AFTER_DROPOUT = ("query", "key", "value", "ffn")  # parts of a layer that read the residual stream, which dropout went into
+# parts of a layer that read the residual stream, which has dropout
+AFTER_DROPOUT = ("query", "key", "value", "ffn")
+
+
+def _mixed(weight: Tensor, pretrained: Tensor, kept: Tensor, p: float) -> Tensor:
+    return (torch.where(kept.bool(), weight, pretrained) - p * pretrained) / (1 - p)
 
 
 class _ReleasedBackward(Function):
@@ -28,14 +34,11 @@ class _ReleasedBackward(Function):
         return gradients[0] * kept, None, None, None
 
 
-def _mixed(weight: Tensor, pretrained: Tensor, kept: Tensor, p: float) -> Tensor:
-    return (torch.where(kept.bool(), weight, pretrained) - p * pretrained) / (1 - p)
-
-
 class MixoutLinear(nn.Module):
-    """A Linear whose weight, in training, is ((1 - m) w0 + m w - p w0) / (1 - p), m ~ Bernoulli(1 - p) per input column.
+    """A Linear whose weight, in training, is ((1 - m) w0 + m w - p w0) / (1 - p) (equation 5).
 
-    Its expectation over m is w. In evaluation it is a plain Linear; the bias is not mixed.
+    m ~ Bernoulli(1 - p) is drawn per input column. Its expectation over m is w. In evaluation it is
+    a plain Linear; the bias is not mixed.
     """
 
     pretrained: Tensor
@@ -61,7 +64,7 @@ class MixoutLinear(nn.Module):
 
 
 class Mixout(Method):
-    """Train everything; Linear layers are mixed with their initial weights. This replaces dropout, which is 0 there."""
+    """Train everything; Linear layers are mixed with their initial weights, instead of dropout."""
 
     class Settings(ConfigModel):
         """How and where weights are mixed."""
@@ -69,46 +72,43 @@ class Mixout(Method):
         p: float = Field(0.7, ge=0, lt=1)
         """Probability of the pretrained weight; EH-FT searches 0.7 to 0.9."""
         place: Literal["after-dropout", "all"] = "after-dropout"
-        """`after-dropout`: the layers' Linears whose input has dropout, as the paper says; this dropout is 0 then, that of
-        attention probabilities, of the last layer's output and of the task head is kept. `all`: every Linear of the model,
-        including the task head (with its initial weights as the pretrained ones), and no dropout, as in the released
-        example."""
+        """`after-dropout`: the layers' Linears whose input has dropout, as the paper says; this
+        dropout is 0 then, that of attention probabilities, of the last layer's output and of the
+        task head is kept. `all`: every Linear of the model, including the task head (with its
+        initial weights as the pretrained ones), and no dropout, as in the released example."""
         backward: Literal["exact", "released"] = "exact"
         """`exact`, or `released`: without the division by 1 - p, as in the authors' code."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
+        self._dropouts = [(module, key, getattr(module, key)) for module, key in self._replaced_dropouts(encoder)]
+        for module, key, _ in self._dropouts:
+            setattr(module, key, 0.0)
         released = self.settings.backward == "released"
-        for name in self._linears(encoder):
+        for name in self._mixed_linears(encoder):
             linear: Any = encoder.model.get_submodule(name)
             encoder.model.set_submodule(name, MixoutLinear(linear, self.settings.p, released_backward=released))
-        self._dropout_rates = self._replaced_dropouts(encoder)
-        self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(MixoutLinear)
-        self._set_dropout(encoder, self._dropout_rates)
+        for module, key, rate in self._dropouts:
+            setattr(module, key, rate)
 
-    def _linears(self, encoder: Encoder) -> list[str]:
+    def _mixed_linears(self, encoder: Encoder) -> list[str]:
         if self.settings.place == "all":
-            return [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
-        return [path for layer in range(encoder.num_layers) for part in AFTER_DROPOUT for path in encoder.paths(layer, part)]
-
-    def _replaced_dropouts(self, encoder: Encoder) -> dict[tuple[str, str], float]:
-        """The dropouts in whose place Mixout stands: those that a mixed Linear reads; rates by module and attribute."""
-        modules = dict(encoder.model.named_modules())
-        dropouts = {(name, "p"): module.p for name, module in modules.items() if isinstance(module, nn.Dropout)}
-        if self.settings.place == "all":  # some families keep the attention's rate as a number
-            attribute = "attention_dropout"
-            rates = {(name, attribute): getattr(module, attribute, None) for name, module in modules.items()}
-            return dropouts | {place: rate for place, rate in rates.items() if isinstance(rate, float)}
+            modules = encoder.model.named_modules()
+            return [name for name, module in modules if isinstance(module, nn.Linear)]
         layers = range(encoder.num_layers)
-        not_read = {path for at in layers for path in encoder.paths(at, "inner_dropouts")}
-        not_read.add(encoder.path(layers[-1], "after_ffn"))
-        backbone = set(encoder.base.modules())
-        read = {name for name, module in modules.items() if module in backbone} - not_read
-        return {(name, key): rate for (name, key), rate in dropouts.items() if name in read}
+        return [path for layer in layers for part in AFTER_DROPOUT for path in encoder.paths(layer, part)]
 
-    def _set_dropout(self, encoder: Encoder, rates: dict[tuple[str, str], float]) -> None:
-        for (name, attribute), rate in rates.items():
-            setattr(encoder.model.get_submodule(name), attribute, rate)
+    def _replaced_dropouts(self, encoder: Encoder) -> list[tuple[nn.Module, str]]:
+        """The dropouts that Mixout replaces, whose output it reads: module and rate's name."""
+        if self.settings.place == "all":  # some families keep the attention's rate as a number
+            keys = itertools.product(encoder.model.modules(), ("p", "attention_dropout"))
+            return [place for place in keys if isinstance(getattr(*place, None), float)]
+        layers = range(encoder.num_layers)
+        not_read = [path for layer in layers for path in encoder.paths(layer, "inner_dropouts")]
+        not_read.append(encoder.path(layers[-1], "after_ffn"))
+        others = {encoder.model.get_submodule(path) for path in not_read}
+        dropouts = [module for module in encoder.base.modules() if isinstance(module, nn.Dropout)]
+        return [(module, "p") for module in dropouts if module not in others]

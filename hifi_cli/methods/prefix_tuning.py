@@ -1,4 +1,4 @@
-"""Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer that all tokens can attend to."""
+"""Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer's attention."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,31 +8,36 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, copy_tensors, freeze_except, seeded_generator, task_head_names
-from hifi_cli.models.encoder import AttentionFunction, Encoder, additive_mask
+from hifi_cli.methods.base import (
+    Method,
+    copy_tensors,
+    freeze_except,
+    seeded_generator,
+    task_head_names,
+)
+from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
 
 
 class PrefixEncoder(nn.Module):
-    """The prefixes of all layers: parameters themselves, or made from a smaller embedding by an MLP.
+    """The prefixes of all layers: parameters, or made by an MLP (section 4.3).
 
     Attributes:
-        values: [layers, 2, length, hidden size]; None while the MLP makes them.
-        visible: bool [length]; what is False is masked out of every attention.
-        current_key_values: what the layers of the forward pass under way attend to, [layers, 2, length, hidden size].
+        values: [layers, 2, length, hidden size]; with an MLP only in a finished model, which needs
+            it no more.
+        current_key_values: what the layers of the forward pass under way attend to, of the same
+            shape.
     """
 
-    values: nn.Parameter | None
-    visible: Tensor
+    values: Tensor | None
 
     def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
-        self.register_buffer("visible", torch.ones(length, dtype=torch.bool), persistent=False)
         if mlp:
-            self.values = None
+            self.register_buffer("values", None)
             self.embedding = nn.Parameter(torch.empty(length, size).normal_(generator=generator))
             self.down = _linear(size, mlp, generator)
             self.up = _linear(mlp, layers * 2 * size, generator)
@@ -51,16 +56,19 @@ class PrefixEncoder(nn.Module):
         """Compute the prefixes of all layers, once per forward pass."""
         self.current_key_values = self.key_values()
 
-    @torch.no_grad()
-    def replace_mlp(self, values: Tensor) -> None:
-        """Replace the MLP by the keys and values that it computed."""
-        self.values = nn.Parameter(values.to(self.embedding, copy=True))  # a delta from a file is on the CPU
-        del self.embedding, self.down, self.up
+
+def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
+    """A Linear with PyTorch's default initialization, from the given generator."""
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    bound = inputs**-0.5
+    nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
+    return linear
 
 
 @dataclass(frozen=True)
 class LayerPrefix:
-    """An attention module's `prefix`: its layer's part of the prefixes, and the function that computes attention."""
+    """An attention module's `prefix`: its layer's prefixes, and what computes attention."""
 
     prefixes: PrefixEncoder
     layer: int
@@ -68,7 +76,12 @@ class LayerPrefix:
 
 
 def prefix_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer's tokens and its prefix; no token's position changes.
 
@@ -78,13 +91,13 @@ def prefix_attention(
     """
     prefix: Any = module.prefix
     batch, heads, tokens, size = key.shape
-    key_values = prefix.prefixes.current_key_values[prefix.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
-    key_values = key_values.expand(2, batch, -1, -1, -1)
+    prefixes = prefix.prefixes.current_key_values[prefix.layer].to(key.dtype)
+    prefixes = prefixes.view(2, 1, -1, heads, size).transpose(2, 3).expand(2, batch, -1, -1, -1)
     if attention_mask is None:
         attention_mask = key.new_zeros(batch, 1, 1, tokens)
-    prefix_mask = additive_mask(prefix.prefixes.visible[None], attention_mask.dtype)
-    mask = torch.cat([attention_mask, prefix_mask.expand(*attention_mask.shape[:3], -1)], -1)
-    key, value = torch.cat([key, key_values[0]], 2), torch.cat([value, key_values[1]], 2)
+    visible = attention_mask.new_zeros(*attention_mask.shape[:3], prefixes.shape[3])
+    mask = torch.cat([attention_mask, visible], -1)
+    key, value = torch.cat([key, prefixes[0]], 2), torch.cat([value, prefixes[1]], 2)
     attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
     return attended
 
@@ -92,7 +105,8 @@ def prefix_attention(
 class PrefixTuning(Method):
     """Train additional keys and values in every layer, and the task head.
 
-    Not implemented with peft, which passes prefixes to BERT-type models as a cache; that shifts their position ids.
+    Not implemented with peft, which passes prefixes to BERT-type models as a cache; that shifts
+    their position ids.
     """
 
     class Settings(ConfigModel):
@@ -109,11 +123,15 @@ class PrefixTuning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
-        head = task_head_names(encoder)
-        settings = self.settings
+        head, settings = task_head_names(encoder), self.settings
         generator = seeded_generator(self.context.seed)
         prefixes = PrefixEncoder(
-            encoder.num_layers, settings.length, encoder.hidden_size, settings.mlp, settings.init_std, generator
+            encoder.num_layers,
+            settings.length,
+            encoder.hidden_size,
+            settings.mlp,
+            settings.init_std,
+            generator,
         )
         encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
@@ -121,33 +139,23 @@ class PrefixTuning(Method):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
             attention.prefix = LayerPrefix(prefixes, layer, attention_function)
         self._prefixes = prefixes
-        self._state_with_mlp: dict[str, Tensor] = {}  # a run that is stopped after the MLP was replaced resumes with it
-        self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
-        prefix = self._values.removesuffix("values")
-        freeze_except(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(prefix))])
+        self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
+        names = (name for name, _ in encoder.model.named_parameters())
+        freeze_except(encoder, [*head, *(name for name in names if name.startswith(self._prefix))])
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        prefix = self._values.removesuffix("values")
-        rest = {name: value for name, value in super().delta(model).items() if not name.startswith(prefix)}
-        return rest | {self._values: self._prefixes.key_values().detach()}
+        """The task head, and the prefixes without the MLP that made them."""
+        trained = super().delta(model)
+        delta = {name: value for name, value in trained.items() if self._prefix not in name}
+        return delta | {f"{self._prefix}values": self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        if self._prefixes.values is None and self._values in delta:
-            self._state_with_mlp = self.training_state(model)
-            self._prefixes.replace_mlp(delta[self._values])
+        if self.settings.mlp:
+            self._prefixes.values = self._prefixes.key_values().detach().clone()
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        return self._state_with_mlp or super().delta(model)
+        return super().delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
         copy_tensors(self.training_state(model), state)
-
-
-def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
-    """A Linear with PyTorch's default initialization, from the given generator."""
-    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    bound = inputs**-0.5
-    nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
-    nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
-    return linear

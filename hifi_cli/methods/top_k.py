@@ -9,7 +9,7 @@ from hifi_cli.models.encoder import Encoder
 
 
 class TopK(Method):
-    """Train the last k layers and the task head; embeddings and lower layers are frozen (EH-FT, table 1)."""
+    """Train the last k layers and the task head; what is below is frozen (EH-FT, table 1)."""
 
     class Settings(ConfigModel):
         """Number of trainable layers."""

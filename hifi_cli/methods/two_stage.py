@@ -1,4 +1,4 @@
-"""EH-FT (Yang et al., EMNLP 2022) and LP-FT (Kumar et al., ICLR 2022): a head trained first, then everything."""
+"""EH-FT (Yang et al., EMNLP 2022), LP-FT (Kumar et al., ICLR 2022): the head first, then all."""
 
 import copy
 from dataclasses import replace
@@ -14,11 +14,12 @@ from hifi_cli.models.encoder import Encoder
 
 
 class TwoStage(Method):
-    """Train the task head by any method (stage 1), then everything, from the pretrained backbone and this head (stage 2).
+    """Train the task head by any method (stage 1), then everything (stage 2).
 
-    Stage 1 trains the whole task head, whatever its method trains of it alone: BitFit would leave the weight of a pretrained
-    pooler as it is, and hand over a head that was hardly trained. Each stage has its own optimizer and schedule. The run's
-    steps are divided between the stages.
+    Stage 2 starts from the pretrained backbone and this head. Stage 1 trains the whole task head,
+    whatever its method trains of it alone: BitFit would leave the weight of a pretrained pooler as
+    it is, and hand over a head that was hardly trained. Each stage has its own optimizer and
+    schedule. The run's steps are divided between the stages.
     """
 
     class Settings(ConfigModel):
@@ -27,9 +28,10 @@ class TwoStage(Method):
         stage1_fraction: float = Field(0.1, gt=0, lt=1)
         """Fraction of the steps for stage 1."""
         reserve: bool = False
-        """Keep the backbone parameters that stage 1 trained, and continue to train them (EH-FT, table 3)."""
+        """Keep what stage 1 trained of the backbone, and continue to train it (EH-FT, table 3)."""
         carry: Literal["all", "weights"] = "all"
-        """What stage 2 keeps of the task head: all of it, or its weights but not its biases (EH-FT's code after BitFit)."""
+        """What stage 2 keeps of the task head: all, or its weights only (EH-FT's code after
+        BitFit)."""
 
     def __init__(self, settings: Settings, context: MethodContext) -> None:
         super().__init__(settings, context)
@@ -46,15 +48,14 @@ class TwoStage(Method):
             parameter.requires_grad_(True)
         if untrained := sorted(head.keys() - self.stage1.trainable_parameters(encoder.model).keys()):
             raise UsageError(
-                f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it is: choose another"
-                " stage1.method"
+                f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
+                " is: choose another stage1.method"
             )
 
     def phases(self) -> list[Phase]:
         stage1 = self.settings.stage1_fraction
-        first = [
-            replace(phase, fraction=phase.fraction * stage1, training=self.context.stage1) for phase in self.stage1.phases()
-        ]
+        first, training = self.stage1.phases(), self.context.stage1
+        first = [replace(phase, fraction=phase.fraction * stage1, training=training) for phase in first]
         return [*first, Phase(self, 1 - stage1, prepare_model=self.begin_stage_2)]
 
     @torch.no_grad()

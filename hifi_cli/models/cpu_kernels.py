@@ -1,7 +1,8 @@
-"""CPU kernels: dropout from a fast generator, attention with that dropout, and faster matrix products (`kernels: auto`).
+"""CPU kernels (`kernels: auto`): fast dropout, attention with it, and faster matrix products.
 
-Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536, evaluation is always float32,
-and so is every weight that trains. `kernels: torch` leaves all of it out.
+Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536,
+evaluation is always float32, and so is every weight that trains. `kernels: torch` leaves all of it
+out.
 """
 
 import os
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 
 ATTENTION = "hifi_attention"
-_BF16_OUTPUTS = ("query", "key", "value", "ffn")  # parts whose outputs go into another product, the others' to the residual
+# parts whose outputs go into another product; those of the others go to the residual
+_BF16_OUTPUTS = ("query", "key", "value", "ffn")
 _ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X W' + b. PyTorch itself gives float32 to MKL, which has half of oneDNN's rate on CPUs that are not Intel's."""
+    """X W' + b by oneDNN: PyTorch gives float32 to MKL, which is half as fast on AMD's CPUs."""
     if _ONEDNN and x.dtype == torch.float32:
         output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return output
@@ -71,16 +73,21 @@ class _Linear(Function):
 
 
 def linear(
-    x: Tensor, rows: Tensor, row_bias: Tensor | None, weight: Tensor, bias: Tensor | None, index: Tensor | None = None
+    x: Tensor,
+    rows: Tensor,
+    row_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Compute x W' + b in one product, with gradients for x and for what trains of W and b.
 
     Args:
         x: [..., in].
-        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that `index` numbers. Without
-            `row_bias`, `bias` may train as a whole.
-        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all rows. A bfloat16 weight
-            makes it a product of bfloat16 numbers with float32 sums.
+        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that
+            `index` numbers. Without `row_bias`, `bias` may train as a whole.
+        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all
+            rows. A bfloat16 weight makes it a product of bfloat16 numbers with float32 sums.
 
     Returns:
         [..., out], in the weight's dtype.
@@ -92,12 +99,12 @@ def linear(
 class FastLinear(nn.Linear):
     """nn.Linear on this file's products, with the same parameters.
 
-    With bfloat16 a frozen weight is cast once; autocast would cast it in every step. One that trains is cast for every
-    product: fused optimizers change weights without counting a new version of them. Evaluation is always float32.
+    With bfloat16 a frozen weight is cast once; autocast would cast it in every step. One that
+    trains is cast for every product. Evaluation is always float32.
 
     Attributes:
-        training_dtype: dtype of the outputs in training when its products are bfloat16 (bfloat16 saves a cast where another
-            product follows); None: float32 products.
+        training_dtype: dtype of the outputs in training when its products are bfloat16 (bfloat16
+            saves a cast where another product follows); None: float32 products.
     """
 
     def __init__(self, module: nn.Linear, *, training_dtype: torch.dtype | None = None) -> None:
@@ -106,58 +113,51 @@ class FastLinear(nn.Linear):
         self.weight, self.bias = module.weight, module.bias
         self.training_dtype = training_dtype
         self._cast: Tensor | None = None
-        self._version = -1
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training_dtype and self.training):
             return linear(x, self.weight, self.bias, self.weight.detach(), self.bias)
-        if self._cast is None or self.weight.requires_grad or self._version != self.weight._version:
-            self._cast, self._version = self.weight.detach().to(torch.bfloat16), self.weight._version
+        if self._cast is None or self.weight.requires_grad:
+            self._cast = self.weight.detach().to(torch.bfloat16)
         return linear(x, self.weight, self.bias, self._cast, self.bias).to(self.training_dtype)
 
 
 class FastRowLinear(RowLinear):
-    """RowLinear in one product: the tuned rows are written into W, which is small work, and gradients are theirs only.
+    """RowLinear in one product: the tuned rows are written into W, and gradients are theirs only.
 
     With bfloat16, W is cast once, and the tuned rows in every step.
     """
 
-    def __init__(self, base_layer: FastLinear, rows: list[int], *, biases: bool) -> None:
-        super().__init__(base_layer, rows, biases=biases)
-        self.training_dtype = base_layer.training_dtype
-        self._merged_versions: list[int] | None = None
+    def __init__(self, tuned: RowLinear) -> None:
+        nn.Module.__init__(self)
+        self.base_layer, self.rows, self.row_bias = tuned.base_layer, tuned.rows, tuned.row_bias
+        self.register_buffer("index", tuned.index, persistent=False)
+        self.training_dtype = cast(FastLinear, tuned.base_layer).training_dtype
         self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        self._update_base_layer()
+        self.merge()
         weight, bias = self.base_layer.weight.data, self.base_layer.bias
         if not (self.training_dtype and self.training):
             return linear(x, self.rows, self.row_bias, weight, bias, self.index)
         if self._cast is None:
             self._cast = weight.to(torch.bfloat16)
-        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the first call read.
+        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the
+        # first call read.
         cast = self._cast.index_copy(0, self.index, self.rows.detach().to(torch.bfloat16))
         return linear(x, self.rows, self.row_bias, cast, bias, self.index).to(self.training_dtype)
 
-    def _update_base_layer(self) -> None:
-        """Write the tuned rows' current values into W and b, which several passes in a row share in evaluation."""
-        trained = [self.rows] if self.row_bias is None else [self.rows, self.row_bias]
-        # With gradients an optimizer may follow, and fused ones change parameters without counting a new version.
-        versions = None if torch.is_grad_enabled() else [parameter._version for parameter in trained]
-        if versions is None or versions != self._merged_versions:
-            self.merge()
-        self._merged_versions = versions
-
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
-    """Replace a pretrained model's dropout, attention and Linear modules by fast ones with the same parameters.
+    """Replace a model's dropout, attention and Linear modules by fast ones with its parameters.
 
     Args:
         bf16: whether the products of the encoder's layers are bfloat16 in training.
     """
-    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length have many shapes. Those
-    # of two or three batches are enough, and compiling costs less than can be measured.
-    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
+    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length
+    # have many shapes. Those of two or three batches are enough, and compiling costs less than can
+    # be measured. The first name is oneDNN's own, the second PyTorch's over it.
+    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     layers = range(encoder.num_layers if encoder.can_pack else 0)  # rotary positions are float32
     bf16_outputs = {path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)}
@@ -165,9 +165,10 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
         elif type(module) is nn.Linear:
-            dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
-            in_bf16 = bf16 and encoder.has_known_parts and encoder.layer_of(name) is not None
-            encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype if in_bf16 else None))
+            dtype = None
+            if bf16 and encoder.has_known_parts and encoder.layer_of(name) is not None:
+                dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
+            encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype))
     if encoder.has_known_parts and encoder.module_names.interface:
         encoder.set_attention(ATTENTION, attention)
     encoder.model.register_forward_pre_hook(_reseed)
@@ -179,33 +180,26 @@ def install_row_linears(encoder: Encoder) -> None:
     Other modules that methods add (adapters, LoRA) are small: they stay stock PyTorch.
     """
     for name, module in list(encoder.model.named_modules()):
-        if type(module) is RowLinear and isinstance(module.base_layer, FastLinear):
-            bias = module.base_layer.bias
-            trains_bias = bias is not None and bias.requires_grad
-            fast = FastRowLinear(module.base_layer, module.index.tolist(), biases=module.row_bias is not None)
-            if trains_bias:  # as a whole
-                bias.requires_grad_(True)
-            encoder.model.set_submodule(name, fast)
+        if type(module) is RowLinear:
+            encoder.model.set_submodule(name, FastRowLinear(module))
 
 
 class Noise:
-    """Random bits for dropout: a stream that every forward pass of training seeds anew from torch's generator.
+    """Random bits for dropout, seeded anew from torch's generator by every training pass.
 
-    PyTorch draws a double per entry on a CPU, which takes a fifth of a fine-tuning step; 16 bits are enough here.
+    PyTorch draws a double per entry on a CPU, which takes a fifth of a fine-tuning step; 16 bits
+    are enough here.
     """
 
     def __init__(self) -> None:
-        self._bits: np.random.SFC64 | None = None
+        self._bits = np.random.SFC64(0)
 
     def reseed(self) -> None:
-        """Begin a new stream, so that the noise of a forward pass follows from torch's generator alone."""
+        """Begin a new stream: the noise of a forward pass follows from torch's generator alone."""
         self._bits = np.random.SFC64(int(torch.randint(2**62, ()).item()))
 
     def keep(self, shape: torch.Size, p: float) -> Tensor:
         """True (as uint8 1) with probability 1 - p, to 1 in 65,536."""
-        if self._bits is None:
-            self.reseed()
-        assert self._bits is not None
         count = shape.numel()
         drawn = self._bits.random_raw(-(-count // 4)).view(np.uint16)[:count]
         return torch.from_numpy((drawn >= round(p * 65536)).view(np.uint8)).view(shape)
@@ -250,7 +244,7 @@ class FastDropout(nn.Dropout):
 
 
 class _Attention(Function):
-    """Attention with dropout on its weights; only the weights before dropout and a byte per entry are kept."""
+    """Attention with dropout; only the weights before it and a byte per entry are kept."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
@@ -276,9 +270,14 @@ class _Attention(Function):
 
 
 def attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention for transformers' attention interface: PyTorch's own without dropout, else with the noise of this file.
+    """Attention for transformers' interface: PyTorch's own, or with this file's dropout.
 
     PyTorch has no fused attention with dropout on a CPU.
 
@@ -291,7 +290,8 @@ def attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if len({query.dtype, key.dtype, value.dtype}) > 1:  # in bf16 training, some adapters give float32; autocast does the same
+    # in bf16 training, some adapters give float32; autocast does the same
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
         attention_mask = None if attention_mask is None else attention_mask.to(torch.bfloat16)
     p = settings.get("dropout", 0.0)

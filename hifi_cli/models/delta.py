@@ -25,7 +25,8 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: DeltaMetadata) -> Non
     """Write tensors and what they belong to (a JSON object in the file's header), atomically."""
     from safetensors.torch import save_file
 
-    # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
+    # One metadata key only: safetensors writes several in random order, and equal runs must give
+    # equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: metadata.model_dump_json()})
@@ -43,7 +44,8 @@ def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
     try:
         with safe_open(path, framework="pt") as file:
             header = dict(json.loads((file.metadata() or {})[_KEY]))
-            return {name: file.get_tensor(name) for name in file.keys()}, parse(DeltaMetadata, header, str(path))  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, parse(DeltaMetadata, header, str(path))
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:

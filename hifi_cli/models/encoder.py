@@ -1,4 +1,4 @@
-"""An encoder as the rest of the program sees it: embeddings, layers of attention heads, and a task head."""
+"""An encoder as the program sees it: embeddings, layers of attention heads, and a task head."""
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -11,25 +11,69 @@ from hifi_cli.errors import UsageError
 from hifi_cli.models.families import FAMILIES, ModuleNames, unsupported_reason
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
-_POOLER = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
 
 
 class Encoder:
-    """A Hugging Face encoder, bare or with a task's classifier, seen as embeddings, layers of attention heads, and a head.
+    """A Hugging Face encoder, bare or with a classifier, whatever its architecture names its parts.
 
-    Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within the backbone: whatever asks
-    for more raises UsageError.
+    Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within
+    the backbone: whatever asks for more raises UsageError.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        config: Any = getattr(model, "config", None)
-        if not hasattr(config, "model_type"):
-            raise UsageError(f"the model is not Hugging Face's; encoders with known attention heads: {', '.join(FAMILIES)}")
         self.model = model
-        self.config = config
-        self.model_type: str = config.model_type
+        self.config = cast(Any, model.config)
+        self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
-        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
+        # before the encoder's own names
+        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
+
+    # --- sizes
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layers)
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads of a layer."""
+        _ = self.module_names  # raises where heads are not known
+        return int(self.config.num_attention_heads)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
+        return int(self.config.hidden_size)
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head's output; some configurations set it apart from the hidden size."""
+        return int(getattr(self.config, "head_dim", None) or self.hidden_size // self.num_heads)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a sequence that there are positions for; None where it is not configured.
+
+        RoBERTa and its kin number positions from the one after the padding token's index.
+        """
+        positions: int | None = getattr(self.config, "max_position_embeddings", None)
+        modules = self.base.named_modules()
+        table = next((module for name, module in modules if name.endswith("position_embeddings")), None)
+        padding = getattr(table, "padding_idx", None)
+        return positions if positions is None or padding is None else positions - padding - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    # --- parts and their names
 
     @property
     def has_known_parts(self) -> bool:
@@ -49,51 +93,6 @@ class Encoder:
         return FAMILIES[self.model_type]
 
     @property
-    def can_pack(self) -> bool:
-        """Whether the layers can compute on packed tokens: all they receive is hidden states and an attention mask."""
-        return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Tokens of a sequence that there are positions for; None where the configuration does not say.
-
-        RoBERTa and its kin number positions from the one after the padding token's index.
-        """
-        positions: int | None = getattr(self.config, "max_position_embeddings", None)
-        padding = getattr(self._position_embedding(), "padding_idx", None)
-        return positions if positions is None or padding is None else positions - padding - 1
-
-    def _position_embedding(self) -> nn.Module | None:
-        modules = self.base.named_modules()
-        return next((module for name, module in modules if name.endswith("position_embeddings")), None)
-
-    @property
-    def num_heads(self) -> int:
-        """Attention heads of a layer."""
-        _ = self.module_names  # raises where heads are not known
-        return int(self.config.num_attention_heads)
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the hidden states."""
-        return int(self.config.hidden_size)
-
-    @property
-    def head_size(self) -> int:
-        """Width of a head's output; some configurations set it apart from the hidden size."""
-        return int(getattr(self.config, "head_dim", None) or self.hidden_size // self.num_heads)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next(self.model.parameters()).device
-
-    @property
-    def num_parameters(self) -> int:
-        """Number of parameters of the whole model."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    @property
     def base(self) -> nn.Module:
         """The encoder without the task's classifier."""
         return self.model.get_submodule(self._prefix.rstrip("."))
@@ -110,14 +109,22 @@ class Encoder:
         return self.base.get_submodule(self.module_names.layers.rpartition(".")[0])
 
     @property
-    def num_layers(self) -> int:
-        """L."""
-        return len(self.layers)
-
-    @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
         return [name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None]
+
+    @property
+    def classifier_names(self) -> list[str]:
+        """Names of the parameters outside of the backbone: the task head without its pooler."""
+        names = (name for name, _ in self.model.named_parameters())
+        return [name for name in names if not name.startswith(self._prefix)]
+
+    @property
+    def norms(self) -> list[str]:
+        """Names in the whole model of the backbone's LayerNorms and RMSNorms."""
+        modules = self.model.named_modules()
+        norms = (name for name, module in modules if type(module).__name__.endswith("Norm"))
+        return [name for name in norms if name.startswith(self._prefix)]
 
     def layer_of(self, name: str) -> int | None:
         """The layer that a module or parameter of the whole model belongs to."""
@@ -128,13 +135,8 @@ class Encoder:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
-    @staticmethod
-    def is_norm(module: nn.Module) -> bool:
-        """Whether a module is a LayerNorm, or a family's own RMSNorm."""
-        return type(module).__name__.endswith("Norm")
-
     def paths(self, layer: int, part: str) -> list[str]:
-        """The names in the whole model of a layer's `part` (an attribute of `ModuleNames`), which may be several modules."""
+        """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
         names = getattr(self.module_names, part)
         layers = f"{self._prefix}{self.module_names.layers}"
         return [f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)]
@@ -143,6 +145,23 @@ class Encoder:
         """The name in the whole model of a layer's `part` that is one module."""
         (path,) = self.paths(layer, part)
         return path
+
+    def output_projection(self, layer: int) -> nn.Module:
+        """The Linear whose input is the concatenation of a layer's head outputs O_h."""
+        return self.layers[layer].get_submodule(self.module_names.output)
+
+    def head_rows(self, head: int) -> range:
+        """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
+        return range(head * self.head_size, (head + 1) * self.head_size)
+
+    def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The classifier and the pooler, which every method trains; names as in the whole model."""
+        for name, parameter in self.model.named_parameters():
+            inside = name.startswith(self._prefix)
+            if not inside or name.startswith(f"{self._prefix}pooler."):
+                yield name, parameter
+
+    # --- changes
 
     def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
         """Put `build(module)` in the place of each module of a layer's `part`."""
@@ -156,22 +175,45 @@ class Encoder:
                 self.model.set_submodule(name, cast(Any, module).merge())
 
     def split_projections(self) -> None:
-        """Make query, key and value Linears of their own where the family has one Linear for all three."""
+        """Make query, key and value three Linears where the family has one for all of them."""
         if self.has_known_parts and self.module_names.fused:
             for layer in range(self.num_layers):
-                self.replace(layer, "fused", lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module))
+                self.replace(
+                    layer,
+                    "fused",
+                    lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module),
+                )
 
     def join_projections(self) -> None:
         """Undo `split_projections`: the model is again as its class makes it."""
-        if self.has_known_parts and self.module_names.fused:
-            for layer in range(self.num_layers):
-                self.replace(layer, "fused", lambda module: module.join() if isinstance(module, QKVLinear) else module)
+        self.merge_modules(QKVLinear)
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether layers can compute on packed tokens: they take only states and attention mask."""
+        return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
+
+    @property
+    def attention_function(self) -> AttentionFunction:
+        """What computes attention, from transformers' attention interface.
+
+        Raises:
+            UsageError: this family computes attention by itself.
+        """
+        from transformers import AttentionInterface
+
+        if not self.module_names.interface:
+            subject = f"the attention of a '{self.model_type}' model"
+            raise UsageError(f"{subject} is out of reach: choose another backbone or method")
+        config: Any = self.base.config
+        function: AttentionFunction = AttentionInterface()[config._attn_implementation]
+        return function
 
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
-        """Let every layer compute its attention with `function`, registered under `name` in transformers' attention interface.
+        """Let every layer compute attention with `function`, registered as `name` in transformers.
 
-        Its attention mask is added to the scores: [batch, 1, 1, tokens], [batch, 1, tokens, tokens] for local attention, or
-        None if every token may attend to every other.
+        Its attention mask is added to the scores: [batch, 1, 1, tokens], [batch, 1, tokens, tokens]
+        for local attention, or None if every token may attend to every other.
 
         Returns:
             The function that computed it before.
@@ -187,35 +229,6 @@ class Encoder:
         self.base.config._attn_implementation = name  # type: ignore[union-attr]
         return previous
 
-    @property
-    def attention_function(self) -> AttentionFunction:
-        """What computes attention, from transformers' attention interface.
-
-        Raises:
-            UsageError: this family computes attention by itself.
-        """
-        from transformers import AttentionInterface
-
-        if not self.module_names.interface:
-            raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
-        config: Any = self.base.config
-        function: AttentionFunction = AttentionInterface()[config._attn_implementation]
-        return function
-
-    def output_projection(self, layer: int) -> nn.Module:
-        """The Linear whose input is the concatenation of a layer's head outputs O_h."""
-        return self.layers[layer].get_submodule(self.module_names.output)
-
-    def head_rows(self, head: int) -> range:
-        """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
-        return range(head * self.head_size, (head + 1) * self.head_size)
-
-    def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
-        for name, parameter in self.model.named_parameters():
-            if not name.startswith(self._prefix) or name.removeprefix(self._prefix).startswith(f"{_POOLER}."):
-                yield name, parameter
-
 
 def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
     """What to add to attention scores so that no token attends to padding.
@@ -226,7 +239,8 @@ def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
     Returns:
         [batch, 1, 1, tokens].
     """
-    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, torch.finfo(dtype).min)[:, None, None]
+    lowest = torch.finfo(dtype).min
+    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[:, None, None]
 
 
 def _attention_mask(
@@ -238,7 +252,7 @@ def _attention_mask(
     device: torch.device,
     **_: Any,
 ) -> Tensor | None:
-    """`additive_mask` for transformers' mask interface; it does not wait for the device to tell whether there is padding.
+    """`additive_mask` for transformers' interface; it waits for no device to look for padding.
 
     Args:
         local_size: the distance up to which a token attends to another; None: any distance.
@@ -253,18 +267,19 @@ def _attention_mask(
 
 
 class QKVLinear(nn.Module):
-    """A Linear whose rows are query, key and value, as one Linear for each, so that methods can change them."""
+    """A Linear for query, key and value as one Linear for each, so that methods can change them."""
 
     def __init__(self, fused: nn.Linear) -> None:
         super().__init__()
         weights = fused.weight.detach().chunk(3)
         biases = [None] * 3 if fused.bias is None else fused.bias.detach().chunk(3)
-        self.query, self.key, self.value = (_linear_of(*part) for part in zip(weights, biases, strict=True))
+        parts = (_linear_of(*part) for part in zip(weights, biases, strict=True))
+        self.query, self.key, self.value = parts
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.query(x), self.key(x), self.value(x)], -1)
 
-    def join(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """The Linear that computes the same."""
         parts: list[Any] = [self.query, self.key, self.value]
         bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])

@@ -11,15 +11,21 @@ class ModuleNames:
     """Where a family of encoders keeps its layers and, within a layer, what methods change.
 
     Attributes:
-        attention: the module that computes attention over heads; `query`, `key` and `value` are inside it.
-        fused: one Linear whose rows are query, key and value; `Encoder.split_projections` makes three Linears of it.
+        attention: the module that computes attention over heads; `query`, `key` and `value` are
+            inside it.
+        fused: one Linear whose rows are query, key and value; `Encoder.split_projections` makes
+            three Linears of it.
         output: the projection of the concatenated head outputs.
-        after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
-        ffn, ffn_output: the feed-forward network's Linears; a gated network has two that read its input.
-        inner_dropouts: those within a sub-layer: of attention probabilities, and between the feed-forward network's Linears.
+        after_attention, after_ffn: the last module of each sub-layer, whose output is added to the
+            residual.
+        ffn, ffn_output: the feed-forward network's Linears; a gated network has two that read its
+            input.
+        inner_dropouts: those within a sub-layer: of attention probabilities, and between the
+            feed-forward network's Linears.
         embeddings: what makes the first layer's input.
         interface: whether attention goes through transformers' attention interface.
-        rotary: whether layers also receive rotary positions, which the model computes for padded batches.
+        rotary: whether layers also receive rotary positions, which the model computes for padded
+            batches.
     """
 
     layers: str = "encoder.layer"
@@ -132,10 +138,12 @@ FAMILIES = {
 def unsupported_reason(config: Any) -> str | None:
     """Why the parts of a model cannot be named; None if they can."""
     kind, heads = config.model_type, getattr(config, "num_attention_heads", None)
+    alone = "no layer or head of it can be trained alone"
     if kind == "albert":
-        return "all layers of an 'albert' model are the same weights: no layer or head of it can be trained alone"
+        return f"all layers of an 'albert' model are the same weights: {alone}"
     if kind not in FAMILIES:
-        return f"the attention heads of a '{kind}' model are not known here; known are {', '.join(FAMILIES)}"
+        known = ", ".join(FAMILIES)
+        return f"the attention heads of a '{kind}' model are not known here; known are {known}"
     if getattr(config, "num_key_value_heads", heads) != heads:
-        return f"the attention heads of this '{kind}' model share keys and values: no head of it can be trained alone"
+        return f"the attention heads of this '{kind}' model share keys and values: {alone}"
     return None

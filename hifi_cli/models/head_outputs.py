@@ -1,6 +1,6 @@
-"""The outputs of an encoder's attention heads, batch by batch: captured, scored, and masked; and their attention."""
+"""The outputs of an encoder's attention heads: captured, scored, masked; and their attention."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,35 +11,46 @@ from hifi_cli.heads.scores import head_correlation, information_richness
 from hifi_cli.models.encoder import Encoder
 
 
+@contextmanager
+def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], Any]) -> Iterator[None]:
+    """In this context, `act(layer, input)` gets what goes into each layer's output projection.
+
+    The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
+    it is None.
+    """
+
+    def hook_of(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
+        return lambda _, inputs: act(layer, inputs[0])
+
+    layers = range(encoder.num_layers)
+    hooks = [encoder.output_projection(layer).register_forward_pre_hook(hook_of(layer)) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 @torch.inference_mode()
 def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """O_h of every head: what goes into each layer's output projection, cut per head; one forward pass per batch.
+    """O_h of every head: what goes into each layer's output projection, cut per head.
 
     Args:
         batches: what the encoder's forward takes, with `attention_mask`; [examples, tokens] each.
 
     Yields:
-        For every layer [examples, heads, tokens, head size], and which tokens are real, bool [examples, tokens].
+        For every layer [examples, heads, tokens, head size], and which tokens are real, bool
+        [examples, tokens].
     """
-    captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
-
-    def capture(layer: int) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            captured[layer] = inputs[0]
-
-        return encoder.output_projection(layer).register_forward_pre_hook(hook)
-
+    captured: dict[int, Tensor] = {}
     encoder.model.eval()
-    hooks = [capture(layer) for layer in range(encoder.num_layers)]
-    try:
+    with _before_output_projections(encoder, captured.__setitem__):
         for cpu_batch in batches:
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
-            outputs = [joined.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for joined in captured]
+            joined = (captured[layer] for layer in range(encoder.num_layers))
+            outputs = [states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined]
             yield outputs, batch["attention_mask"].bool()
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @torch.inference_mode()
@@ -62,33 +73,27 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
 
 @contextmanager
 def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
-    """Within this context, every head's output is multiplied by its entry of a mask, where it enters the output projection.
+    """In this context, every head's output is multiplied by its entry of a mask.
 
     Args:
-        mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each example; an example may
-            consist of several consecutive sequences (multiple choice). 1 keeps a head, 0 removes it.
+        mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each
+            example; an example may consist of several consecutive sequences (multiple choice). 1
+            keeps a head, 0 removes it.
     """
 
-    def multiply(layer: int) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-            outputs = inputs[0].unflatten(-1, (encoder.num_heads, -1))
-            factors = mask[:, layer].repeat_interleave(len(outputs) // len(mask), 0)
-            masked: Tensor = outputs * factors[:, None, :, None]
-            return masked.flatten(-2)
+    def multiply(layer: int, joined: Tensor) -> Tensor:
+        outputs = joined.unflatten(-1, (encoder.num_heads, -1))
+        factors = mask[:, layer].repeat_interleave(len(outputs) // len(mask), 0)
+        masked: Tensor = outputs * factors[:, None, :, None]
+        return masked.flatten(-2)
 
-        return encoder.output_projection(layer).register_forward_pre_hook(hook)
-
-    hooks = [multiply(layer) for layer in range(encoder.num_layers)]
-    try:
+    with _before_output_projections(encoder, multiply):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @torch.inference_mode()
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head, from the eager implementation: others do not return them.
+    """Attention probabilities of every head, of the eager implementation: others return none.
 
     Args:
         batch: as for `head_outputs`.
@@ -101,7 +106,7 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
     encoder.model.eval()
     base.set_attn_implementation("eager")
     try:
-        output = base(**{name: values.to(encoder.device) for name, values in batch.items()}, output_attentions=True)
+        inputs = {name: values.to(encoder.device) for name, values in batch.items()}
+        return list(base(**inputs, output_attentions=True).attentions)
     finally:
         base.set_attn_implementation(previous)
-    return list(output.attentions)

@@ -1,4 +1,4 @@
-"""Adapters of the peft library in an encoder: which modules get one, how it is added, and how it is merged."""
+"""Adapters of peft: which modules of an encoder get one, and how it is added and merged."""
 
 import dataclasses
 import warnings
@@ -15,37 +15,32 @@ from hifi_cli.models.families import PROJECTIONS
 
 PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
-SET_BY_TARGETS = ("target_modules", "feedforward_modules", "modules_to_save", "task_type", "inference_mode", "peft_type")
-WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}  # options whose other values need the weights' values
-REFUSED = {
-    "adaption_prompt": "peft has it for LLaMA, Mistral and GPT-2 only",
-    "lily": "its adapters choose experts for each input and cannot be merged",
-    "poly": "it needs the number of a task with every batch",
-    "shadow": "it needs a second model beside the encoder",
-    "trainable_tokens": "it trains rows of the embeddings, which a list of tokens selects",
-    "xlora": "it mixes trained LoRA adapters, which must be there already",
-}
+# Types for decoders, those that need more than a batch's texts, and one for embeddings of tokens.
+UNSUITED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
+# Options whose other values need the weights' values.
+WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 
 
 def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     """The names in the whole model of the modules to adapt.
 
     Args:
-        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone), or what names of modules end
-            with, which any encoder has.
+        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone),
+            or what names of modules end with, which any encoder has.
 
     Raises:
         UsageError: no module has such a name.
     """
-    backbone = {name: module for name, module in encoder.model.named_modules() if module in set(encoder.base.modules())}
+    backbone = set(encoder.base.modules())
+    names = [name for name, module in encoder.model.named_modules() if module in backbone]
     chosen: list[str] = []
     for target in targets:
         if target in PARTS and encoder.has_known_parts:
             modules = [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
         elif target == NORMS:
-            modules = [name for name, module in backbone.items() if encoder.is_norm(module)]
+            modules = encoder.norms
         else:
-            modules = [name for name in backbone if name.endswith(f".{target}")]
+            modules = [name for name in names if name.endswith(f".{target}")]
         if not modules:
             known = (*PARTS, NORMS)
             hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
@@ -58,30 +53,25 @@ def peft_config(encoder: Encoder, kind: str, options: dict[str, Any], modules: l
     """The peft configuration of an adapter type.
 
     Args:
-        kind: a value of peft's `PeftType`, in any case.
+        kind: a value of peft's `PeftType`, in any case; not those that add virtual tokens to the
+            input.
         options: fields of the type's configuration class.
-        modules: names of the modules to adapt. Of the second Linear of a feed-forward network IA3 scales the input.
+        modules: names of the modules to adapt. Of the second Linear of a feed-forward network IA3
+            scales the input.
 
     Raises:
         UsageError: unknown type or option, or a value that does not fit.
     """
-    from peft import PeftType
-    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+    from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    types = {member.value.lower(): member for member in PeftType if member in PEFT_TYPE_TO_CONFIG_MAPPING}
-    kind = kind.lower()
-    if kind not in types:
-        raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {', '.join(sorted(types))}")
-    config_class = PEFT_TYPE_TO_CONFIG_MAPPING[types[kind]]
-    fields = {field.name for field in dataclasses.fields(config_class)}
-    if "target_modules" not in fields or types[kind] not in PEFT_TYPE_TO_TUNER_MAPPING or kind in REFUSED:
-        reason = REFUSED.get(kind, "it adds virtual tokens to the input instead of adapting modules; see prefix-tuning")
-        raise UsageError(f"settings.type={kind} does not work here: {reason}")
-    for option in options:
-        if option in SET_BY_TARGETS:
-            raise UsageError(f"settings.options.{option} is derived from settings.targets: change those")
-        if option not in fields:
-            raise UsageError(f"settings.options: peft's {config_class.__name__} has no '{option}'{nearest(option, fields)}")
+    types = {member.value.lower(): config_class for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    fields_of = {name: {field.name for field in dataclasses.fields(types[name])} for name in types}
+    known = sorted(name for name in types.keys() - UNSUITED if "target_modules" in fields_of[name])
+    if kind.lower() not in known:
+        raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, known)}; known are {', '.join(known)}")
+    config_class, fields = types[kind.lower()], fields_of[kind.lower()]
+    for option in options.keys() - fields:
+        raise UsageError(f"settings.options: peft's {config_class.__name__} has no '{option}'{nearest(option, fields)}")
     derived: dict[str, Any] = {"target_modules": modules}
     if "feedforward_modules" in fields:
         inner = target_modules(encoder, ["ffn_output"]) if encoder.has_known_parts else []
@@ -106,12 +96,12 @@ def add_adapters(encoder: Encoder, config: Any, seed: int) -> tuple[Any, list[st
     from peft.mapping import PEFT_TYPE_TO_TUNER_MAPPING
 
     encoder.model.requires_grad_(False)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # PyTorch's default: unless stated, SHiRA's updates make it warn
-    if any(parameter.is_meta for parameter in encoder.model.parameters()):  # only sizes matter
+    torch.sparse.check_sparse_tensor_invariants.disable()  # else SHiRA's updates make PyTorch warn
+    device = encoder.device
+    if device.type == "meta":  # only sizes matter
         for option in WITHOUT_WEIGHTS.keys() & vars(config).keys():
             setattr(config, option, WITHOUT_WEIGHTS[option])
-    device = encoder.device
-    if device.type == "cuda":  # PiSSA's random projection draws where the weights are, and an SVD's signs depend on the device
+    elif device.type == "cuda":  # an SVD's signs and random draws depend on the device
         encoder.model.to("cpu")
     with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
         torch.default_generator.manual_seed(seed)
@@ -134,13 +124,11 @@ def merge_adapters(encoder: Encoder) -> None:
 
 @contextmanager
 def _peft_errors(kind: str) -> Iterator[None]:
-    """Within this context, peft's warnings are silent and what it refuses is a UsageError with its reason."""
+    """In this context, peft's warnings are silent, and what it refuses is a UsageError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             yield
-        except torch.OutOfMemoryError:
-            raise
-        except (ValueError, TypeError, NotImplementedError, ImportError, RuntimeError) as error:
+        except (ValueError, TypeError, NotImplementedError, ImportError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

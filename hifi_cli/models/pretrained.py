@@ -2,7 +2,8 @@
 
 import importlib.util
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hifi_cli import hub
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest, file_digest, read_json
+from hifi_cli.files import digest, file_digest
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import StartingRun
@@ -28,7 +29,8 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         MissingError: neither the directory, nor the package, nor a hub id is there.
     """
     if backbone.path:
-        directory = registry.configs_directory() / "backbones" / backbone.path  # a user's own path is absolute
+        # a user's own path is absolute
+        directory = registry.configs_directory() / "backbones" / backbone.path
         if not (directory / "config.json").is_file():
             raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
         return str(directory), None
@@ -48,9 +50,11 @@ class Pretrained:
     """A backbone read once, from which every run of a process takes its own copy.
 
     Attributes:
-        missing_keys: names of parameters that the weights file does not hold, to be initialized from a seed.
-        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
-        started_from: `Manifest.started_from`.
+        missing_keys: names of parameters without pretrained values, to be initialized from a seed.
+        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the
+            file.
+        started_from: the run whose encoder weights these are, the run that it started from, and so
+            on.
     """
 
     model: nn.Module
@@ -65,12 +69,11 @@ class Pretrained:
         Raises:
             UsageError: they do not fit.
         """
-        encoder = Encoder(self.model)
         try:
-            report = encoder.base.load_state_dict(weights, strict=False)
+            report = Encoder(self.model).base.load_state_dict(weights, strict=False)
         except RuntimeError as error:
             raise UsageError(f"start_from: the weights do not fit: {_first_line(error)}") from None
-        differing = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith("pooler.")]
+        differing = _without_pooler([*report.missing_keys, *report.unexpected_keys])
         if differing:
             raise UsageError(f"start_from: the weights do not fit: {differing[0]}")
         names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
@@ -92,10 +95,14 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
     commit = hub.resolve_commit("model", source, revision)
-    where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
+    where = {
+        "revision": commit or revision,
+        "local_files_only": commit is None,
+        "trust_remote_code": False,
+    }
     config = _config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
-    try:
+    with _reading(backbone, source):
         model, report = _model_class(task_head, config).from_pretrained(
             source,
             **where,
@@ -103,81 +110,23 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # of a classifier for other labels, which is not used; others are refused below
+            ignore_mismatched_sizes=True,  # of a classifier; those of the encoder are refused below
         )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # a damaged file
-        raise _not_available(backbone, source, error) from None
     encoder = Encoder(model)
-    missing_keys = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     _check_encoder_weights(encoder, missing_keys, source)
-    missing_keys = sorted({*missing_keys, *_own_task_head(encoder)})
+    # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
+    missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
     weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-        missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
-    return Pretrained(model, tokenizer, missing_keys, weights_id)
-
-
-def _own_task_head(encoder: Encoder) -> list[str]:
-    """The task head's parameters that no pretraining gives: all outside of the encoder but ModernBERT's prediction head.
-
-    A checkpoint that was fine-tuned before may hold them, of another task and other labels.
-    """
-    inside = {id(parameter) for parameter in encoder.base.parameters()}
-    outside = (name for name, parameter in encoder.model.named_parameters() if id(parameter) not in inside)
-    return [name for name in outside if not name.startswith("head.")]
-
-
-def _check_encoder_weights(encoder: Encoder, missing_keys: Iterable[str], source: str) -> None:
-    """Raise MissingError where the weights file lacks parameters of the encoder: transformers would draw them at random."""
-    prefix, names = f"{encoder.model.base_model_prefix}.", {name for name, _ in encoder.base.named_parameters()}
-    lacking = sorted({name.removeprefix(prefix) for name in missing_keys} & names)
-    lacking = [name for name in lacking if not name.startswith("pooler.")]  # part of the task head
-    if lacking:
-        raise MissingError(
-            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's {len(names)} parameters,"
-            f" first {lacking[0]}; they are of another architecture, or stored under other names"
-        )
-
-
-def local_weights_id(source: str) -> str | None:
-    """The SHA-256 of the weights in a local directory, in one file or several; None for a repository of the hub."""
-    weights = Path(source) / "model.safetensors"
-    if weights.is_file():
-        return file_digest(weights)
-    index = weights.with_name(f"{weights.name}.index.json")
-    if not index.is_file():
-        return None
-    names = sorted(set(read_json(index, what="index of the weights").get("weight_map", {}).values()))
-    return digest([[name, file_digest(weights.with_name(name))] for name in names], 64)
-
-
-def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
-    """The tokenizer of a backbone.
-
-    Args:
-        source: as `locate` gives it.
-        where: arguments of `from_pretrained`: revision, and whether the network may be asked.
-
-    Raises:
-        MissingError: it is not available.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _not_available(backbone, source, error) from None
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where the files are missing
-        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside its config.json")
-    if not tokenizer.is_fast:  # the others know neither offsets nor what they cut
-        raise MissingError(f"the tokenizer of {source} has no fast version: put a tokenizer.json beside its config.json")
-    return tokenizer
+        missing_keys = {name for name, _ in model.named_parameters() if name.startswith("task_head.")}
+    return Pretrained(model, tokenizer, sorted(missing_keys), weights_id)
 
 
 def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
-    """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
+    """The model that `load` would give, on the meta device; the network is never asked.
 
     Raises:
         MissingError: its configuration is not available.
@@ -193,8 +142,69 @@ def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: fl
         return EncoderWithTaskHead(encoder.base, task_head) if task_head.is_own else model
 
 
+def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
+    """The tokenizer of a backbone.
+
+    Args:
+        source: as `locate` gives it.
+        where: arguments of `from_pretrained`: revision, and whether the network may be asked.
+
+    Raises:
+        MissingError: it is not available.
+    """
+    from transformers import AutoTokenizer
+
+    with _reading(backbone, source):
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+    # transformers makes an empty one without its files
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json")
+    return tokenizer
+
+
+def local_weights_id(source: str) -> str | None:
+    """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
+    files = sorted(Path(source).glob("model.safetensors")) or sorted(Path(source).glob("model-*.safetensors"))
+    digests = [[file.name, file_digest(file)] for file in files]
+    return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
+
+
+def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
+    """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(model, EncoderWithTaskHead):
+        model.task_head.initialize(generator)
+        return
+    deviation = getattr(model.config, "initializer_range", 0.02)
+    with torch.no_grad():
+        for name in missing_keys:
+            parameter = model.get_parameter(name)
+            if parameter.dim() > 1:
+                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+            else:
+                parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+
+
+def _check_encoder_weights(encoder: Encoder, missing_keys: set[str], source: str) -> None:
+    """Raise MissingError where the file lacks weights of the encoder: they would be random."""
+    names = {name for name, _ in encoder.base.named_parameters()}
+    prefix = f"{encoder.model.base_model_prefix}."
+    lacking = _without_pooler(sorted({name.removeprefix(prefix) for name in missing_keys} & names))
+    if lacking:
+        raise MissingError(
+            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
+            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
+            " under other names"
+        )
+
+
+def _without_pooler(names: list[str]) -> list[str]:
+    """Names of the encoder's parameters without the pooler, which is a part of the task head."""
+    return [name for name in names if not name.startswith("pooler.")]
+
+
 def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
-    """The auto class that makes a model for the task; our own heads sit on the bare encoder where spans have no class.
+    """The auto class that makes a model for the task; our own heads may sit on the bare encoder.
 
     Raises:
         UsageError: transformers has none.
@@ -212,16 +222,19 @@ def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
 
 
 def _config(
-    backbone: BackboneConfig, source: str, where: dict[str, Any], task_head: TaskHeadSpec, dropout: float | None
+    backbone: BackboneConfig,
+    source: str,
+    where: dict[str, Any],
+    task_head: TaskHeadSpec,
+    dropout: float | None,
 ) -> Any:
     """The encoder's configuration with the task's labels and the run's dropout."""
     from transformers import AutoConfig
 
-    try:
+    with _reading(backbone, source):
         config = AutoConfig.from_pretrained(source, **where)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # transformers takes JSON of any kind
-        raise _not_available(backbone, source, error) from None
-    if task_head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+    # spans have a logit for the first token and one for the last, transformers' own default
+    if task_head.labels:
         config.num_labels = len(task_head.labels)
         config.id2label = dict(enumerate(task_head.labels))
         config.label2id = {label: index for index, label in enumerate(task_head.labels)}
@@ -231,31 +244,24 @@ def _config(
     return config
 
 
-def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
-    """Initialize the parameters missing in the weights file: weights N(0, initializer_range), biases 0, norms 1 and 0."""
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(model, EncoderWithTaskHead):
-        model.task_head.initialize(generator)
-        return
-    deviation = getattr(model.config, "initializer_range", 0.02)
-    with torch.no_grad():
-        for name in missing_keys:
-            parameter = model.get_parameter(name)
-            if parameter.dim() > 1:
-                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
-            else:
-                parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+@contextmanager
+def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
+    """Within this context, what transformers cannot read is a MissingError with the reason.
 
-
-def _not_available(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
-    if source == backbone.hub and "model.safetensors" in str(error):
-        return MissingError(
-            f"{source} has no safetensors weights at this revision, and pickled ones are never read: give the revision of the"
-            " hub's converted weights (backbone.revision=refs/pr/N), or a local directory with model.safetensors"
-        )
-    if source == backbone.hub:
-        return hub.unavailable_error("model", source, error)
-    return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
+    The files may be damaged: transformers takes JSON of any kind.
+    """
+    try:
+        yield
+    except (OSError, ValueError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        if source != backbone.hub:
+            raise MissingError(f"no usable encoder in {source}: {_first_line(error)}") from None
+        if "model.safetensors" not in str(error):
+            raise hub.unavailable_error("model", source, error) from None
+        raise MissingError(
+            f"{source} has no safetensors weights at this revision, and pickled ones are never read:"
+            " give the revision of the hub's converted weights (backbone.revision=refs/pr/N), or a"
+            " local directory with model.safetensors"
+        ) from None
 
 
 def _first_line(error: Exception) -> str:

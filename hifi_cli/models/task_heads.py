@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.choices import TOKEN_KINDS
-from hifi_cli.config.run_config import TaskHeadConfig
+from hifi_cli.config.run_config import TOKEN_KINDS, TaskHeadConfig
 
 TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
@@ -25,7 +24,8 @@ class TaskHeadSpec:
     """What a task requires of its head.
 
     Attributes:
-        kind: of task: classification, multi-label, regression, multiple-choice, span or token-classification.
+        kind: of task: classification, multi-label, regression, multiple-choice, span or
+            token-classification.
         labels: class names; one for regression, none for spans.
         reads_words: the states of two target words are read besides the first token's (WiC).
         config: the configured head.
@@ -49,7 +49,7 @@ class TaskHeadSpec:
 
     @property
     def transformers_class(self) -> str:
-        """The class that reads the weights; span models are those without a pooler, which our own heads do not use."""
+        """The class that reads the weights: for our own heads the span models, without a pooler."""
         return TRANSFORMERS_CLASSES["span" if self.is_own else self.kind]
 
 
@@ -77,7 +77,7 @@ class MLPTaskHead(nn.Module):
 
 
 class EncoderWithTaskHead(nn.Module):
-    """A backbone without pooler and a head on its last hidden states, called as Hugging Face's models are."""
+    """A backbone and a head on its last hidden states, called as Hugging Face's models are."""
 
     base_model_prefix = "backbone"
 
@@ -95,7 +95,11 @@ class EncoderWithTaskHead(nn.Module):
             self.task_head = MLPTaskHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, word_spans: Tensor | None = None, **lists: Tensor
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        word_spans: Tensor | None = None,
+        **lists: Tensor,
     ) -> SimpleNamespace:
         """Logits [examples, outputs]; of sequences [examples, choices, tokens] [examples, choices].
 

@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from hifi_cli.config import figure_spec, registry
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of, name_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
@@ -211,7 +211,7 @@ class Context:
                 words = [registry.task_argument(task) for task in tasks]
                 arguments = train_arguments(words, [registry.argument_of("methods", method)], *self.words, seeds)
                 own = shots_of(self.protocol) == self.shots
-                shots = [] if own else ["shots=null"] if self.shots == "full" else ["--shots", self.shots]
+                shots = [] if own else [f"shots={'null' if self.shots == 'full' else self.shots}"]
                 command = command_line(["hifi", *arguments, *self.arguments, *shots])
                 missing.append(MissingRuns(method, tuple(tasks), seeds, command))
         return missing

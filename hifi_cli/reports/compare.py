@@ -6,8 +6,8 @@ from typing import Literal
 
 import pandas as pd
 
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import pairs as run_pairs
 from hifi_cli.reports import predictions

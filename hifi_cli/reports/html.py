@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.files import digest
 from hifi_cli.reports import claims, compare, pairs
 from hifi_cli.reports.claim_spec import ClaimsFile

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import changed_settings
 from hifi_cli.results.study import Study

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.choices import RunSortKey
+from hifi_cli.config.run_config import RunSortKey
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import is_locked, read_json
-from hifi_cli.results.directory import RunDirectory, run_directories, status
+from hifi_cli.results.directory import RunDirectory, run_directories
 from hifi_cli.results.study import Study, row_of
 
 # The columns that every listed run has; `metrics.NAME` follow
@@ -70,13 +70,12 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
     """A run as a row. One that is not finished is named by its folders."""
     path = directory.path.relative_to(results_dir)
-    found = status(directory) if not directory.results.is_file() else None
-    state, detail = (str(found.state), found.detail) if found else ("damaged", "")
-    if not found:
+    state, detail = "running" if is_locked(directory.lock) else "unfinished", ""
+    if directory.results.is_file():
         try:
             return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
         except UsageError as error:
-            state, detail = ("running", "") if is_locked(directory.lock) else ("damaged", str(error))
+            state, detail = (state, "") if state == "running" else ("damaged", str(error))
     *folders, seed = path.parts[1:]
     protocol, backbone, task, method, *variant = folders + [""] * (4 - len(folders))  # a directory at another place
     names = {"protocol": protocol, "backbone": backbone, "task": task, "method": method, "variant": "/".join(variant) or None}

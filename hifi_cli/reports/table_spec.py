@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.config.sources import run_name
+from hifi_cli.config.sources import protocol_chain, run_name
 
 
 def _named(key: str) -> BeforeValidator:

@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pandas as pd
 
 from hifi_cli.config import registry
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable

@@ -1,4 +1,4 @@
-"""The directory of a run: its files, what reads and writes them, and the run's status."""
+"""The directory of a run: its files, and everything that reads or writes them."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +15,12 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import describe_error, flatten, parse
-from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,
-    is_locked,
-    locked,
     make_directory,
     read_json,
     read_jsonl,
@@ -32,13 +29,12 @@ from hifi_cli.files import (
 )
 from hifi_cli.results.record import (
     EpochMetrics,
-    Failure,
     MetricsLine,
     Prediction,
+    Record,
     RunResult,
     metrics_line,
 )
-from hifi_cli.results.stored_file import Record
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")
@@ -77,11 +73,6 @@ class RunDirectory:
     @property
     def results(self) -> Path:
         return self.path / "results.json"
-
-    @property
-    def failure(self) -> Path:
-        """A failed attempt that a grid recorded; a new attempt removes it."""
-        return self.path / "failure.json"
 
     @property
     def checkpoint(self) -> Path:
@@ -152,7 +143,6 @@ class RunDirectory:
         if anew or not self.checkpoint.is_file():
             self.clear()
         self.write_config(config)
-        self.failure.unlink(missing_ok=True)
 
     def finish(self, result: RunResult) -> None:
         """Store the result of the run, which is finished then."""
@@ -165,23 +155,11 @@ class RunDirectory:
         The copies of the user's own YAMLs stay for `write_config`: the next run may be made from
         them.
         """
-        others = (self.metrics, self.failure, self.checkpoint, self.config_file)
+        others = (self.metrics, self.checkpoint, self.config_file)
         splits = self.path.glob("predictions-*.jsonl")
         for path in (self.results, self.delta, self.predictions, *splits, *others):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
-
-    def clear_if_unlocked(self) -> None:
-        """Remove a former run's files; see `clear`.
-
-        Raises:
-            ConflictError: another process is writing here.
-        """
-        if self.path.is_dir():
-            with locked(self.lock, wait=False) as is_held:
-                if not is_held:
-                    raise ConflictError(f"another process is writing {self.path}; wait for it")
-                self.clear()
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a killed process, and a finished run's checkpoint."""
@@ -303,65 +281,6 @@ class RunDirectory:
         return _read_lines(self.predictions, "predictions", Prediction.model_validate)
 
 
-class RunState(StrEnum):
-    """How far a run has come."""
-
-    DONE = "done"
-    DIVERGED = "diverged"
-    RUNNING = "running"
-    FAILED = "failed"
-    UNFINISHED = "unfinished"
-    DAMAGED = "damaged"
-    ABSENT = "absent"
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """How far a run has come, and why.
-
-    Attributes:
-        detail: one line.
-        result: of a finished run.
-    """
-
-    state: RunState
-    detail: str = ""
-    result: RunResult | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether there is nothing left to run."""
-        return self.state in (RunState.DONE, RunState.DIVERGED)
-
-
-def status(directory: RunDirectory, *, results_dir: Path | None = None) -> RunStatus:
-    """The status of the run in a directory.
-
-    Args:
-        results_dir: a finished run at another path than its configuration's in it is damaged.
-    """
-    problem = ""
-    if directory.results.is_file():
-        try:
-            result = directory.read_result(results_dir)
-        except UsageError as error:
-            problem = str(error)
-        else:
-            return RunStatus(RunState(result.status), result.reason, result)
-    if is_locked(directory.lock):
-        return RunStatus(RunState.RUNNING)
-    if problem:
-        return RunStatus(RunState.DAMAGED, problem)
-    if directory.failure.is_file():
-        try:
-            failure = Failure.read(directory.failure)
-        except UsageError as error:
-            return RunStatus(RunState.FAILED, str(error))
-        code = f"exit code {failure.exit_code}"
-        return RunStatus(RunState.FAILED, failure.lines[-1] if failure.lines else code)
-    return RunStatus(RunState.UNFINISHED if directory.config_file.is_file() else RunState.ABSENT)
-
-
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
     folders = sorted(_run_folders(results_dir), key=lambda folder: Path(folder).parts)
@@ -375,7 +294,7 @@ def has_runs(results_dir: Path) -> bool:
 
 def _run_folders(results_dir: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(results_dir / "runs"):
-        if {"config.yaml", "results.json", "failure.json"} & set(files):
+        if {"config.yaml", "results.json"} & set(files):
             subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
             yield folder
 

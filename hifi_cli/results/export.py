@@ -1,41 +1,48 @@
-"""Export a trained model: as a plain Hugging Face directory, as a peft adapter, or as backbone and delta with its reader."""
+"""Export a trained model: merged, as a plain Hugging Face directory, or as a peft adapter."""
 
 import copy
-import shutil
+import re
 import warnings
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import nn
 
-from hifi_cli.config.run_config import BackboneConfig, RunConfig
+from hifi_cli.config import registry
+from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.files import atomic_directory
-from hifi_cli.methods import base as methods
-from hifi_cli.models import delta as deltas
-from hifi_cli.models import pretrained as backbones
-from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.results import model_card
-from hifi_cli.results.directory import DELTA, RunDirectory
+from hifi_cli.files import atomic_path, command_line
+from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
+from hifi_cli.results.record import RunResult
 from hifi_cli.results.reload import reload
-from hifi_cli.results.stored_file import StoredFile
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import PreparedRun
 
-METADATA = "hifi.json"
+_CARD = Path(__file__).with_name("model_card.md.j2")
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
     "regression": "regression",
     "classification": "single_label_classification",
     "multi-label": "multi_label_classification",
 }
 _PEFT_TASKS = {  # none for choices
-    "classification": "SEQ_CLS",
-    "multi-label": "SEQ_CLS",
-    "regression": "SEQ_CLS",
-    "span": "QUESTION_ANS",
+    "text-classification": "SEQ_CLS",
+    "question-answering": "QUESTION_ANS",
     "token-classification": "TOKEN_CLS",
+}
+_PIPELINES = {  # where the hub's name of a kind of task is another one
+    "classification": "text-classification",
+    "multi-label": "text-classification",
+    "regression": "text-classification",
+    "span": "question-answering",
+}
+_METRICS = {  # where the hub's name is another one
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "ner_f1": "f1",
+    "ner_precision": "precision",
+    "ner_recall": "recall",
+    "word_accuracy": "accuracy",
 }
 
 
@@ -43,39 +50,36 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
     """Write the model of a finished run with tokenizer and model card into a new directory.
 
     Args:
-        form: `hf`, `peft` or `delta`.
+        form: `hf` or `peft`.
 
     Raises:
         UsageError: this form cannot hold the model.
     """
     with reload(run, resources) as (prepared, result):
-        method = result.method
-        if form == "peft" and not fits_peft(prepared):
+        is_plain = prepared.method.mergeable and not prepared.task_head.is_own
+        if not (is_plain if form == "hf" else fits_peft(prepared)):
             raise UsageError(
-                f"peft's format holds its own adapters with Hugging Face's own heads, not this run of {method}:"
-                " export with --as hf or delta"
+                f"--as {form}: no such model holds the task head or the modules of this run of"
+                f" {result.method}: open the run itself with hifi_cli.open_model"
             )
-        if form == "hf" and not (prepared.method.mergeable and not prepared.task_head.is_own):
-            what = "the run's task head is one" if prepared.method.mergeable else f"method {method} adds modules"
-            raise UsageError(f"{what} that no plain Hugging Face model has: export with --as delta, for hifi_cli.open_model")
-        with atomic_directory(to.resolve()) as folder:
-            if form == "delta":
-                write_delta(prepared, RunDirectory(run).delta, folder)
-            elif form == "peft":
+        with atomic_path(to.resolve()) as folder:
+            folder.mkdir()
+            if form == "peft":
                 write_peft(prepared, resources, folder)
             else:
                 write_hf(prepared, folder)
-            model_card.write(prepared, result, form, folder, name=to.resolve().name)
+            write_card(prepared, result, form, folder, name=to.resolve().name)
 
 
 def write_hf(prepared: PreparedRun, to: Path) -> None:
-    """Write the merged model and its tokenizer, so that `from_pretrained(to)` and `pipeline(TASK, to)` open them."""
+    """Write the merged model and its tokenizer, for `from_pretrained` and `pipeline`."""
     prepared.method.merge(prepared.encoder)
     prepared.encoder.join_projections()
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task_head.kind)
     model.save_pretrained(to, safe_serialization=True)
-    tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)  # other runs of the process use it too
+    # Other runs of the process use it too
+    tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)
     tokenizer.model_max_length = prepared.runner.config.max_length
     tokenizer.save_pretrained(to)
 
@@ -83,8 +87,8 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
 def fits_peft(prepared: PreparedRun) -> bool:
     """Whether peft can hold the trained model: its own adapters, and a head of Hugging Face's own.
 
-    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
-    BERT-type encoders move the position ids on.
+    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
+    cache, by whose length BERT-type encoders move the position ids on.
     """
     encoder = prepared.encoder
     if encoder.has_known_parts and encoder.module_names.fused:
@@ -95,9 +99,10 @@ def fits_peft(prepared: PreparedRun) -> bool:
 
 
 def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
-    """Write adapter and tokenizer so that `PeftModel.from_pretrained(base, to)` gives the run's logits.
+    """Write adapter and tokenizer: `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
-    The pooler and the classifier, which our methods train and peft would leave frozen, are in it as `modules_to_save`.
+    The pooler and the classifier, which our methods train and peft would leave frozen, are in it as
+    `modules_to_save`.
     """
     from peft import get_peft_model
 
@@ -107,7 +112,8 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
     adapter: Any = prepared.method.peft_config(untrained)
-    adapter.task_type = _PEFT_TASKS.get(prepared.task_head.kind)
+    kind = prepared.task_head.kind
+    adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
     adapter.base_model_name_or_path = base
     adapter.revision = config.backbone.revision
     inside = f"{plain.base_model_prefix}."
@@ -129,61 +135,55 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     pretrained.tokenizer.save_pretrained(to)
 
 
-class ExportedModel(StoredFile):
-    """hifi.json: how to put backbone and delta together; the configuration does not have all of `TaskHeadSpec`."""
+def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: str) -> None:
+    """Write README.md from a template, with the front matter that the Hugging Face hub reads.
 
-    description: ClassVar[str] = "hifi.json of an exported model"
-    remedy: ClassVar[str] = "export the run again"
-
-    kind: str
-    labels: list[str]
-    reads_words: bool
-    config: RunConfig
-    missing_keys: list[str]
-
-
-def write_delta(prepared: PreparedRun, delta: Path, to: Path) -> None:
-    """Write backbone, tokenizer, delta and what `open_model` needs to put them together.
-
-    There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
-    backbone without what training added to it.
+    Args:
+        name: what the directory is called in the end.
     """
-    config, head, pretrained = prepared.runner.config, prepared.task_head, prepared.pretrained
-    backbone_model = Encoder(pretrained.model)
-    backbone_model.join_projections()
-    backbone_model.base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
-    pretrained.tokenizer.save_pretrained(to / "backbone")
-    shutil.copyfile(delta, to / DELTA)
-    backbone = BackboneConfig(name=config.backbone.name)  # without its source: the directory has a copy
-    ExportedModel(
-        kind=head.kind,
-        labels=list(head.labels),
-        reads_words=head.reads_words,
-        config=config.model_copy(update={"backbone": backbone}),
-        missing_keys=pretrained.missing_keys,
-    ).write(to / METADATA)
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-
-def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
-    """Open a directory that `hifi export --as delta` wrote.
-
-    Returns:
-        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and its tokenizer.
-
-    Raises:
-        MissingError: it is no such directory.
-        UsageError: a file is damaged, or the delta does not fit.
-    """
-    directory = Path(directory)
-    exported = ExportedModel.read(directory / METADATA)
-    tensors, metadata = deltas.load(directory / DELTA)
-    config = exported.config
-    task_head = TaskHeadSpec(exported.kind, tuple(exported.labels), exported.reads_words, config.task_head)
-    backbone = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
-    pretrained = backbones.load(backbone, task_head=task_head, dropout=config.dropout)
-    backbones.initialize(pretrained.model, pretrained.missing_keys, config.seed)
-    encoder = Encoder(pretrained.model)
-    method = methods.attach(config, encoder, metadata.heads, exported.missing_keys)
-    methods.load_final_delta(method, encoder, tensors)
-    method.merge(encoder)
-    return encoder.model.eval(), pretrained.tokenizer
+    task, config = prepared.task, prepared.runner.config
+    dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
+    method, pipeline = method_spec(result.method), _PIPELINES.get(task.kind, task.kind)
+    scores = [
+        EvalResult(
+            task_type=pipeline,
+            dataset_type=dataset.id if dataset else result.task,
+            dataset_name=task.label,
+            dataset_config=dataset.config if dataset else None,
+            dataset_split=result.split,
+            metric_type=_METRICS.get(metric, metric),
+            metric_name=metric,
+            metric_value=value,
+        )
+        for metric, value in result.metrics.items()
+    ]
+    data = ModelCardData(
+        language=None if registry.user_file("tasks", result.task) else "en",
+        license="unknown",  # that of the base model and of the data decide it
+        library_name="peft" if form == "peft" else "transformers",
+        base_model=config.backbone.hub,
+        datasets=[dataset.id] if dataset else None,
+        metrics=sorted({score.metric_type for score in scores}),
+        pipeline_tag=pipeline,
+        tags=["hifi-cli", result.method, result.task],
+        model_name=name,
+        eval_results=scores,
+    )
+    card = ModelCard.from_template(
+        data,
+        template_path=str(_CARD),
+        form=form,
+        here=name,
+        opener=TRANSFORMERS_CLASSES[task.kind],
+        task=task,
+        method=method,
+        # The run may have another k than the method
+        description=re.sub(r"\bk = \d+ ", "", method.description),
+        config=config,
+        result=result,
+        command=command_line(result.provenance.command),
+        weights=prepared.pretrained.weights_id,
+    )
+    card.save(to / "README.md")

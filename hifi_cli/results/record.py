@@ -1,14 +1,45 @@
-"""The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
+"""Stored files as typed objects, and those of a run: results.json, lines of metrics and predictions."""
 
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from hifi_cli.config.choices import Score
-from hifi_cli.config.run_config import run_path_of
-from hifi_cli.results.stored_file import Record, StoredFile
+from hifi_cli.config.base import describe_error
+from hifi_cli.config.run_config import Score, run_path_of
+from hifi_cli.errors import UsageError
+from hifi_cli.files import read_json, write_json
+
+
+class Record(BaseModel):
+    """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class StoredFile(Record):
+    """A whole JSON file; `description` is what error messages call it."""
+
+    description: ClassVar[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a file.
+
+        Raises:
+            MissingError: no such file.
+            UsageError: a key is missing or of a wrong type; the message names it.
+        """
+        content = read_json(path, what=cls.description)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); delete it and make it again") from None
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_json(path, self.model_dump(mode="json"))
 
 
 class GitState(Record):
@@ -52,24 +83,6 @@ class StartingRun(Record):
     run: str
     config_hash: str
     delta_sha256: str
-
-
-class Failure(StoredFile):
-    """failure.json: a failed attempt of a grid to make the run; the next attempt removes it.
-
-    Attributes:
-        exit_code: None where the process vanished.
-        command: the command line that repeats the run.
-        lines: the last lines of the process's output.
-    """
-
-    description: ClassVar[str] = "failure.json"
-    remedy: ClassVar[str] = "delete it"
-
-    exit_code: int | None
-    attempts: int
-    command: str
-    lines: list[str]
 
 
 class StepMetrics(Record):

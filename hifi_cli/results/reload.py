@@ -1,45 +1,57 @@
-"""Rebuild the model of a finished run from its backbone and its delta, and evaluate it again."""
+"""Rebuild a finished run's model from its backbone and its delta: to evaluate and to predict."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
+from scipy.special import expit, softmax
+from torch import nn
 
-from hifi_cli.config import registry
-from hifi_cli.config.base import parse
-from hifi_cli.config.methods import code_file
-from hifi_cli.config.run_config import ScoringConfig
-from hifi_cli.config.sources import backbone_config
+from hifi_cli.config.registry import read_yaml
+from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.heads import select as head_selection
-from hifi_cli.heads.select import HeadScores
+from hifi_cli.files import json_text
 from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction, RunResult
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import metrics, submission, task_spec
+from hifi_cli.tasks import rows as task_rows
+from hifi_cli.tasks.metrics import Predictions
+from hifi_cli.tasks.rows import RawRecord
+from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
+from hifi_cli.tasks.task_spec import Example, LocalFiles, Row, TaskSpec
 from hifi_cli.training.data import ResourceCache, check_backbone, load_splits, read_delta
 from hifi_cli.training.loop import measure_reported
-from hifi_cli.training.run import PreparedRun, count_parameters, prediction_rows, prepare
+from hifi_cli.training.run import PreparedRun, prediction_rows, prepare
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
+Form = Literal["tsv", "csv", "jsonl", "json"]
 
 
 @contextmanager
 def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, RunResult]]:
-    """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
+    """Rebuild a finished run's model, and give it with its result.
+
+    Inside the block, the run's own YAMLs stand for their names.
 
     Raises:
         MissingError: no finished run is there, or its backbone is not available.
-        UsageError: its delta is damaged or belongs to other backbone weights.
+        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that
+            is not trusted.
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
+    refuse_code(directory, trust=resources.trust)
     with directory.opened(trust=resources.trust) as config:
-        config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
+        # The run's own device may not be on this machine
+        config = config.model_copy(update={"device": "auto"})
         result, tensors, metadata = read_delta(directory)
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
@@ -56,14 +68,43 @@ def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
     Raises:
         UsageError: it does.
     """
-    with directory.opened(trust=trust) as config:
-        own, metric = registry.user_file("tasks", config.task), task_spec.load(config.task).evaluate
-        for stage in config.stages:
-            file = registry.user_file("methods", stage.method)
-            if file and (code := code_file(file)):
-                registry.check_trusted(file, str(code))
-        if own and metric and metrics.is_code(metric):
-            registry.check_trusted(own, metric)
+    for file in [] if trust else sorted(directory.user_files.glob("*/*.yaml")):
+        metric = read_yaml(file).get("evaluate")
+        code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
+        if code:
+            raise UsageError(
+                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+            )
+
+
+def open_model(
+    run: Path | str,
+    *,
+    results_dir: Path | str = "results",
+    backbone: str | None = None,
+    trust: bool = False,
+) -> tuple[nn.Module, Any]:
+    """Open the model of a finished run.
+
+    Args:
+        results_dir: holds the runs that the run started from.
+        backbone: loaded instead of the one that the run names, which may lie elsewhere here.
+        trust: whether code may run that the files of the run name.
+
+    Returns:
+        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and
+        its tokenizer.
+
+    Raises:
+        MissingError, UsageError, RunFailed: see `reload`.
+    """
+    resources = ResourceCache(Path(results_dir), backbone=backbone, trust=trust)
+    with reload(Path(run), resources) as (prepared, _):
+        prepared.method.merge(prepared.encoder)
+        return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
+
+
+# --- evaluate again
 
 
 @dataclass(frozen=True)
@@ -71,32 +112,23 @@ class Evaluation:
     """A finished run evaluated again.
 
     Attributes:
-        scores: every metric now.
-        stored: every metric as the run stored it.
+        compared: each metric now and as the run stored it; None where one side does not have it.
         largest_difference: between the logits.
-        differing: what does not agree with what the run stored; the rounding of other hardware does.
+        differing: what is not as the run stored it; the rounding of other hardware is allowed.
     """
 
     path: Path
-    scores: dict[str, float]
-    stored: dict[str, float]
+    compared: dict[str, tuple[float | None, float | None]]
     largest_difference: float
     differing: list[str]
-
-    @property
-    def compared(self) -> dict[str, tuple[float | None, float | None]]:
-        """Each metric now and stored; None where one side does not have it."""
-        return {name: (self.scores.get(name), self.stored.get(name)) for name in {**self.scores, **self.stored}}
 
 
 def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
-        UsageError: the data are not those of the run, or its own files name code that is not trusted.
+        UsageError: the data are not those of the run; see also `reload`.
     """
-    directory = RunDirectory(path)
-    refuse_code(directory, trust=resources.trust)
     with reload(path, resources) as (prepared, result):
         config = prepared.runner.config
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
@@ -105,23 +137,26 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         scores, logits = measure_reported(prepared.runner, splits)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
-        counts = count_parameters(prepared)
+    directory = RunDirectory(path)
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
         raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
     now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
-    evaluation = Evaluation(path, scores, result.metrics, float(np.abs(now - then).max()), [])
-    differing = evaluation.differing
-    differing += [name for name, pair in evaluation.compared.items() if not _agree(*pair)]
-    if not _agree(scores[prepared.task.primary], kept := result.score(result.kept_score)):
-        differing.append(f"{prepared.task.primary} of the kept epoch ({100 * kept:.2f} in results.json)")
-    if not evaluation.largest_difference <= _LOGIT_TOLERANCE:  # also if it is NaN
+    difference = float(np.abs(now - then).max())
+    primary = prepared.task.primary
+    compared = {name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}}
+    kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
+    differing = [name for name, pair in (compared | kept).items() if not _agree(*pair)]
+    if not difference <= _LOGIT_TOLERANCE:  # also if it is NaN
         differing.append("logits")
-    if wrong := sum(not _equal_rows(*pair) for pair in zip(rows, stored, strict=True)):
-        differing.append(f"predictions ({wrong} rows)")
-    parameters = ("stored", "stored_bytes", "total")  # the others are not known where the delta decides what trains
-    differing += [f"params.{name}" for name in parameters if getattr(counts, name) != getattr(result.params, name)]
-    return evaluation
+    return Evaluation(path, compared, difference, differing)
+
+
+def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Predictions, list[Prediction]]:
+    """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
+    logits = prepared.runner.predict(examples)
+    predictions = metrics.predictions_of(prepared.task, examples, logits)
+    return predictions, prediction_rows(prepared.task, examples, logits, predictions)
 
 
 def _validation(fingerprint: dict[str, str]) -> dict[str, str]:
@@ -132,47 +167,135 @@ def _agree(now: float | None, then: float | None) -> bool:
     return now is not None and then is not None and abs(now - then) <= _SCORE_TOLERANCE
 
 
-def _equal_rows(now: Prediction, then: Prediction) -> bool:
-    """Whether two rows agree in all but the logits; a predicted number is a logit."""
-    is_number = isinstance(now.prediction, float) and isinstance(then.prediction, float)
-    return (now.id, now.label) == (then.id, then.label) and (is_number or now.prediction == then.prediction)
+# --- predict new texts
 
 
-def stored_data_dir(path: Path) -> Path | None:
-    """The `--data-dir` that a finished run was trained with; None if its data were generated or came from the hub.
-
-    Raises:
-        MissingError: there is no run, or its data are no longer there.
-    """
-    directory = RunDirectory(path)
-    with directory.opened() as config:
-        local = task_spec.load(config.task).local
-    origin = directory.read_result().data_origin
-    files = [Path(file) for split, file in origin.items() if split in local.files]
-    if local.generated or local.directory or not files:
-        return None
-    # A relative path is that of the directory where the run was started: usually this one, or one above the results.
-    for file in (start / files[0] for start in (Path(), *path.resolve().parents)):
-        for data_dir in file.parents if file.is_file() else ():
-            if (data_dir / local.folder).is_dir():
-                return data_dir
-    raise MissingError(
-        f"the run in {path} was trained on the data in {files[0].parent}, which are not there now: give --data-dir"
-    )
-
-
-def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> HeadScores:
-    """Score a finished run's heads on its task's training samples, and store the scores.
+def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
+    """A file's rows with what a finished run's model predicts of them.
 
     Args:
-        overrides: `scoring.*` keys from the command line; None means not given.
+        file: has the task's input columns; other columns are not read. The id column, where the
+            task has one and the file too, names the rows; else their numbers do.
+
+    Returns:
+        For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text)
+        and, for labels, `probabilities` by label; for token classification `id`, `tokens`, `tags`.
+
+    Raises:
+        MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
+    if not file.exists():
+        raise MissingError(f"no file {file}")
     with reload(run, resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
         config = prepared.runner.config
-        scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
-        setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
-    scores = scores.model_copy(update={"run": str(run)})
-    scores.write(out)
-    return scores
+        rows = read(prepared.task, file)
+        _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
+    return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
+
+
+def read(task: TaskSpec, path: Path) -> list[Row]:
+    """The rows of a file, none left out; see `predict`.
+
+    Raises:
+        UsageError: its name does not say the format, or a column is missing or does not fit; the
+            line is named.
+    """
+    reader = READER_OF_SUFFIX.get(path.suffix.lower())
+    if reader is None:
+        names = ", ".join(READER_OF_SUFFIX)
+        raise UsageError(f"{path}: rename it so that it ends in {names}, as its format is")
+    header = None
+    if reader == "conll":
+        header = task.local.header if task.local.reader == "conll" else task.inputs
+    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
+    records = (_complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout)))
+    task = task.model_copy(update={"skip_incomplete": False})
+    return task_rows.parse_rows(task, records, layout, str(path), labelled=False)
+
+
+def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
+    """Add to a new text's record the columns that a row requires; their values change nothing."""
+    begin = str(record.values.get("context", ""))[:1]
+    required: dict[str, dict[str, Any]] = {
+        "squad": {"answers": {"text": [begin], "answer_start": [0]}},
+        "multirc": {"idx": {"paragraph": number, "question": 0, "answer": 0}},
+        "record": {"idx": {"passage": number, "query": number}},
+    }
+    return RawRecord(required.get(task.format, {}) | record.values, record.where)
+
+
+def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:
+    if task.kind == "token-classification":
+        return {"id": row.id, "tokens": row.words, "tags": prediction.prediction}
+    content = {"id": row.id, "prediction": prediction.prediction}
+    if task.kind in ("regression", "span"):
+        return content
+    # one logit is that of the second of two classes
+    logits = np.array(prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]])
+    values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
+    return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
+
+
+def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
+    """Predictions as JSON lines, as a JSON list, or as columns: id, prediction, each label."""
+    if form == "json":
+        return json_text(predictions)
+    if form == "jsonl":
+        return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
+    frame = pd.DataFrame([_cells(prediction) for prediction in predictions])
+    separator = "\t" if form == "tsv" else ","
+    return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A prediction as columns: several labels are joined by |, words and their tags by spaces."""
+    cells = {**row, **row.get("probabilities", {})}
+    cells.pop("probabilities", None)
+    for key, value in cells.items():
+        if isinstance(value, list):
+            cells[key] = ("|" if key == "prediction" else " ").join(value)
+    return cells
+
+
+# --- predict test splits
+
+
+def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
+    """Predict a finished run's test splits.
+
+    Args:
+        submission_dir: where the files for the benchmark's server are written too.
+
+    Returns:
+        The files written.
+
+    Raises:
+        MissingError: no run, or no test rows.
+        UsageError: the task has no submission, or the rows are not the official ones.
+    """
+    with reload(path, resources) as (prepared, _):
+        config, task = prepared.runner.config, prepared.task
+        data, written = resources.rows(config.task), []
+        unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
+        names = submission.spec_of(task).files if submission_dir else unlabelled
+        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+            rows = data.rows(split)
+            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+            written.append(RunDirectory(path).write_predictions(lines, split))
+            if submission_dir:
+                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+        return written
+
+
+def complete_submissions(paths: list[Path], resources: ResourceCache, directory: Path) -> list[Path]:
+    """Check all files of each benchmark that the runs belong to, and zip them.
+
+    Raises:
+        MissingError: a file of another task is missing.
+        UsageError: a file is not what the server takes.
+    """
+    benchmarks = set()
+    for path in paths:
+        with RunDirectory(path).opened() as config:
+            benchmarks.add(submission.spec_of(resources.task(config.task)).benchmark)
+    return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]

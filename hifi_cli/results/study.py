@@ -1,7 +1,6 @@
-"""All finished runs of a results directory as one DataFrame, which tables, comparisons, claims and figures query."""
+"""All finished runs of a directory as one DataFrame, which tables, claims and figures query."""
 
 import json
-import logging
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,34 +11,74 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import describe_error
-from hifi_cli.config.run_config import run_path_of
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import command_line, digest, printable_values, read_json
+from hifi_cli.files import command_line, digest, json_object, read_json
 from hifi_cli.results.directory import RunDirectory, directories_with_runs
 from hifi_cli.results.record import RunResult
 
-logger = logging.getLogger("hifi")
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
 SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
-_NAMES = ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]
 # Keys of results.json that are columns as they are
 _COPIED = [
-    *[*_NAMES, "status", "reason", "collapsed", "limit", "split", "selection", "report", "metrics"],
-    *["time_s", "wall_s", "peak_memory_bytes", "delta_bytes", "precision", "method_code", "config", "config_hash"],
+    *[
+        "protocol",
+        "backbone",
+        "task",
+        "method",
+        "variant",
+        "seed",
+        "shots",
+        "status",
+        "reason",
+        "collapsed",
+        "limit",
+    ],
+    *[
+        "split",
+        "selection",
+        "report",
+        "metrics",
+        "time_s",
+        "wall_s",
+        "peak_memory_bytes",
+        "delta_bytes",
+        "precision",
+    ],
+    *["method_code", "config", "config_hash"],
 ]
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
 _COMPUTED = [
-    *["path", "metric", *_SCORES, "epochs", "epoch_last", "epoch_best", "epoch_max", *_PARAMS, "device"],
-    *["train_rows", "reported_rows", "truncated_train", "truncated_reported", "data", "weights", "heads", "setting"],
+    *[
+        "path",
+        "metric",
+        *_SCORES,
+        "epochs",
+        "epoch_last",
+        "epoch_best",
+        "epoch_max",
+        *_PARAMS,
+        "device",
+    ],
+    *[
+        "train_rows",
+        "reported_rows",
+        "truncated_train",
+        "truncated_reported",
+        "data",
+        "weights",
+        "heads",
+        "setting",
+    ],
 ]
 
 
 class Study:
-    """The finished runs of a results directory, or of a packed study. They are read once, at the first need.
+    """The finished runs of a results directory, or of a packed study; they are read once.
 
-    A run is named by its path from `runs/` on: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`.
+    A run is named by its path:
+    `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,30 +94,32 @@ class Study:
         """What results.json holds of each run, by its path, sorted.
 
         Raises:
-            UsageError: a run is damaged, or at another path than its configuration's: a copy would count twice.
+            UsageError: a file is not readable.
         """
         if not self.is_packed:
             return dict(sorted(self._stored()))
         packed = self.directory / PACKED
         try:
-            runs = printable_values([json.loads(line) for line in packed.read_text(encoding="utf-8").splitlines()])
+            runs = [json_object(line) for line in packed.read_bytes().splitlines()]
             return {run["path"]: run["record"] for run in runs}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{packed} is damaged ({error}); pack the study again") from None
 
-    def result(self, path: str) -> RunResult:
-        """The record of a run, typed.
+    def _stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        runs = self.directory / "runs"
+        for pattern in ("*/*/*/*/seed*/results.json", "*/*/*/*/*/seed*/results.json"):
+            for file in runs.glob(pattern):
+                yield (
+                    file.parent.relative_to(self.directory).as_posix(),
+                    read_json(file, what="results"),
+                )
 
-        Raises:
-            UsageError: a key is missing or of a wrong type; it is named.
-        """
-        try:
-            return RunResult.model_validate(self.records[path])
-        except ValidationError as error:
-            raise UsageError(f"the record of {path} is damaged ({describe_error(error, RunResult)})") from None
+    def result(self, path: str) -> RunResult:
+        """The record of a run, typed; see `result_of`."""
+        return result_of(path, self.records[path], self.directory)
 
     def predictions(self, path: str) -> pd.DataFrame | None:
-        """The stored predictions of a run, a row an example: id, label, prediction, logits; None: there are none."""
+        """The predictions of a run: id, label, prediction, logits; None: there are none."""
         if self.is_packed:
             return self._packed_predictions.get(path)
         directory = RunDirectory(self.directory / path)
@@ -88,31 +129,33 @@ class Study:
 
     @cached_property
     def _packed_predictions(self) -> dict[str, pd.DataFrame]:
-        table = pd.read_parquet(self.directory / PREDICTIONS)
-        for column in ("label", "prediction", "logits"):
-            table[column] = table[column].map(json.loads)
+        file = self.directory / PREDICTIONS
+        try:
+            table = pd.read_parquet(file)
+            for column in ("label", "prediction", "logits"):
+                table[column] = table[column].map(json.loads)
+        except ValueError as error:
+            raise UsageError(f"{file} is damaged ({error}); pack the study again") from None
         return {str(path): rows.drop(columns="run").reset_index(drop=True) for path, rows in table.groupby("run")}
-
-    def _stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        runs = self.directory / "runs"
-        for file in (*runs.glob("*/*/*/*/seed*/results.json"), *runs.glob("*/*/*/*/*/seed*/results.json")):
-            yield file.parent.relative_to(self.directory).as_posix(), read_json(file, what="results")
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row a run; the labels of the user's own methods and tasks are known from then on.
 
-        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant), `seed`, `shots` (None: all
-        rows); `status` (done, diverged), `reason`, `collapsed`, `limit`; `metric` (the primary one), `split`, `selection`,
-        `report`; `last`, `best`, `max`: the primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`,
-        `epoch_best`, `epoch_max`; `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
-        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`, `truncated_reported`; `time_s`,
-        `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`, `precision`; what must agree where runs are averaged or
-        compared: `data`, `weights`, `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as
-        it is nested, and `config_hash`.
+        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
+        `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
+        `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
+        primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`, `epoch_best`,
+        `epoch_max`;
+        `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
+        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
+        `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
+        `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
+        `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as it
+        is nested, and `config_hash`.
 
         Raises:
-            UsageError: a run is damaged, or at another path than its configuration's: a copy would count twice.
+            UsageError: a run is damaged, or at another path than its configuration's.
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
         frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
@@ -139,11 +182,11 @@ class Study:
         return set(self.shown[kind])
 
     def epochs(self, path: str) -> pd.DataFrame:
-        """The metrics of a run after each epoch, a row each; `selection` where the selection split is another one."""
+        """The metrics of a run after each epoch; `selection` where that is another split."""
         return pd.DataFrame(self.records[path]["epoch_metrics"]).set_index("epoch")
 
     def scores(self, runs: pd.DataFrame, name: str | None, metric: str) -> pd.Series:
-        """A metric of some runs at the `last`, `best` or `max` epoch, as fractions of 1; NaN where a run did not keep it.
+        """A metric of some runs at the `last`, `best` or `max` epoch; NaN where a run lacks it.
 
         Args:
             name: None: the epoch that each run's protocol reports.
@@ -161,21 +204,8 @@ class Study:
             return max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
         return next((line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None)
 
-    def or_only_subdirectory(self, protocol: str | None = None) -> "Study":
-        """This study; if it holds no run, that of the only directory inside that holds some, as `make demo` leaves them.
-
-        Args:
-            protocol: that directory must hold runs of this protocol.
-        """
-        inner = [] if self.records else directories_with_runs(self.directory)
-        inner = [path for path in inner if path.parent == self.directory]
-        if len(inner) != 1 or (protocol and not (inner[0] / "runs" / protocol).is_dir()):
-            return self
-        logger.info(f"no finished run in {self.directory}: reading {inner[0]}")
-        return Study(inner[0])
-
     def no_run_error(self, command: str) -> MissingError:
-        """The error for a directory without a finished run that `command` could show; it says where runs are."""
+        """The error for a directory without runs for `command`; it says where some are."""
         if len(self.runs):
             where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
             return MissingError(
@@ -187,7 +217,7 @@ class Study:
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
     def no_setting_error(self, **options: str | None) -> MissingError:
-        """The error for options (`protocol`, `backbone`, `shots`) that no finished run has; it says which there are."""
+        """The error for a protocol, backbone or shots that no run has; it says which there are."""
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         present = [
             f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
@@ -196,43 +226,45 @@ class Study:
         return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}")
 
 
-def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """A run as a row of `Study.runs`.
+def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
+    """The record of a run in a directory, typed.
 
     Raises:
-        UsageError: a part is missing or of a wrong type, or the run belongs at another path.
+        UsageError: a part is missing or of a wrong type, or the run belongs at another path: a copy
+            would count twice.
     """
     try:
-        RunResult.model_validate(record)
-        epochs, scores, truncated = record.get("epochs") or {}, record.get("scores") or {}, record.get("truncated") or {}
-        row = {
-            **{key: record.get(key) for key in _COPIED},
-            **{name: scores.get(name) for name in _SCORES},
-            **{f"epoch_{name}": epochs.get(name) for name in _SCORES},
-            **{key: record["params"][key] for key in _PARAMS},
-            "path": path,
-            "metric": record["primary_metric"],
-            "metrics": record.get("metrics") or {},
-            "epochs": epochs.get("total"),
-            "train_rows": record["n_examples"]["train"],
-            "reported_rows": record["n_examples"]["reported"],
-            "truncated_train": truncated.get("train"),
-            "truncated_reported": truncated.get("reported"),
-            "device": record["provenance"]["device"],
-            "data": digest(record["data"]),
-            "weights": record["backbone_weights"],
-            "heads": record["heads_sha256"],
-            "setting": record["setting_hash"],
-            "config": dict(record["config"]),
-        }
-        place = run_path_of(**{key: row[key] for key in _NAMES}).as_posix()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        if isinstance(error, ValidationError):
-            problem = describe_error(error, RunResult)
+        result = RunResult.model_validate(record)
+    except ValidationError as error:
         raise UsageError(
-            f"{directory / path / 'results.json'} is damaged ({problem}); train the run again with --force"
+            f"{directory / path / 'results.json'} is damaged ({describe_error(error, RunResult)});"
+            " train the run again with --force"
         ) from None
-    if place != path:
-        raise UsageError(f"{directory / path} holds the run that belongs in {directory / place}: move it there, or a copy away")
-    return row
+    if result.run_path.as_posix() != path:
+        raise UsageError(
+            f"{directory / path} holds the run that belongs in {directory / result.run_path}: move it there, or a copy away"
+        )
+    return result
+
+
+def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """A run as a row of `Study.runs`; see `result_of`."""
+    run = result_of(path, record, directory)
+    return {
+        **{key: getattr(run, key) for key in _COPIED},
+        **{key: getattr(run.params, key) for key in _PARAMS},
+        **{name: getattr(run.scores, name, None) for name in _SCORES},
+        **{f"epoch_{name}": getattr(run.epochs, name, None) for name in _SCORES},
+        "path": path,
+        "metric": run.primary_metric,
+        "epochs": getattr(run.epochs, "total", None),
+        "train_rows": run.n_examples.train,
+        "reported_rows": run.n_examples.reported,
+        "truncated_train": getattr(run.truncated, "train", None),
+        "truncated_reported": getattr(run.truncated, "reported", None),
+        "device": run.provenance.device,
+        "data": digest(run.data),
+        "weights": run.backbone_weights,
+        "heads": run.heads_sha256,
+        "setting": run.setting_hash,
+    }

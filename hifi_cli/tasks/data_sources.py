@@ -1,14 +1,35 @@
-"""Load a task's rows from their source: the demo data, local files or the Hugging Face hub."""
+"""Load a task's rows: the demo data, files in the layout of the official download, or the hub."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import replace
+import logging
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from hifi_cli import hub as hubs
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import local_files
-from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Cut, Split, TaskData, TaskSpec, rows_digest
+from hifi_cli.files import file_digest
+from hifi_cli.tasks import rows, task_spec
+from hifi_cli.tasks.rows import RawRecord
+from hifi_cli.tasks.task_spec import (
+    REQUIRED_SPLITS,
+    Cut,
+    HubDataset,
+    LocalFiles,
+    Row,
+    Source,
+    Split,
+    TaskData,
+    TaskSpec,
+    is_labelled,
+    rows_digest,
+)
+
+logger = logging.getLogger("hifi")
+PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
+PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
 
 
 def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
@@ -18,71 +39,194 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
         MissingError: the source is missing, or a `required` split of the local files is.
         UsageError: the rows do not fit the task.
     """
-    data = _load(spec, data_dir=data_dir, required=required)
+    directory = _directory(spec, data_dir)
+    if directory:
+        data = _load_files(spec, directory, required)
+    elif spec.hub:
+        data = _load_hub(spec, spec.hub)
+    else:
+        missing = f"no directory {spec.local.directory}" if spec.local.directory else f"{spec.label} is not on the hub"
+        raise MissingError(f"{missing}: give --data-dir")
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
-def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
-    """What `load` gives as the fingerprint of a task's files in a directory; empty where they are missing or generated.
+def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
+    """Count the rows of each split, here and in the official release; None where they are unknown.
 
     Raises:
-        UsageError: a split is cut off another, and the rows do not fit the task.
+        UsageError: the data do not fit the task.
     """
-    if spec.local.generated:
-        return {}
-    try:
-        if spec.cut:
-            return _cut(local_files.load(spec, directory), spec.cut).fingerprint
-        return local_files.fingerprint(spec, directory)
-    except MissingError:
-        return {}  # another machine may have them
-
-
-def _load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split]) -> TaskData:
-    if spec.local.generated:
-        directory = demo_directory()
-        data = local_files.load(spec, directory)
-        return replace(data, origin={split: str(Path(path).relative_to(directory)) for split, path in data.origin.items()})
-    if spec.local.directory and Path(spec.local.directory).is_dir():
-        return local_files.load(spec, Path(spec.local.directory), required=required)
-    if data_dir and (spec.local.files or not spec.hub):  # a task made from a hub dataset names no files
-        if not data_dir.is_dir():
-            raise MissingError(f"--data-dir {data_dir}: no such directory")
-        return local_files.load(spec, data_dir, required=required)
-    if spec.hub:
-        from hifi_cli.tasks import hub_dataset
-
-        return hub_dataset.load(spec, spec.hub)
-    missing = f"no directory {spec.local.directory}" if spec.local.directory else f"task {spec.label} has no hub repository"
-    raise MissingError(f"{missing}: give --data-dir")
-
-
-def _cut(data: TaskData, cut: Cut) -> TaskData:
-    """Cut the validation split off the train split.
-
-    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 / fraction)th is cut off. Each
-    label's number of rows, or each range of numbers, thereby has the same fraction within one row, and no library's random
-    generator decides. A row with the same texts as an earlier one is on the side of that one.
-
-    Raises:
-        UsageError: there are too few rows.
-    """
-    rows = data.rows("train")
-    first = {row.sequences: number for number, row in reversed([*enumerate(rows)])}  # the first row with each texts
-    order = sorted(
-        first.values(), key=lambda number: (rows[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
-    )
-    is_cut_off = {number: int((at + 1) * cut.validation) > int(at * cut.validation) for at, number in enumerate(order)}
-    train = [row for row in rows if not is_cut_off[first[row.sequences]]]
-    validation = [row for row in rows if is_cut_off[first[row.sequences]]]
-    if not train or not validation:
-        where = data.origin.get("train", "the data")
-        raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
-    splits = {**data.splits, "train": train, "validation": validation}
-    fingerprint = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
-    return TaskData(splits, fingerprint, data.origin)
+    counts = {}
+    for name in names:
+        task = task_spec.load(name)
+        try:
+            splits = load(task, data_dir=data_dir, required=()).splits
+        except MissingError:
+            splits = {}
+        here = {split: task.count(split_rows) for split, split_rows in splits.items()}
+        counts[name] = {split: (here.get(split), task.rows.get(split)) for split in dict.fromkeys([*task.local.files, *here])}
+    return counts
 
 
 def demo_directory() -> Path:
     """Where the demo data are: `scripts/make_demo_data.py` generated them."""
     return registry.configs_directory() / "tasks" / "demo"
+
+
+def _directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
+    """Return the directory of the task's files; None if they come from the hub."""
+    if spec.local.generated:
+        return demo_directory()
+    if spec.local.directory and Path(spec.local.directory).is_dir():
+        return Path(spec.local.directory)
+    if not spec.local.files and spec.hub:  # made from a hub dataset
+        return None
+    if data_dir and not data_dir.is_dir():
+        raise MissingError(f"--data-dir {data_dir}: no such directory")
+    return data_dir
+
+
+def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> TaskData:
+    """Load every split that has a file."""
+    files = _files(spec.local, directory)
+    splits: dict[Split, list[Row]] = {}
+    for split, names in spec.local.files.items():
+        if split in files:
+            path, labelled = files[split], is_labelled(split)
+            records = rows.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
+            splits[split] = _split_rows(spec, split, records, spec.local, str(path))
+            continue
+        names = names if isinstance(names, str) else names[0]
+        missing = f"no file {os.path.normpath(directory / spec.local.folder / names)}"
+        if split in required:
+            of_what = "that the task names" if spec.local.directory else "of the official download"
+            raise MissingError(f"{missing}; the {split} split {of_what} is required")
+        if is_labelled(split):
+            logger.warning(f"note: {missing}; the {split} split is missing")
+    origin = {split: str(path.relative_to(directory) if spec.local.generated else path) for split, path in files.items()}
+    return TaskData(splits, {split: file_digest(path) for split, path in files.items()}, origin)
+
+
+def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
+    """Find the file of each split, in the task's folder.
+
+    The folder is the directory itself, or in it, or in a benchmark's folder in it.
+
+    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder
+    RTE.
+
+    Raises:
+        MissingError: there is no such folder.
+    """
+    folders = [directory] if directory.name == local.folder else []
+    folders += [directory / parent / local.folder for parent in PARENTS]
+    for folder in folders:
+        found = {}
+        for split, names in local.files.items():
+            paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
+            if existing := [path for path in paths if path.is_file()]:
+                found[split] = existing[0]
+        if found:
+            return found
+    if not any(folder.is_dir() for folder in folders):
+        raise MissingError(f"no folder {local.folder} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}")
+    return {}
+
+
+def _split_rows(spec: TaskSpec, split: Split, records: Iterable[RawRecord], source: Source, origin: str) -> list[Row]:
+    """Return the rows of a split; logs a warning if their number is not the official one."""
+    split_rows = rows.parse_rows(spec, records, source, origin, labelled=is_labelled(split))
+    official, count = spec.rows.get(split), spec.count(split_rows)
+    if official and count != official:
+        logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
+    return split_rows
+
+
+def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
+    """Load every split of a repository in a format that needs no script (parquet, CSV, JSON)."""
+    splits: dict[Split, list[Row]] = {}
+    loaded: dict[str | None, tuple[Any, str | None]] = {}
+    for split, name in hub.splits.items():
+        other_config, _, hub_split = name.rpartition("/")
+        config = other_config or hub.config
+        if config not in loaded:
+            loaded[config] = load_tables(hub, config)
+        tables, _ = loaded[config]
+        if hub_split in tables:
+            origin = f"{hub.id}, {hub_split}"
+            splits[split] = _split_rows(spec, split, hub_records(tables[hub_split], origin), hub, origin)
+        elif is_labelled(split):
+            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables)}")
+    commits = " ".join(dict.fromkeys(commit or "" for _, commit in loaded.values()))
+    digests = {split: rows_digest(split_rows) for split, split_rows in splits.items()}
+    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commits})
+
+
+def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+    """Return the splits of a configuration, and the commit.
+
+    Of a repository that needs a script, those of the hub's conversion.
+
+    Raises:
+        MissingError: neither the hub nor the local cache has the repository.
+    """
+    from datasets import load_dataset
+    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()
+    commit = hubs.resolve_commit("dataset", hub.id, hub.revision)
+    try:
+        return load_dataset(hub.id, config, revision=commit or hub.revision), commit
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = hubs.unavailable_error("dataset", hub.id, error)
+        if hub.revision or Path(hub.id).is_dir():
+            raise problem from None
+    try:
+        commit = hubs.resolve_commit("dataset", hub.id, PARQUET_REVISION)
+        return load_dataset(hub.id, data_dir=config, revision=commit or PARQUET_REVISION), commit
+    except (OSError, ValueError, RuntimeError, MissingError):
+        raise problem from None  # the first error is about the repository that the user named
+
+
+def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
+    """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
+    features = table.features.items()
+    names_of = {column: dict(enumerate(found)) for column, feature in features if (found := class_names(feature))}
+    for number, values in enumerate(table):
+        for column, names in names_of.items():
+            value = values[column]
+            values[column] = [names[index] for index in value] if isinstance(value, list) else names.get(value)
+        yield RawRecord(values, f"{origin}, row {number}")
+
+
+def class_names(feature: Any) -> list[str]:
+    """Return the class names of a column of class indices or lists of them; else nothing."""
+    return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
+
+
+def _cut(data: TaskData, cut: Cut) -> TaskData:
+    """Cut the validation split off the train split.
+
+    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 /
+    fraction)th is cut off. Each label's number of rows, or each range of numbers, thereby has the
+    same fraction within one row, and no library's random generator decides. A row with the same
+    texts as an earlier one is on the side of that one.
+
+    Raises:
+        UsageError: there are too few rows.
+    """
+    train = data.rows("train")
+    first = {row.sequences: number for number, row in reversed([*enumerate(train)])}  # the first row with each texts
+    shuffled = sorted(first.values(), key=lambda number: hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+    order = sorted(shuffled, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
+    cut_off = {number for at, number in enumerate(order) if int((at + 1) * cut.validation) > int(at * cut.validation)}
+    parts = {
+        "train": [row for row in train if first[row.sequences] not in cut_off],
+        "validation": [row for row in train if first[row.sequences] in cut_off],
+    }
+    if not all(parts.values()):
+        where = data.origin.get("train", "the data")
+        raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
+    digests = {split: rows_digest(part) for split, part in parts.items()}
+    return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)

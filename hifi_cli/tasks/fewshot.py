@@ -1,4 +1,4 @@
-"""Few-shot splits (HiFi, section 4.1): per class k rows for training and k others for validation, the same on every machine."""
+"""Few-shot splits (HiFi, section 4.1): per class k rows for training, k others for validation."""
 
 import hashlib
 from collections import Counter
@@ -24,7 +24,7 @@ class FewShotSplit:
     dev: list[Row]
 
     def record(self) -> FewShotRows:
-        """Return the row ids, and a SHA-256 over ids, texts and labels that identifies the sample."""
+        """Return the row ids, and a SHA-256 over ids, texts and labels."""
         content = [[row.id, row.sequences, row.label] for row in (*self.train, *self.dev)]
         train, dev = ([row.id for row in rows] for rows in (self.train, self.dev))
         return FewShotRows(train=train, dev=dev, sha256=digest(content, 64))
@@ -32,19 +32,19 @@ class FewShotSplit:
 
 def check_supported(spec: TaskSpec) -> None:
     """Raise UsageError if the task has no classes to sample from."""
-    targets = {"regression": "a number", "span": "a part of the text"}
-    target = "one of a query's entities" if spec.format == "record" else targets.get(spec.kind)
-    if target:
-        raise UsageError(f"task {spec.label} has no few-shot setting: it predicts {target}, and shots are counted per class")
+    if not spec.classes or spec.format == "record":
+        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and it predicts none")
 
 
 def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
     """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev.
 
-    A row of several classes (multi-label; a sentence with entities of several types) is used if any of them still lacks rows: a
-    class may get more than `shots`, none gets fewer. A row of no class is not used.
+    A row of several classes (multi-label; a sentence with entities of several types) is used if any
+    of them still lacks rows: a class may get more than `shots`, none gets fewer. A row of no class
+    is not used.
 
-    The shuffle sorts by SHA-256 of seed and row number, so that it depends on no library's random generator.
+    The shuffle sorts by SHA-256 of seed and row number, so that it depends on no library's random
+    generator.
 
     Raises:
         UsageError: the task has no classes, or a class has too few rows.

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hifi_cli.models.device_copy import copy_to_device
-from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.tasks.tokenization import UNREAD, Example
+from hifi_cli.models.token_packing import copy_to_device
+from hifi_cli.tasks.task_spec import UNREAD, Example, TaskSpec
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention
 
@@ -17,14 +16,15 @@ _IGNORED = -100  # the target of a token that has no tag, transformers' conventi
 def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
     """Return the loss, summed over examples, for token classification over their words; see `count`.
 
-    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its mean over the classes for
-    multi-label, squared error for regression, and for spans the mean of the cross-entropies of the first and the last token.
-    For token classification the cross-entropy of each word's first token; other tokens have no loss.
+    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
+    mean over the classes for multi-label, squared error for regression, and for spans the mean of
+    the cross-entropies of the first and the last token. For token classification the cross-entropy
+    of each word's first token; other tokens have no loss.
 
     Args:
         spec: the task.
-        logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for token classification
-            [examples, tags, tokens].
+        logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for
+            token classification [examples, tags, tokens].
         examples: the examples with their labels.
     """
     if spec.kind == "span":

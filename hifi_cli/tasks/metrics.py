@@ -1,8 +1,11 @@
-"""Metrics of predictions, computed with scikit-learn and scipy; only a metric of the `evaluate` library may use the network."""
+"""Predictions from logits, and their metrics; only one of the `evaluate` library may use the network."""
 
 import math
-from collections import defaultdict
+import re
+import string
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,78 +15,69 @@ from numpy.typing import NDArray
 from hifi_cli import hub
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import entities, spans
-from hifi_cli.tasks.entities import NO_ENTITY, Tags
-from hifi_cli.tasks.task_spec import Row, TaskSpec
-from hifi_cli.tasks.tokenization import UNREAD, Example
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
+
+NO_ENTITY = "O"
+N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BEGINS, _CONTINUES = "BI", "IEL"  # prefixes of an entity's words: after which it can go on, and with which
 
 
-class TaggedSentence(NamedTuple):
-    """The predicted tags of a sentence.
+class Output(NamedTuple):
+    """What is predicted of a row that has no single number.
 
     Attributes:
-        prediction: the tag of each word; `O` for a word that the model did not read.
-        logits: the logit of each word's tag; 0 for a word that the model did not read.
+        prediction: the answer's text, empty if no window has a valid one; or the tag of each word,
+            `O` for one that was not read.
+        logits: of the answer's first and last token; or of each word's tag, 0 for one that was not
+            read.
     """
 
-    prediction: list[str]
+    prediction: str | list[str]
     logits: list[float]
 
 
 Values = NDArray[np.float64]
-Outputs = Sequence[spans.Answer | TaggedSentence]  # one per row
-Predictions = Values | Outputs  # class, choice or number per row, 0 or 1 per row and class; or an answer or tags per row
+Tags = Sequence[str]  # of a sentence's words
+Predictions = Values | Sequence[Output]  # [rows], or [rows, classes] of 0 and 1; or outputs
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
-    """Fraction of rows with the correct class (multi-label: with exactly the correct classes), in [0, 1]."""
+    """Fraction of rows with the correct class (multi-label: with exactly the correct classes)."""
     return float(np.mean((labels == predictions).reshape(len(labels), -1).all(1)))
 
 
-def f1(labels: Values, predictions: Values) -> float:
-    """F1 of class 1, in [0, 1]; 0 if class 1 occurs in neither labels nor predictions."""
-    from sklearn.metrics import f1_score
+def f1(labels: Values, predictions: Values, *, average: str = "binary") -> float:
+    """F1 of class 1, or `macro` or `micro` over the classes; 0 if there is nothing to divide by."""
+    from sklearn.metrics import f1_score  # takes a second
 
-    return float(f1_score(labels, predictions, zero_division=0))
-
-
-def f1_macro(labels: Values, predictions: Values) -> float:
-    """Mean F1 of the classes, in [0, 1]: those that occur in labels or predictions (CB), for multi-label all."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predictions, average="macro", zero_division=0))
-
-
-def f1_micro(labels: Values, predictions: Values) -> float:
-    """F1 over all pairs of row and class (multi-label), in [0, 1]."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predictions, average="micro", zero_division=0))
+    return float(f1_score(labels, predictions, average=average, zero_division=0))
 
 
 def matthews(labels: Values, predictions: Values) -> float:
-    """Matthews correlation, in [-1, 1]; 0 if labels or predictions are constant."""
+    """Matthews correlation; 0 if labels or predictions are constant."""
     from sklearn.metrics import matthews_corrcoef
 
     return float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(labels: Values, predictions: Values) -> float:
-    """Pearson correlation, in [-1, 1]; 0 if labels or predictions are constant."""
+    """Pearson correlation; 0 if labels or predictions are constant."""
     from scipy.stats import pearsonr
 
     return 0.0 if _constant(labels) or _constant(predictions) else float(pearsonr(labels, predictions).statistic)
 
 
 def spearman(labels: Values, predictions: Values) -> float:
-    """Spearman rank correlation, in [-1, 1]; 0 if labels or predictions are constant."""
+    """Spearman rank correlation; 0 if labels or predictions are constant."""
     from scipy.stats import spearmanr
 
     return 0.0 if _constant(labels) or _constant(predictions) else float(spearmanr(labels, predictions).statistic)
 
 
 def question_em(rows: Sequence[Row], predictions: Values) -> float:
-    """MultiRC's exact match: fraction of questions with correct predictions for all answers, in [0, 1]."""
+    """MultiRC's exact match: fraction of questions with correct predictions for all answers."""
     all_correct: dict[str, bool] = defaultdict(lambda: True)
     for row, prediction in zip(rows, predictions, strict=True):
         all_correct[row.group] &= bool(row.label == prediction)
@@ -91,9 +85,10 @@ def question_em(rows: Sequence[Row], predictions: Values) -> float:
 
 
 def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
-    """AX-g's gender parity score: fraction of pairs with equal predictions, in [0, 1]; 0 if there is no pair.
+    """AX-g's gender parity score: fraction of pairs with equal predictions; 0 if there is no pair.
 
-    The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al. 2018).
+    The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al.
+    2018).
 
     Raises:
         UsageError: two such rows have different hypotheses.
@@ -107,98 +102,212 @@ def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
     return float(np.mean(equal)) if equal else 0.0
 
 
-def entity_em(rows: Sequence[Row], predictions: Values) -> float:
-    """ReCoRD's exact match: fraction of queries whose chosen entity equals an answer after normalization, in [0, 1]."""
-    return _entity_score(rows, predictions, spans.exact_match)
+def normalize_answer(text: str) -> list[str]:
+    """Return an answer's words as SQuAD's script compares them: no case, punctuation, articles."""
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def entity_f1(rows: Sequence[Row], predictions: Values) -> float:
-    """ReCoRD's F1: mean over the queries of the chosen entity's word F1 with the most similar answer, in [0, 1]."""
-    return _entity_score(rows, predictions, spans.word_f1)
+def exact_match(answer: str, accepted: Sequence[str]) -> float:
+    """Return 1 if the answer equals an accepted one after normalization, else 0."""
+    return float(any(normalize_answer(answer) == normalize_answer(other) for other in accepted))
 
 
-def _entity_score(rows: Sequence[Row], predictions: Values, score: Callable[[str, Sequence[str]], float]) -> float:
-    chosen = [row for row, is_chosen in zip(rows, predictions, strict=True) if is_chosen]
-    return float(np.mean([score(row.candidate, [text for text, _ in row.answers]) for row in chosen]))
+def word_f1(answer: str, accepted: Sequence[str]) -> float:
+    """Return the highest F1 between the words of the answer and of an accepted one."""
+    words = normalize_answer(answer)
+    f1 = []
+    for other in map(normalize_answer, accepted):
+        common = sum((Counter(words) & Counter(other)).values())
+        f1.append(2 * common / (len(words) + len(other)) if common else 0.0)
+    return max(f1)
 
 
-def span_em(rows: Sequence[Row], predictions: list[spans.Answer]) -> float:
-    """SQuAD's exact match: fraction of answers that equal an accepted one after the official normalization, in [0, 1]."""
-    pairs = zip(rows, predictions, strict=True)
-    return float(np.mean([spans.exact_match(answer.text, [text for text, _ in row.answers]) for row, answer in pairs]))
+def _mean_over_answers(score: Callable[[str, Sequence[str]], float], rows: Sequence[Row], predictions: Predictions) -> float:
+    """Mean score of SQuAD's answers, or of the entities that ReCoRD's predictions choose."""
+    scores = []
+    for row, prediction in zip(rows, predictions, strict=True):
+        accepted = [text for text, _ in row.answers]
+        if isinstance(prediction, Output):
+            scores.append(score(str(prediction.prediction), accepted))
+        elif prediction:
+            scores.append(score(row.candidate, accepted))
+    return float(np.mean(scores))
 
 
-def span_f1(rows: Sequence[Row], predictions: list[spans.Answer]) -> float:
-    """SQuAD's F1: mean word F1 with the most similar accepted answer, in [0, 1]."""
-    pairs = zip(rows, predictions, strict=True)
-    return float(np.mean([spans.word_f1(answer.text, [text for text, _ in row.answers]) for row, answer in pairs]))
+def entities(tags: Tags) -> list[tuple[str, int, int]]:
+    """Return the entities of a sentence of IOB2 tags or their variants: type, first and last word.
+
+    By the rules of the script conlleval: a word belongs to the entity of the word before it if its
+    tag continues one of the same type. Every other word whose tag is not `O` begins an entity,
+    with whichever prefix.
+    """
+    result: list[tuple[str, int, int]] = []
+    previous = NO_ENTITY
+    for word, tag in enumerate(tags):
+        type_ = entity_type(tag)
+        continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == entity_type(previous)
+        if type_:
+            first = result.pop()[1] if continues else word
+            result.append((type_, first, word))
+        previous = tag
+    return result
 
 
-def ner_f1(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
-    """F1 of entities, which are correct if type, first and last word are, in [0, 1]; see `entities.scores`."""
-    return entities.scores(labels, predictions).f1
+def entity_scores(labels: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, float]:
+    """Precision, recall and F1 of all sentences' entities.
 
-
-def ner_precision(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
-    """Fraction of the predicted entities that are correct, in [0, 1]."""
-    return entities.scores(labels, predictions).precision
-
-
-def ner_recall(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
-    """Fraction of the entities that are predicted, in [0, 1]."""
-    return entities.scores(labels, predictions).recall
+    An entity is correct if its type, first and last word are; 0 where there is nothing to divide
+    by.
+    """
+    pairs = [(set(entities(label)), set(entities(tags))) for label, tags in zip(labels, predictions, strict=True)]
+    correct = sum(len(label & predicted) for label, predicted in pairs)
+    in_labels, in_predictions = (sum(map(len, side)) for side in zip(*pairs, strict=True))
+    return {
+        "ner_precision": correct / in_predictions if in_predictions else 0.0,
+        "ner_recall": correct / in_labels if in_labels else 0.0,
+        "ner_f1": 2 * correct / (in_labels + in_predictions) if correct else 0.0,
+    }
 
 
 def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
-    """Fraction of words with the correct tag, in [0, 1]."""
+    """Fraction of words with the correct tag."""
     return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
 
 
-METRICS: dict[str, Callable[[Values, Values], float]] = {  # arguments: labels, predictions
+METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
     "f1": f1,
-    "f1_macro": f1_macro,
-    "f1_micro": f1_micro,
+    "f1_macro": partial(f1, average="macro"),
+    "f1_micro": partial(f1, average="micro"),
     "f1a": f1,  # MultiRC's F1a is the F1 over all answers
     "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,
 }
-ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # arguments: rows, predictions
+ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # of rows and predictions
     "question_em": question_em,
     "gender_parity": gender_parity,
-    "entity_em": entity_em,
-    "entity_f1": entity_f1,
-    "span_em": span_em,
-    "span_f1": span_f1,
+    "entity_em": partial(_mean_over_answers, exact_match),
+    "entity_f1": partial(_mean_over_answers, word_f1),
+    "span_em": partial(_mean_over_answers, exact_match),
+    "span_f1": partial(_mean_over_answers, word_f1),
 }
-TAG_METRICS: dict[str, Callable[[Sequence[Tags], Sequence[Tags]], float]] = {  # arguments: labels, predictions
-    "ner_f1": ner_f1,
-    "ner_precision": ner_precision,
-    "ner_recall": ner_recall,
-    "word_accuracy": word_accuracy,
+_CLASSES = ("classification", "multiple-choice")
+_KINDS: dict[str, tuple[str, ...]] = {  # the kinds or formats of tasks that have a metric
+    "accuracy": (*_CLASSES, "multi-label"),
+    "f1": _CLASSES,
+    "f1_macro": (*_CLASSES, "multi-label"),
+    "f1_micro": (*_CLASSES, "multi-label"),
+    "f1a": _CLASSES,
+    "matthews": _CLASSES,
+    "pearson": (*_CLASSES, "regression"),
+    "spearman": (*_CLASSES, "regression"),
+    "question_em": ("multirc",),
+    "gender_parity": _CLASSES,
+    "entity_em": ("record",),
+    "entity_f1": ("record",),
+    "span_em": ("span",),
+    "span_f1": ("span",),
+    "ner_f1": ("token-classification",),
+    "ner_precision": ("token-classification",),
+    "ner_recall": ("token-classification",),
+    "word_accuracy": ("token-classification",),
 }
+
+
+def check_names(spec: TaskSpec) -> None:
+    """Raise UsageError if a task names an unknown metric, or one that does not fit it."""
+    for name in (*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)):
+        if name not in _KINDS:
+            raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, _KINDS)}")
+        needs_two = name in ("f1", "f1a")
+        if not {spec.kind, spec.format} & {*_KINDS[name]} or (needs_two and len(spec.labels) != 2):
+            labels = f" with {len(spec.labels)} labels" if spec.labels else ""
+            raise UsageError(f"task {spec.label}: metric '{name}' does not fit a task of kind {spec.kind}{labels}")
+
+
+def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
+    """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
+
+    Raises:
+        UsageError: the task names an unknown metric, or `evaluate` does not return the primary
+            metric.
+        MissingError: the metric of the `evaluate` library cannot be loaded.
+    """
+    check_names(spec)
+    if spec.kind == "token-classification":
+        tags = [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
+        predicted = [output.prediction for output in predictions if isinstance(output, Output)]
+        known = {**entity_scores(tags, predicted), "word_accuracy": word_accuracy(tags, predicted)}
+        return {name: known[name] for name in spec.metrics}
+    scores = {}
+    for name in spec.metrics:
+        if name in ROW_METRICS:
+            scores[name] = ROW_METRICS[name](rows, predictions)
+        else:
+            scores[name] = METRICS[name](labels_of(rows), np.asarray(predictions))
+    scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
+    if spec.primary not in scores:
+        raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
+    return scores
+
+
+def labels_of(rows: Sequence[Row]) -> Values:
+    """Return the rows' labels as float64, [rows], or [rows, classes] for multi-label."""
+    return np.array([row.label for row in rows], dtype=np.float64)
+
+
+def is_code(name: str) -> bool:
+    """Return whether a metric is code of a file or repository, not one of `evaluate`'s own.
+
+    `evaluate` searches the working directory before its own metrics.
+    """
+    return not name.isidentifier() or Path(name).exists()
+
+
+def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
+    """Compute a metric of the `evaluate` library, with the library's names of the scores.
+
+    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in
+    `pearson`.
+    """
+    import evaluate
+
+    if hub.is_offline():
+        evaluate.config.HF_EVALUATE_OFFLINE = True  # `evaluate` ignores HF_HUB_OFFLINE
+    try:
+        metric = evaluate.load(name)
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise MissingError(f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded ({reason})") from None
+    number = float if spec.kind == "regression" else int
+    outputs, references = (np.asarray(values).astype(number).tolist() for values in (predictions, labels_of(rows)))
+    scores = metric.compute(predictions=outputs, references=references)
+    numbers = {key: float(value) for key, value in scores.items() if not isinstance(value, dict)}
+    return {key: 0.0 if math.isnan(value) else value for key, value in numbers.items()}
 
 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
-    """Return the predictions: the class, choice or tags of the highest logit (the lowest index on a tie), number or answer.
+    """Return the predictions: class, choice or tags of the highest logit, number, or answer.
 
-    For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1. For ReCoRD
-    1 for the most probable candidate of each query (the first one on a tie), 0 for the others.
+    On a tie it is the lowest index. For multi-label 0 or 1 of each class: those with a positive
+    logit, which is a probability above one half, are 1. For ReCoRD 1 for the most probable
+    candidate of each query (the first one on a tie), 0 for the others.
 
     Args:
         spec: the task.
         examples: the examples that the model read.
-        logits: [examples, classes or choices]; [examples, 1] for regression and for two classes with one logit;
-            [examples, 2, tokens] for spans; [examples, tags, tokens] for token classification.
+        logits: [examples, classes or choices]; [examples, 1] for regression and for two classes
+            with one logit; [examples, 2, tokens] for spans; [examples, tags, tokens] for token
+            classification.
 
     Returns:
         One prediction per row.
     """
     if spec.kind == "span":
-        return spans.best_answers(examples, logits)
+        return _best_answers(examples, logits)
     if spec.kind == "token-classification":
-        return _predicted_tags(spec.labels, examples, logits)
+        return [_tags(spec.labels, example, values) for example, values in zip(examples, logits, strict=True)]
     if spec.kind == "regression":
         numbers: Values = logits[:, 0]
         return numbers
@@ -218,137 +327,51 @@ def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
     for number, example in enumerate(examples):
         if scores[number] > scores[best.setdefault(example.row.group, number)]:
             best[example.row.group] = number
-    is_chosen = np.zeros(len(examples))
-    is_chosen[list(best.values())] = 1
-    return is_chosen
+    predictions = np.zeros(len(examples))
+    predictions[list(best.values())] = 1
+    return predictions
 
 
-def _predicted_tags(labels: Sequence[str], examples: Sequence[Example], logits: Values) -> list[TaggedSentence]:
-    """Return for each sentence the tags with the highest logits, which are those of each word's first token.
+def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
+    """Return each word's tag with the highest logit at its first token; logits: [tags, tokens]."""
+    return Output(
+        [NO_ENTITY if token == UNREAD else labels[int(logits[:, token].argmax())] for token in example.word_tokens],
+        [0.0 if token == UNREAD else float(np.float32(logits[:, token].max())) for token in example.word_tokens],
+    )
+
+
+def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
+    """Return for each row the valid answer with the highest sum of logits over all windows.
 
     Args:
-        labels: the tags in label order.
-        examples: the tokenized sentences.
-        logits: [sentences, tags, tokens].
+        examples: the windows of all rows.
+        logits: [windows, 2, tokens].
+
+    Returns:
+        One answer per row, in the order of the rows; if no span is valid, an empty answer with the
+        logits of the first token.
     """
-    return [
-        TaggedSentence(
-            [NO_ENTITY if token == UNREAD else labels[values[:, token].argmax()] for token in example.word_tokens],
-            [0.0 if token == UNREAD else float(np.float32(values[:, token].max())) for token in example.word_tokens],
-        )
-        for example, values in zip(examples, logits, strict=True)
-    ]
-
-
-def labels_of(rows: Sequence[Row]) -> Values:
-    """Return the rows' labels as float64, [rows], or [rows, classes] for multi-label."""
-    return np.array([row.label for row in rows], dtype=np.float64)
-
-
-def tags_of(spec: TaskSpec, rows: Sequence[Row]) -> list[Tags]:
-    """Return the correct tags of the rows' words."""
-    return [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
-
-
-def check_names(spec: TaskSpec) -> None:
-    """Raise UsageError if a task names an unknown metric, or one that its predictions do not have."""
-    known = METRICS | ROW_METRICS | TAG_METRICS
-    for name in dict.fromkeys([*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)]):
-        if name not in known:
-            raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, known)}")
-        if not _fits(name, spec):
-            labels = f" with {len(spec.labels)} labels" if spec.labels else ""
-            raise UsageError(f"task {spec.label}: metric '{name}' does not fit a task of kind {spec.kind}{labels}")
-
-
-def _fits(metric: str, spec: TaskSpec) -> bool:
-    """Whether the predictions of a task are those that a metric compares."""
-    is_class = spec.kind in ("classification", "multiple-choice")
-    match metric:
-        case "f1" | "f1a":
-            return is_class and len(spec.labels) == 2
-        case "accuracy" | "f1_macro" | "f1_micro":
-            return is_class or spec.kind == "multi-label"
-        case "matthews" | "gender_parity":
-            return is_class
-        case "pearson" | "spearman":
-            return is_class or spec.kind == "regression"
-        case "span_em" | "span_f1":
-            return spec.kind == "span"
-        case "entity_em" | "entity_f1":
-            return spec.format == "record"
-        case "question_em":
-            return spec.format == "multirc"
-    return (metric in TAG_METRICS) == (spec.kind == "token-classification")
-
-
-def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
-    """Compute every metric of a task.
-
-    Raises:
-        UsageError: the task names an unknown metric, or `evaluate` does not return the primary metric.
-        MissingError: the metric of the `evaluate` library cannot be loaded.
-    """
-    check_names(spec)
-    scores = {}
-    for name in spec.metrics:
-        if name in ROW_METRICS:
-            scores[name] = ROW_METRICS[name](rows, predictions)
-        elif name in TAG_METRICS:
-            scores[name] = TAG_METRICS[name](tags_of(spec, rows), [sentence.prediction for sentence in predictions])
-        else:
-            scores[name] = METRICS[name](labels_of(rows), np.asarray(predictions))
-    scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
-    if spec.primary not in scores:
-        raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
-    return scores
-
-
-def is_code(name: str) -> bool:
-    """Return whether a metric is code in a file or in a repository `owner/name`, not one of `evaluate`'s own metrics.
-
-    `evaluate` searches the working directory before its own metrics.
-    """
-    return not name.isidentifier() or Path(name).exists()
-
-
-def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
-    """Compute a metric of the `evaluate` library, with the library's names of the scores.
-
-    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in `pearson`.
-    """
-    import evaluate
-
-    if hub.is_offline():
-        evaluate.config.HF_EVALUATE_OFFLINE = True  # `evaluate` ignores HF_HUB_OFFLINE
-    try:
-        metric = evaluate.load(name)
-    except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise MissingError(f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded ({reason})") from None
-    if spec.kind == "span":
-        outputs: list[Any] = [
-            {"id": row.id, "prediction_text": answer[0]} for row, answer in zip(rows, predictions, strict=True)
-        ]
-        references: list[Any] = [_as_squad(row) for row in rows]
-    elif spec.kind == "token-classification":
-        outputs, references = [output.prediction for output in predictions], tags_of(spec, rows)
-    else:
-        number = float if spec.kind == "regression" else int
-        outputs = np.asarray(predictions).astype(number).tolist()
-        references = labels_of(rows).astype(number).tolist()
-    scores = metric.compute(predictions=outputs, references=references)
-    numbers = {key: float(value) for key, value in scores.items() if not isinstance(value, dict)}  # seqeval: a dict per type
-    return {key: 0.0 if math.isnan(value) else value for key, value in numbers.items()}
-
-
-def _as_squad(row: Row) -> dict[str, Any]:
-    texts, starts = zip(*row.answers, strict=True)
-    return {"id": row.id, "answers": {"text": list(texts), "answer_start": list(starts)}}
+    best: dict[str, Output] = {}
+    highest: dict[str, float] = {}
+    for example, (starts, ends) in zip(examples, logits, strict=True):
+        row = example.row
+        best.setdefault(row.id, Output("", [float(starts[0]), float(ends[0])]))
+        is_inside = np.array([span != OUTSIDE for span in example.offsets])
+        firsts, lasts = (np.argsort(-side[: len(example)], kind="stable")[:N_BEST] for side in (starts, ends))
+        tokens = lasts - firsts[:, None] + 1
+        is_valid = (tokens > 0) & (tokens <= MAX_ANSWER_TOKENS) & is_inside[firsts][:, None] & is_inside[lasts]
+        scores = np.where(is_valid, starts[firsts][:, None] + ends[lasts], -np.inf)
+        at, to = np.unravel_index(scores.argmax(), scores.shape)
+        if scores[at, to] > highest.get(row.id, -np.inf):
+            highest[row.id] = scores[at, to]
+            first, last = int(firsts[at]), int(lasts[to])
+            text = row.sequences[0][1][example.offsets[first][0] : example.offsets[last][1]]
+            best[row.id] = Output(text, [float(starts[first]), float(ends[last])])
+    return list(best.values())
 
 
 def is_collapsed(predictions: Predictions) -> bool:
-    """Return whether a model predicts the same for every example, or something that is not finite."""
+    """Return whether a model predicts the same for every example, or no finite number."""
     if not isinstance(predictions, np.ndarray):
         outputs = np.concatenate([np.atleast_1d(output.prediction) for output in predictions])
         return len(predictions) > 1 and len(set(outputs)) == 1

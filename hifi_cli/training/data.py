@@ -24,9 +24,8 @@ from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
 from hifi_cli.tasks import data_sources, fewshot, task_spec
-from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
-from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
+from hifi_cli.tasks.encode import TokenizationSettings, tokenize, training_order
+from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.device import select_device, uses_bf16, uses_cpu_kernels
 
 

@@ -72,15 +72,14 @@ class MetricLogger(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
-        self.device, self.steps_per_epoch = trainer.runner.device, trainer.steps_per_epoch
-        self.start, self.first_step = time.monotonic(), trainer.progress.step
-        self.total_steps = trainer.total_steps
+        self.trainer, self.first_step = trainer, trainer.progress.step
+        self.start = time.monotonic()
         for line in trainer.progress.log_history:
             self._write(line)
         if self.first_step and self.is_main:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
-        self.task = self.bar.add_task(self.run, total=self.total_steps, status=self.status)
+        self.task = self.bar.add_task(self.run, total=trainer.total_steps, status=self.status)
         self.bar.update(self.task, completed=self.first_step)
 
     def on_step_end(self, trainer: Trainer) -> None:
@@ -92,15 +91,14 @@ class MetricLogger(Callback):
         if not self.is_main:
             return
         self._write(line)
-        is_epoch = isinstance(line, EpochMetrics)
-        step = line.epoch * self.steps_per_epoch if isinstance(line, EpochMetrics) else line.step
+        step = self.trainer.progress.step
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=self.status)
-        if is_epoch:
-            seconds = time.monotonic() - self.start
-            left = seconds / (step - self.first_step) * (self.total_steps - step) if step > self.first_step else 0
-            memory = f"{provenance.peak_memory(self.device) / 1e9:.1f} GB"
+        if isinstance(line, EpochMetrics):
+            made, to_go = step - self.first_step, self.trainer.total_steps - step
+            left = (time.monotonic() - self.start) / made * to_go if made else 0
+            memory = f"{provenance.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
             more = f", {format_duration(left)} left" if left else ""
             logger.info(f"{self.run}: {self.status}, {memory}{more}")
         else:

@@ -15,9 +15,9 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.encode import training_order
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import distributed
 from hifi_cli.training.checkpoint import Checkpoint, StopSignal, set_rng_state
 from hifi_cli.training.data import Splits

@@ -17,8 +17,8 @@ from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, metrics
+from hifi_cli.tasks.encode import truncated_rows
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
-from hifi_cli.tasks.tokenization import truncated_rows
 from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids
 from hifi_cli.training.device import select_device
 from hifi_cli.training.loop import phase_ends

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import code_file
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import code_file
 from hifi_cli.files import digest, file_digest
 from hifi_cli.results.record import GitState, Provenance
 from hifi_cli.training.device import device_name

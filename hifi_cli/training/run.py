@@ -25,10 +25,9 @@ from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunResult, RunScores
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.encode import padding_values, rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.tasks.tokenization import Example, rows_of, truncated_rows
+from hifi_cli.tasks.task_spec import Example, TaskSpec
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.data import ResourceCache, Splits, batch_size, load_splits
@@ -45,14 +44,12 @@ def run(
     resources: ResourceCache,
     *,
     force: bool = False,
-    resume: bool = True,
     report_to: Sequence[str] = (),
 ) -> RunResult:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
         force: repeat it nevertheless.
-        resume: continue from a checkpoint, if there is one.
         report_to: trackers that get the log lines too.
 
     Raises:
@@ -89,7 +86,7 @@ def run(
             checkpoint=Checkpoint(directory.checkpoint, _run_id(config, prepared, resources)),
         )
         # Nothing can refuse the run any more: what the directory holds of a former one goes
-        distributed.from_main(lambda: directory.begin(config, anew=force or not resume))
+        distributed.from_main(lambda: directory.begin(config, anew=force))
         return _train(config, trainer, prepared, splits, directory, resources, report_to)
 
 

@@ -21,14 +21,12 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method, Phase
-from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.token_packing import PackedBatch, packed_forward
+from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
 from hifi_cli.tasks import losses, metrics
-from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
+from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.task_spec import Split, TaskSpec
-from hifi_cli.tasks.tokenization import Example, rows_of
+from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
 from hifi_cli.training import distributed
 from hifi_cli.training.device import tf32, uses_bf16, uses_cpu_kernels
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import epochs
-import limits
 import more
 import torch
 import transformers
@@ -33,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="training examples of an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
-    parser.add_argument("--parts", default="epochs,limits,more", help="default: %(default)s; a part not named stays as it was")
+    parser.add_argument("--parts", default="epochs,more", help="default: %(default)s; a part not named stays as it was")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -59,13 +58,6 @@ def main() -> None:
         if "epochs" in arguments.parts:
             results["epochs"] = {work.task: epochs.measure(work, arguments.rounds, print) for work in works}
             results["epochs_measured"] = {"rows": arguments.rows, "rounds": arguments.rounds, **circumstances()}
-            keep()
-        if "limits" in arguments.parts:
-            rates = limits.rates()
-            results["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
-            for work in works:
-                measured = results["epochs"][work.task]
-                measured["limits"] = epochs.nearness(work, measured["seconds"], rates)
             keep()
         if "more" in arguments.parts and not arguments.shape:
             results["more"] = more.measure(works, Path(directory), print)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import breakdown
-import limits
 import ours
 import rivals
 from work import Work
@@ -75,26 +73,3 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
         ratio = statistics.median(ours / theirs for ours, theirs in zip(seconds[work], seconds[rival], strict=True))
         ratios.append({"work": work, "against": rival, "ratio": round(ratio, 4)})
     return {"seconds": {name: round(statistics.median(values), 3) for name, values in seconds.items()}, "ratios": ratios}
-
-
-def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> dict[str, Any]:
-    """For our random batches: the time that matrix products and the optimizer's memory traffic need at least, its share of
-    the epoch, and where the rest goes.
-    """
-    by_name = {}
-    random = {name: (method, settings) for name, (method, settings) in OURS.items() if not name.endswith("grouped")}
-    for name, (method, settings) in random.items():
-        prepared = ours.build(work, method, **settings)
-        trained = sum(value.numel() for value in prepared.method.trainable_parameters(prepared.encoder.model).values())
-        needs = limits.needed(work, prepared.encoder.model, method, trained)
-        if needs:
-            rate = rates[settings.get("precision", "fp32")]
-            least = needs["operations"] / rate + needs["bytes"] / rates["bytes"]
-            by_name[name] = {
-                "gflop": round(needs["operations"] / 1e9),
-                "optimiser_mb": round(needs["bytes"] / 1e6),
-                "least_seconds": round(least, 3),
-                "reached": round(least / seconds[name], 3),
-                "step": breakdown.shares(work, method, **settings),
-            }
-    return by_name

@@ -18,7 +18,7 @@ from work import Work
 
 from hifi_cli.heads import select as head_selection
 from hifi_cli.models import delta as deltas
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
 ROUNDS, PROCESSES = 5, 3

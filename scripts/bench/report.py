@@ -18,12 +18,10 @@ AGAINST = {"full-ft": "Full-FT"}
 
 
 def tables(results: dict[str, Any]) -> str:
-    """Ratios of epochs, the rest, and the limits."""
+    """Ratios of epochs, and the rest."""
     parts = [epochs(results)]
     if "more" in results:
         parts.append(more(results))
-    if "rates" in results:
-        parts.append(limits(results))
     return "\n\n".join(parts)
 
 
@@ -46,17 +44,6 @@ def more(results: dict[str, Any], *, bars: bool = True) -> str:
         _row(entry["work"], _cell(entry["value"], entry["bar"] if bars else None, entry["unit"])) for entry in results["more"]
     ]
     return "\n".join([*lines, *rows])
-
-
-def limits(results: dict[str, Any]) -> str:
-    """How near an epoch is to the time that its operations and bytes need at the rates measured on this machine."""
-    tasks = list(results["epochs"])
-    lines = [_row("least / epoch", *_labels(tasks)), _row("---", *["---:"] * len(tasks))]
-    for work in results["epochs"][tasks[0]]["limits"]:
-        each = [(results["epochs"][task]["limits"][work], results["epochs"][task]["seconds"][work]) for task in tasks]
-        cells = [f"{entry['least_seconds']:.2f} / {spent:.2f} s = {entry['reached']:.2f}" for entry, spent in each]
-        lines.append(_row(WORK[work], *cells))
-    return "\n".join(lines)
 
 
 def _labels(tasks: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import ResourceCache
 
 BATCH_SIZE, EVAL_BATCH_SIZE = 32, 64

@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import correctness
-import ladder
-import sharing
 import steps
-import torch
 import transformers
-from rates import eigenvalue_times, machine_rates
+from rates import machine_rates
 from report import tables
 from setting import LARGE, SMALL
 
@@ -29,7 +26,7 @@ from hifi_cli.grids.executor import visible_gpus
 from hifi_cli.training import provenance
 from hifi_cli.training.device import device_name, select_device
 
-PARTS = ("rates", "correctness", "steps", "ladder", "sharing", "eigenvalues")
+PARTS = ("rates", "correctness", "steps")
 
 
 def main() -> int:
@@ -61,9 +58,6 @@ def main() -> int:
         "rates": lambda: machine_rates(setting, device),
         "correctness": lambda: correctness.check(setting, device),
         "steps": lambda: steps.measure(setting, device, results.get("rates") or machine_rates(setting, device)),
-        "ladder": lambda: ladder.measure(setting, device),
-        "sharing": lambda: sharing.measure(setting, device),
-        "eigenvalues": lambda: eigenvalue_times(setting, device),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     broken = []
@@ -76,7 +70,6 @@ def main() -> int:
                 traceback.print_exc()
                 broken.append(part)
                 continue
-            broken += [part] * any("error" in row for row in results[part] if part in ("ladder", "sharing"))
             described = provenance.describe(device).model_dump(exclude={"command"})
             results["measured"] = {"date": datetime.date.today().isoformat(), "small": arguments.small, **described}
             path.write_text(json.dumps(results, indent=1) + "\n")
@@ -90,5 +83,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.set_start_method("spawn")
     sys.exit(main())

@@ -11,9 +11,8 @@ import torch
 from setting import Setting, results_of, temporary_directory
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
 from hifi_cli.results.record import MetricsLine, StepMetrics

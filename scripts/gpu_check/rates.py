@@ -1,16 +1,13 @@
-"""What the device can do: matrix products, copies, eigenvalues."""
+"""What the device can do: matrix products and copies."""
 
 from typing import Any
 
 import torch
 from setting import Setting, fastest
 
-from hifi_cli.heads import scores as head_scores
 from hifi_cli.training.device import tf32
 
 KINDS = {"fp32": (torch.float32, False), "tf32": (torch.float32, True), "bf16": (torch.bfloat16, False)}
-HEADS, HEAD_SIZE = 16, 64  # of BERT-large
-SAMPLES = 32
 
 
 def machine_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
@@ -36,17 +33,3 @@ def machine_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
 def peak(rates: dict[str, Any], kind: str) -> float:
     """The highest measured rate of a precision, in FLOP/s."""
     return 1e12 * max(rates["tflop_per_s"][kind].values())
-
-
-def eigenvalue_times(setting: Setting, device: torch.device) -> dict[str, float]:
-    """Milliseconds for the eigenvalues of one layer's heads: by the device, and by the CPU's threads with the copy."""
-    samples = SAMPLES if setting.batch_size > 8 else 2
-    outputs = torch.randn(samples, HEADS, 128, HEAD_SIZE, device=device)
-    mask = torch.ones(samples, 128, dtype=torch.bool, device=device)
-    x = outputs.double()
-    gram = x.mT @ x
-    solvers = {
-        "device": lambda: torch.linalg.eigvalsh(gram),
-        "cpu": lambda: head_scores.singular_values(outputs, mask),
-    }
-    return {name: round(1e3 * fastest(solve, device, rounds=2, calls=1), 2) for name, solve in solvers.items()}

@@ -10,9 +10,6 @@ def tables(results: dict[str, Any]) -> str:
         "rates": _rates,
         "correctness": _correctness,
         "steps": _steps,
-        "ladder": _ladder,
-        "sharing": _sharing,
-        "eigenvalues": _eigenvalues,
     }
     return "\n\n".join(writer(results[part]) for part, writer in writers.items() if part in results)
 
@@ -41,24 +38,6 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     ]
     header = ["step of", "precision", "tokens", "ms", "ms, padded", "of the measured peak", "busy", "GB", "/ Trainer"]
     return _table([*header, "/ peft LoRA"], cells)
-
-
-def _ladder(rows: list[dict[str, Any]]) -> str:
-    return _table(
-        ["a step in bf16, 36 tokens", "method", "ms", "/ all measures"],
-        [[row["step"], row["method"], row.get("ms", row.get("error", "")[:60]), row.get("ratio", "")] for row in rows],
-    )
-
-
-def _sharing(rows: list[dict[str, Any]]) -> str:
-    return _table(
-        ["processes on one device", "steps/s together", "against one"],
-        [[row["processes"], row.get("steps_per_s", row.get("error")), row.get("gain", "")] for row in rows],
-    )
-
-
-def _eigenvalues(times: dict[str, float]) -> str:
-    return _table(["eigenvalues of a layer's heads", "ms"], [["on the device", times["device"]], ["on the CPU", times["cpu"]]])
 
 
 def _table(header: list[str], rows: Iterable[list[Any]]) -> str:

@@ -17,8 +17,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.device import choose_device
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
@@ -36,8 +35,6 @@ class Setting:
         steps: timed steps.
         products: shapes (m, k, n) of matrix products.
         copy_bytes: size of a timed copy.
-        processes: how many processes share the device.
-        compile_backend: of torch.compile; `eager` only traces, because compiling takes minutes on a CPU.
     """
 
     shape: dict[str, int]
@@ -45,8 +42,6 @@ class Setting:
     steps: int
     products: tuple[tuple[int, int, int], ...]
     copy_bytes: int
-    processes: tuple[int, ...]
-    compile_backend: str
 
 
 LARGE = Setting(
@@ -55,8 +50,6 @@ LARGE = Setting(
     steps=20,
     products=((1152, 1024, 4096), (4096, 1024, 4096), (8192, 8192, 8192)),
     copy_bytes=2**30,
-    processes=(1, 2, 4, 6),
-    compile_backend="inductor",
 )
 SMALL = Setting(
     shape={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500},
@@ -64,8 +57,6 @@ SMALL = Setting(
     steps=3,
     products=((64, 64, 64),),
     copy_bytes=2**20,
-    processes=(1, 2),
-    compile_backend="eager",
 )
 
 

@@ -22,8 +22,8 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
-from hifi_cli.tasks.batches import collate
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.encode import collate
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.device import tf32
 from hifi_cli.training.loop import Trainer
 

@@ -226,10 +226,10 @@ def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
     (scored,) = json.loads(hifi("score", *words, cwd=cwd))
     chosen = {"scores": {key: scored["scores"][key] for key in ("samples", "richness", "correlation")}}
     for ranking in rankings:
-        (answer,) = json.loads(hifi("select", "--rank", ranking, *words, cwd=cwd))
+        (answer,) = json.loads(hifi("select", *words, f"heads.rank={ranking}", cwd=cwd))
         chosen[ranking] = {key: answer["selection"][key] for key in ("heads", "values", "iterations", "ties")}
     for strategy in ("midtop", "global"):
-        (answer,) = json.loads(hifi("select", "--strategy", strategy, *words, cwd=cwd))
+        (answer,) = json.loads(hifi("select", *words, f"heads.strategy={strategy}", cwd=cwd))
         chosen[strategy] = {"heads": answer["selection"]["heads"]}
     return chosen
 

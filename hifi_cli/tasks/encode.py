@@ -1,49 +1,22 @@
-"""Tokenize rows: single texts, text pairs, choices, target words, tagged words, and sliding windows over a long context."""
+"""From rows to what a model reads: tokens, the order of an epoch, and padded batches."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hifi_cli.errors import UsageError
-from hifi_cli.tasks.task_spec import Row, TaskSpec
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
 
 logger = logging.getLogger("hifi")
 Truncation = Literal["longest_first", "only_first", "only_second"]
-Span = tuple[int, int]
-OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
-UNREAD = -1  # the token of a word that has none
-MAX_QUESTION_FRACTION = 0.25  # of a window's tokens, so that enough of them are left for the context
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A tokenized row. A context longer than `max_length` gives several examples of the same row.
-
-    Attributes:
-        row: the row that was tokenized.
-        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), int32 without padding.
-        word_spans: the token span [first, last) of each target word (WiC).
-        word_tokens: for token classification, the first token of each word, or UNREAD.
-        offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
-        answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
-            completely in this window.
-        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context in several windows is not.
-    """
-
-    row: Row
-    sequences: tuple[dict[str, NDArray[np.int32]], ...]
-    word_spans: tuple[Span, ...] = ()
-    word_tokens: tuple[int, ...] = ()
-    offsets: tuple[Span, ...] = ()
-    answer: Span = (0, 0)
-    is_truncated: bool = False
-
-    def __len__(self) -> int:
-        return max(len(sequence["input_ids"]) for sequence in self.sequences)
+MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
+_WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
 
 
 @dataclass(frozen=True)
@@ -71,31 +44,40 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     """
     if spec.kind == "span":
         return _tokenize_windows(tokenizer, rows, settings)
-    if spec.kind == "token-classification":
-        return _tokenize_words(tokenizer, rows, settings)
     order = slice(None, None, -1 if settings.swap_texts else 1)
     columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
     is_pair = len(columns) == 2
     room = _room_for_texts(tokenizer, settings) if is_pair else settings.max_length
     is_cut = [False] * len(columns[0])  # each sequence
-    if is_pair and settings.truncation != "longest_first":  # the text that is not truncated must leave room for the other
+    if is_pair and settings.truncation != "longest_first":
+        # The text that is not truncated must leave room for the other one.
         protected = 1 if settings.truncation == "only_first" else 0
         columns[protected], is_cut = _truncate(tokenizer, columns[protected], room - 1)
-    has_words = any(row.word_spans for row in rows)
     encoded = tokenizer(
         *columns,
         truncation=settings.truncation if is_pair else "only_first",
         max_length=settings.max_length,
-        return_offsets_mapping=has_words,
+        return_offsets_mapping=spec.has_target_words,
     )
     examples, first = [], 0
     for row in rows:
         numbers = range(first, first + len(row.sequences))
         sequences = tuple(_model_inputs(encoded, index) for index in numbers)
-        word_spans = _token_spans(encoded, first, row.word_spans[order], row, settings) if has_words else ()
         is_truncated = any(is_cut[index] or _has_overflow(encoded, index) for index in numbers)
-        examples.append(Example(row, sequences, word_spans, is_truncated=is_truncated))
+        word_spans: tuple[Span, ...] = ()
+        word_tokens: tuple[int, ...] = ()
+        if spec.has_target_words:
+            word_spans = _token_spans(encoded, first, row.word_spans[order], row, settings)
+        elif spec.kind == "token-classification":
+            word_tokens = tuple(_first_token(encoded, first, span) for span in row.word_spans)
+        examples.append(Example(row, sequences, word_spans, word_tokens, is_truncated=is_truncated))
         first += len(row.sequences)
+    if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
+        words = sum(len(example.word_tokens) for example in examples)
+        logger.warning(
+            f"note: max_length={settings.max_length} leaves {unread:,} of {words:,} words without a token:"
+            " they are not trained on and count as tagged O"
+        )
     return examples
 
 
@@ -110,7 +92,7 @@ def truncated_rows(examples: Iterable[Example]) -> int:
 
 
 def single_sequences(examples: Iterable[Example]) -> list[Example]:
-    """Return every sequence as an example of its own, without target words: the inputs of an encoder without a task head."""
+    """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
     return [Example(example.row, (sequence,)) for example in examples for sequence in example.sequences]
 
 
@@ -126,7 +108,7 @@ def _has_overflow(encoded: Any, index: int) -> bool:
 def _token_spans(
     encoded: Any, index: int, word_spans: Sequence[Span], row: Row, settings: TokenizationSettings
 ) -> tuple[Span, ...]:
-    """Return for the target word of each text the span of the tokens that overlap its characters."""
+    """Return the span of the tokens that overlap the target word of each text."""
     offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     token_spans = []
     for text, (start, end) in enumerate(word_spans):
@@ -139,31 +121,13 @@ def _token_spans(
     return tuple(token_spans)
 
 
-def _tokenize_words(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
-    """Tokenize sentences whose words are tagged; logs how many words have no token because their sentence is truncated."""
-    encoded = tokenizer([row.sequences[0][0] for row in rows], truncation=True, max_length=settings.max_length)
-    examples = []
-    for number, row in enumerate(rows):
-        word_tokens = tuple(_first_token(encoded, number, span) for span in row.word_spans)
-        inputs, is_truncated = _model_inputs(encoded, number), _has_overflow(encoded, number)
-        examples.append(Example(row, (inputs,), word_tokens=word_tokens, is_truncated=is_truncated))
-    unread = [example.word_tokens.count(UNREAD) for example in examples]
-    if any(unread):
-        words = sum(len(example.word_tokens) for example in examples)
-        logger.warning(
-            f"note: max_length={settings.max_length} leaves {sum(unread):,} of {words:,} words without a token, in"
-            f" {sum(map(bool, unread)):,} of {len(rows):,} rows: they are not trained on and count as tagged O"
-        )
-    return examples
-
-
 def _first_token(encoded: Any, index: int, span: Span) -> int:
     tokens = (encoded.char_to_token(index, character) for character in range(*span))
     return next((token for token in tokens if token is not None), UNREAD)
 
 
 def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
-    """Tokenize questions and contexts: overlapping windows over each context, each of them after the question."""
+    """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(settings.max_length * MAX_QUESTION_FRACTION))
     room = _room_for_texts(tokenizer, settings) - question_length
     questions, is_cut = _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length)
@@ -199,7 +163,7 @@ def _room_for_texts(tokenizer: Any, settings: TokenizationSettings) -> int:
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
-    """Cut each text after at most `max_tokens` tokens; the second list says which ones were longer."""
+    """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
     encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True)
     ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
     is_cut = [_has_overflow(encoded, index) for index in range(len(texts))]
@@ -207,7 +171,7 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
-    """Return the first and last token of the first accepted answer, or (0, 0) if it is not completely in the window."""
+    """Return the first and last token of the first answer; (0, 0) if it is not all in the window."""
     text, start = row.answers[0]
     end = start + len(text)
     context_tokens = [token for token, span in enumerate(offsets) if span != OUTSIDE]
@@ -215,3 +179,82 @@ def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
         return (0, 0)
     answer_tokens = [token for token in context_tokens if offsets[token][0] < end and offsets[token][1] > start]
     return (answer_tokens[0], answer_tokens[-1]) if answer_tokens else (0, 0)
+
+
+def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int) -> list[list[int]]:
+    """Return the batches of an epoch: every example once, in random order.
+
+    The result depends only on the arguments, so that a resumed run gets the same batches.
+
+    Args:
+        lengths: number of tokens of each example.
+        batch_size: examples per batch.
+        strategy: `random` cuts the shuffled examples into batches. `group_by_length` sorts windows
+            of shuffled examples by length, cuts them into batches and shuffles the batches: less
+            padding, but a batch holds similar lengths only.
+        seed: of the run.
+        epoch: counted from 0.
+
+    Returns:
+        The example indices of each batch.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    if strategy == "random":
+        return list(_batches(shuffled, batch_size))
+    size = batch_size * _WINDOW
+    windows = [sorted(window, key=lambda index: lengths[index]) for window in _batches(shuffled, size)]
+    batches = [batch for window in windows for batch in _batches(window, batch_size)]
+    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def evaluation_order(examples: Sequence[Sized], batch_size: int) -> list[list[int]]:
+    """Return batches of all examples' numbers, longest first: one that is too large fails at once."""
+    order = sorted(range(len(examples)), key=lambda index: -len(examples[index]))
+    return list(_batches(order, batch_size))
+
+
+def padding_values(tokenizer: Any) -> dict[str, int]:
+    """Return the padding value of each of a tokenizer's lists, for `collate`."""
+    return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+
+
+def collate(examples: Sequence[Example], pad: dict[str, int], *, multiple: int = 1) -> dict[str, Tensor]:
+    """Pad examples to the longest sequence and stack them.
+
+    Args:
+        examples: the examples of the batch.
+        pad: the padding value of each of the tokenizer's lists.
+        multiple: the padded length is a multiple of it.
+
+    Returns:
+        int64 [examples, tokens] for each list and for `attention_mask`; [examples, choices, tokens]
+        for multiple choice. With target words also `word_spans` [examples, words, 2], their token
+        spans [first, last).
+    """
+    sequences = [sequence for example in examples for sequence in example.sequences]
+    lengths = np.array([len(sequence["input_ids"]) for sequence in sequences])
+    width = -(-lengths.max() // multiple) * multiple
+    is_real = np.arange(width) < lengths[:, None]
+    batch = {"attention_mask": torch.from_numpy(is_real.astype(np.int64))}
+    for name in sequences[0]:
+        padded = np.full(is_real.shape, pad.get(name, 0), dtype=np.int64)
+        padded[is_real] = np.concatenate([sequence[name] for sequence in sequences])
+        batch[name] = torch.from_numpy(padded)
+    choices = len(examples[0].sequences)
+    if choices > 1:
+        batch = {name: values.unflatten(0, (-1, choices)) for name, values in batch.items()}
+    if examples[0].word_spans:
+        batch["word_spans"] = torch.tensor([example.word_spans for example in examples])
+    return batch
+
+
+def split_batch(batch: list[int], micro_batches: int) -> Iterator[list[int]]:
+    """Split a batch into at most `micro_batches` consecutive micro-batches of nearly equal size."""
+    return _batches(batch, -(-len(batch) // micro_batches))
+
+
+def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
+    """Yield consecutive batches of `size` indices; the last one may be smaller."""
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]

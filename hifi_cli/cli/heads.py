@@ -1,0 +1,92 @@
+"""`hifi score` and `hifi select`: what attention heads carry, and which are tuned (HiFi, equations 1 to 10)."""
+
+from hifi_cli.cli import options
+from hifi_cli.cli.train import print_config
+from hifi_cli.config.sources import ResolvedConfig
+
+_METHOD = ["hifi-layerwise"]  # whose settings score and select start from
+
+
+def score(
+    overrides: options.Overrides = None,
+    task: options.Tasks = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    files: options.Files = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    force: options.Force = False,
+    trust: options.Trust = False,
+    dry_run: options.DryRun = False,
+    out: options.Out = None,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7).
+
+    Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
+    """
+    resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
+    if dry_run:
+        return _print_configs(resolved)
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.training.data import ResourceCache
+
+    resources = ResourceCache(results_dir, data_dir, trust=trust)
+    scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
+    if format == "json":
+        return options.print_json([{"path": path, "scores": head_scores} for head_scores, path in scored])
+    for scores, path in scored:
+        print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
+        _print_grid(scores.richness)
+        print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
+        _print_grid([[1000 * sum(row) for row in layer] for layer in scores.correlation])
+        options.logger.info(f"scores: {path}")
+
+
+def select(
+    overrides: options.Overrides = None,
+    task: options.Tasks = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    files: options.Files = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    dry_run: options.DryRun = False,
+    out: options.Out = None,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Select attention heads by their scores (HiFi, eq. 8-10). Heads without scores are scored first.
+
+    Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
+    """
+    resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
+    if dry_run:
+        return _print_configs(resolved)
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.training.data import ResourceCache
+
+    resources = ResourceCache(results_dir, data_dir)
+    selected = []
+    for run in resolved:
+        selection, path = head_selection.load_or_select_heads(run.config, resources, out=out)
+        selected.append({"path": path, "selection": selection})
+        for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
+            print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
+        for line in (head_selection.describe_selection(selection), f"heads: {path}"):
+            options.logger.info(line)
+    if format == "json":
+        options.print_json(selected)
+
+
+def _print_configs(runs: list[ResolvedConfig]) -> None:
+    for run in runs:
+        print_config(run.config.model_dump(mode="json"), run.sources)
+
+
+def _print_grid(rows: list[list[float]]) -> None:
+    """Print a row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    cells = [[f"{value:.2f}" for value in row] for row in rows]
+    width = max(len(cell) for row in [*cells, [f"h{len(rows[0]) - 1}"]] for cell in row)
+    print("layer  " + "  ".join(f"{f'h{head}':>{width}}" for head in range(len(rows[0]))))
+    for layer, row in enumerate(cells, start=1):
+        print(f"{layer:5}  " + "  ".join(f"{cell:>{width}}" for cell in row))

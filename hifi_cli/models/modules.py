@@ -1,0 +1,193 @@
+"""What methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hifi_cli.models.encoder import Encoder
+
+_MASK = "/mask"
+
+
+class RowLinear(nn.Module):
+    """Compute y = x W' + b, where only some rows of W (and of b) train, as parameters of their own.
+
+    HiFi tunes the rows of a head's W_Q, W_K and W_V (Gui & Xiao, ACL 2023, Algorithm 3). Gradients,
+    AdamW's moments, weight decay and updates exist for the tuned rows only. Masking the gradient of
+    all of W would cost the whole matrix's memory and time, and AdamW's weight decay would still
+    move the frozen rows.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
+        index: the numbers of the tuned rows, int64 [tuned rows].
+        rows: the tuned rows of W, trainable, [tuned rows, in].
+        row_bias: the same rows of b, trainable, [tuned rows]; None if b is frozen or trains whole.
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, rows: list[int], *, biases: bool) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(False)
+        index = torch.tensor(rows, device=base_layer.weight.device)
+        self.register_buffer("index", index, persistent=False)
+        self.rows = nn.Parameter(base_layer.weight[rows])
+        has_bias = biases and base_layer.bias is not None
+        self.row_bias = nn.Parameter(base_layer.bias[rows]) if has_bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.base_layer(x)
+        bias: Tensor | None = self.row_bias
+        if bias is None and self.base_layer.bias is not None:
+            bias = self.base_layer.bias[self.index]
+        if bias is not None:
+            bias = bias.to(x.dtype)  # the base layer may have fewer bits than what trains
+        rows = functional.linear(x, self.rows.to(x.dtype), bias)
+        return output.index_copy(-1, self.index, rows.to(output.dtype))
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Write the tuned rows into W and b, and return the Linear, which computes the same."""
+        weight, bias = self.base_layer.weight, self.base_layer.bias
+        weight.index_copy_(0, self.index, self.rows.to(weight.dtype))
+        if self.row_bias is not None:
+            bias.index_copy_(0, self.index, self.row_bias.to(bias.dtype))
+        return self.base_layer
+
+
+class ColumnLinear(nn.Module):
+    """Compute y = x W' + b, where only some columns of W train, as RowLinear does for rows.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
+        index: the numbers of the tuned columns, int64 [tuned columns].
+        columns: the tuned columns of W, trainable, [out, tuned columns].
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, columns: list[int]) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(False)
+        index = torch.tensor(columns, device=base_layer.weight.device)
+        self.register_buffer("index", index, persistent=False)
+        self.columns = nn.Parameter(base_layer.weight[:, columns])
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.columns - self.base_layer.weight[:, self.index]
+        output: Tensor = self.base_layer(x)
+        return output + functional.linear(x[..., self.index], change.to(x.dtype)).to(output.dtype)
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Write the tuned columns into W, and return the Linear, which computes the same."""
+        self.base_layer.weight.index_copy_(1, self.index, self.columns)
+        return self.base_layer
+
+
+class BottleneckAdapter(nn.Module):
+    """A sub-layer's last module f with a bottleneck: h + up(GELU(down(h))), where h = f(x)."""
+
+    def __init__(self, base_layer: nn.Module, down: nn.Module, up: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.adapter = nn.ModuleDict({"down": down, "up": up})
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.base_layer(x)
+        added: Tensor = self.adapter["up"](functional.gelu(self.adapter["down"](hidden)))
+        return hidden + added
+
+
+def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]) -> list[str]:
+    """Put a new adapter behind both sub-layers of every layer, before residual and LayerNorm.
+
+    Args:
+        build: makes an adapter's down and up projection.
+
+    Returns:
+        The names of the parameters that train: the adapters', and the backbone's LayerNorms.
+    """
+    before = {id(parameter) for parameter in encoder.model.parameters()}
+    for layer in range(encoder.num_layers):
+        for part in ("after_attention", "after_ffn"):
+            down, up = (module.to(encoder.device) for module in build())
+            encoder.replace(layer, part, partial(BottleneckAdapter, down=down, up=up))
+    parameters = list(encoder.model.named_parameters())
+    added = [name for name, parameter in parameters if id(parameter) not in before]
+    return [*added, *(name for name, _ in parameters if name.rpartition(".")[0] in encoder.norms)]
+
+
+class SparseParameters:
+    """Selected entries of parameters, as vectors of their own for the optimizer.
+
+    Gradients are gathered from the whole tensors and updates scattered back into them, so that the
+    optimizer's moments and its weight decay exist for the selected entries only: nothing can move
+    the others.
+
+    Attributes:
+        values: the selected entries of each parameter, by its name.
+    """
+
+    def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
+        """Take the entries where `masks` (bool, a parameter's shape) are True."""
+        self._parameters = {name: model.get_parameter(name) for name in masks}
+        self._index, self.values = {}, {}
+        for name, parameter in self._parameters.items():
+            index = masks[name].flatten().nonzero()[:, 0].to(parameter.device)
+            self._index[name] = index
+            self.values[name] = nn.Parameter(parameter.detach().flatten()[index])
+
+    def gather_gradients(self) -> None:
+        """Move the selected entries' gradients to `values`, and drop the others."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                self.values[name].grad = parameter.grad.flatten()[self._index[name]]
+                parameter.grad = None
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Write `values` into the model."""
+        for name, parameter in self._parameters.items():
+            parameter.view(-1).index_copy_(0, self._index[name], self.values[name])
+
+    def delta(self) -> dict[str, Tensor]:
+        """Return the values, and the masks with one bit per entry."""
+        tensors = {}
+        for name, value in self.values.items():
+            mask = np.zeros(self._parameters[name].numel(), dtype=bool)
+            mask[self._index[name].cpu().numpy()] = True
+            tensors[name] = value.detach()
+            tensors[name + _MASK] = torch.from_numpy(np.packbits(mask))
+        return tensors
+
+    @classmethod
+    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
+        """Build it from what `delta` returned, and write the values into the model."""
+        masks = {}
+        for key in (key for key in delta if key.endswith(_MASK)):
+            name = key.removesuffix(_MASK)
+            size = model.get_parameter(name).numel()
+            masks[name] = torch.from_numpy(np.unpackbits(delta[key].numpy(), count=size).astype(bool))
+        sparse = cls(model, masks)
+        with torch.no_grad():
+            for name, value in sparse.values.items():
+                value.copy_(delta[name])
+        sparse.scatter()
+        return sparse
+
+
+def top_k_masks(scores: dict[str, Tensor], fraction: float) -> dict[str, Tensor]:
+    """Flat masks of the entries with the highest scores, of all tensors together.
+
+    Exactly `fraction` of the entries, rounded to an entry, even where scores tie.
+    """
+    joined = torch.cat([score.flatten() for score in scores.values()])
+    mask = torch.zeros(len(joined), dtype=torch.bool, device=joined.device)
+    mask[joined.topk(round(fraction * len(joined))).indices] = True
+    parts = mask.split([score.numel() for score in scores.values()])
+    return dict(zip(scores, parts, strict=True))

@@ -1,0 +1,453 @@
+"""The rows of a task: a file's records, and the texts and label of a record in each task format."""
+
+import csv
+import io
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from pyarrow import ArrowException, parquet
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import read_bytes
+from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
+from hifi_cli.wording import counted_noun, printable
+
+logger = logging.getLogger("hifi")
+MAX_BYTES = 1 << 30  # of a file, which is read into memory
+PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
+CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
+# Raised by code that reads a record with missing keys, or with values of another type.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+
+
+class EmptyText(UsageError):
+    """A text column is empty."""
+
+
+@dataclass(slots=True)
+class RawRecord:
+    """A row as its source stores it, whose columns are read by the task's names.
+
+    Attributes:
+        values: value of each column, by the source's column names.
+        where: file and line, for error messages.
+        columns: the source's name of a column, where it differs; of several the first one that is
+            present.
+        id: of the row that it becomes.
+        label: of the row that it becomes; None if it is unknown.
+    """
+
+    values: dict[str, Any]
+    where: str
+    columns: Mapping[str, str | list[str]] = field(default_factory=dict)
+    id: str = ""
+    label: Label | None = None
+
+    def column(self, name: str) -> str:
+        """Return the source's name of a column."""
+        names = self.columns.get(name, name)
+        names = [names] if isinstance(names, str) else names
+        return next((column for column in names if column in self.values), names[0])
+
+    def value(self, name: str) -> Any:
+        """Return a column's value, unchecked."""
+        column = self.column(name)
+        if column not in self.values:
+            present = ", ".join(map(str, self.values))
+            raise self.error(f"no column '{column}'; the columns are {present[:200]}")
+        return self.values[column]
+
+    def text(self, name: str) -> str:
+        """Return the value of a text column."""
+        value = self.value(name)
+        if not isinstance(value, str):
+            raise self.error(f"{name} is {value!r:.40}, not text")
+        if not value.strip():
+            raise EmptyText(f"{self.where}: {name} is empty; fill it in or remove the row (skip_incomplete skips such rows)")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return the value of a column that holds a list of texts, or one text that is split at spaces."""
+        value = self.value(name)
+        texts = value.split() if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise self.error(f"{name} is {value!r:.40}, not a list of texts")
+        if not texts:
+            raise EmptyText(f"{self.where}: {name} is empty (skip_incomplete skips such rows)")
+        return texts
+
+    def error(self, problem: str) -> UsageError:
+        """Return an error that names the record's file and line."""
+        return UsageError(f"{self.where}: {problem}")
+
+
+# Files
+
+
+def read(
+    path: Path, local: LocalFiles, *, labelled: bool = True, skip_incomplete: bool = False, name: str = ""
+) -> Iterator[RawRecord]:
+    """Read the records of a file.
+
+    Args:
+        path: the file.
+        local: file format and column names.
+        labelled: whether the file has labels; only such TSV files may lack a header line.
+        skip_incomplete: skip and count TSV and CSV rows with missing columns instead of refusing
+            the file.
+        name: what messages call the file; default: its path.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: the file is malformed; the message names the line.
+    """
+    name = name or str(path)
+    if not path.exists():
+        raise MissingError(f"no file {name}")
+    if local.reader == "parquet":
+        return _parquet(path, name)
+    content = read_bytes(path, at_most=MAX_BYTES)
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UsageError(f"{name}, line {line}: not UTF-8; save the file as UTF-8") from None
+    if not text.strip():
+        raise UsageError(f"{name} is empty")
+    if local.reader == "conll":
+        return _conll(name, text, local.header or [])
+    if local.reader in ("csv", "tsv"):
+        header = local.header if labelled else None
+        return _table(name, text, local.reader, header, skip_incomplete=skip_incomplete)
+    return _json(name, text, local.reader)
+
+
+def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
+    try:
+        records = parquet.read_table(path).to_pylist()
+    except (OSError, ArrowException) as error:
+        raise UsageError(f"{name}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
+    return (RawRecord(values, f"{name}, row {number}") for number, values in enumerate(records))
+
+
+def _table(name: str, text: str, form: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
+    """Yield the records of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
+    csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters
+    dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    lines = csv.reader(io.StringIO(text, newline="\n"), **dialect)
+    skipped = 0
+    try:
+        filled = filter(None, lines)
+        header = header or next(filled)
+        if len(set(header)) < len(header):
+            raise UsageError(f"{name}, line 1: two columns have the same name; rename or remove one of them")
+        for cells in filled:
+            if len(cells) == len(header):
+                yield RawRecord(dict(zip(header, cells, strict=True)), f"{name}, line {lines.line_num}")
+            elif skip_incomplete:
+                skipped += 1
+            else:
+                expected = f"{len(header)} are expected ({', '.join(header)[:200]})"
+                raise UsageError(f"{name}, line {lines.line_num}: {len(cells)} columns, {expected}")
+    except csv.Error as error:
+        raise UsageError(f"{name}, line {lines.line_num}: not valid {form.upper()}: {error}") from None
+    if skipped:
+        logger.warning(f"note: {name}: skipped {counted_noun(skipped, 'row')} with missing columns")
+
+
+def _conll(name: str, text: str, names: list[str]) -> Iterator[RawRecord]:
+    """Yield one record per sentence, of each column the list of its cells.
+
+    One word per line, its columns separated by tabs or else by spaces; a line without text ends a
+    sentence. A column without a name has its number, from 1. Lines of `-DOCSTART-` and, in files
+    with tabs, comments (# and no tab) are skipped.
+    """
+    sentence: list[list[str]] = []
+    header: list[str] = []
+    separator, first = "\t" if "\t" in text else None, 0
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
+        cells = line.split(separator)
+        if not line.strip() or cells[0] == "-DOCSTART-":
+            if sentence:
+                columns = map(list, zip(*sentence, strict=True))
+                yield RawRecord(dict(zip(header, columns, strict=True)), f"{name}, line {first}")
+            sentence = []
+        elif not (separator and line.startswith("#") and separator not in line):
+            header = header or [*names[: len(cells)], *(str(at + 1) for at in range(len(names), len(cells)))]
+            if len(cells) != len(header):
+                raise UsageError(f"{name}, line {number}: {len(cells)} columns, {len(header)} are expected")
+            first = first if sentence else number
+            sentence.append(cells)
+
+
+def _json(name: str, text: str, reader: str) -> Iterator[RawRecord]:
+    """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
+    lines = [(f"{name}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)]
+    for where, line in [(name, text)] if reader == "squad" else lines:
+        try:
+            records = list(_RECORDS_OF[reader](json.loads(line))) if line.strip() else []
+        except _MALFORMED as error:
+            raise UsageError(f"{where}: invalid JSON, or not that of '{reader}' files: {error!r:.120}") from None
+        yield from (RawRecord(values, where) for values in records)
+
+
+def _line(value: Any) -> Iterator[dict[str, Any]]:
+    target = value.get("target")  # WSC stores its two spans one level deeper
+    yield value | target if isinstance(target, dict) else value
+
+
+def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield one record per answer; its idx holds the indices of paragraph, question and answer."""
+    for question in value["passage"]["questions"]:
+        for answer in question["answers"]:
+            idx = {"paragraph": value["idx"], "question": question["idx"], "answer": answer["idx"]}
+            texts = {"paragraph": value["passage"]["text"], "question": question["question"]}
+            yield {**texts, "answer": answer["text"], "idx": idx, "label": answer.get("label")}
+
+
+def _record_queries(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield one record per query, with the hub's column names; `end` is an entity's last character."""
+    passage = value["passage"]["text"]
+    entities = [passage[entity["start"] : entity["end"] + 1] for entity in value["passage"]["entities"]]
+    for query in value["qas"]:
+        answers = [answer["text"] for answer in query.get("answers", [])]  # the test split has none
+        idx = {"passage": value["idx"], "query": query["idx"]}
+        yield {"passage": passage, "query": query["query"], "entities": entities, "answers": answers, "idx": idx}
+
+
+def _squad_questions(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield one record per question, with the column names of the hub."""
+    for article in value["data"]:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                answers = {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")}
+                columns = {"id": question["id"], "question": question["question"], "answers": answers}
+                yield columns | {"context": paragraph["context"]}
+
+
+_RECORDS_OF: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
+    "jsonl": _line,
+    "multirc": _multirc_answers,
+    "record": _record_queries,
+    "squad": _squad_questions,
+}
+
+
+# Rows
+
+
+def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, origin: str, *, labelled: bool) -> list[Row]:
+    """Convert the records of a split to rows.
+
+    Args:
+        spec: the task.
+        records: of a file or a hub dataset.
+        source: the source's names of columns and labels.
+        origin: the file or repository, for error messages.
+        labelled: whether each row must have a label, or for span tasks answers; otherwise labels
+            are not read.
+
+    Raises:
+        UsageError: a column is missing, empty or invalid, or an id is not unique; the message names
+            file and line.
+    """
+    rows: dict[str, Row] = {}
+    skipped = 0
+    for record in records:
+        record.columns = source.columns
+        try:
+            if labelled and spec.has_label_column:
+                record.label = parse_label(spec, record, source)
+            number = len(rows)
+            record.id = str(record.values.get(record.column(spec.id), number) if spec.id else number)
+            parsed = _FORMATS[spec.format](spec, record)
+        except EmptyText:
+            if not spec.skip_incomplete:
+                raise
+            skipped += 1
+            continue
+        except _MALFORMED as error:
+            raise record.error(f"not a row of format '{spec.format}': {error!r:.120}") from error
+        for row in parsed:
+            if row.id in rows:
+                raise record.error(f"duplicate id {row.id[:40]}")
+            if labelled and row.label is None and not row.answers:
+                raise record.error("no answers")
+            rows[row.id] = row
+    if skipped:
+        logger.warning(f"note: {origin}: skipped {counted_noun(skipped, 'row')} with an empty text")
+    if not rows:
+        raise UsageError(f"{origin} has no rows")
+    return list(rows.values())
+
+
+def label_name(value: Any) -> str:
+    """Return a label as printable text without spaces around it; True is `true`."""
+    return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
+    return not isinstance(value, list) and (value is None or label_name(value).lower() in ("", "nan"))
+
+
+def labels_in(value: Any, separator: str | None) -> list[str]:
+    """Return the labels of a row with several: a list, or a text with separators (None: spaces)."""
+    parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return [label for part in parts if (label := label_name(part))]
+
+
+def parse_label(spec: TaskSpec, record: RawRecord, source: Source) -> Label:
+    """Return a record's class index, 0 or 1 of each class, each word's tag index, or number.
+
+    Raises:
+        UsageError: there is no label, or it is not one of the task's labels or not a number in its
+            range.
+    """
+    names = source.labels or spec.labels
+    if spec.label_columns:
+        return tuple(_flag(record, column) for column in spec.label_columns)
+    value = record.value("label")
+    if spec.kind == "multi-label":
+        labels = [] if value is None else labels_in(value, spec.label_separator)
+        present = {_class_index(name, names, record) for name in labels}
+        return tuple(int(index in present) for index in range(len(names)))
+    if is_missing(value):
+        raise record.error(f"the label column '{record.column('label')}' is empty; fill it in, or remove the row")
+    if spec.kind == "token-classification":
+        return tuple(_class_index(tag, names, record) for tag in labels_in(value, None))
+    name = label_name(value)
+    if spec.kind != "regression":
+        return _class_index(name, names, record)
+    low, high = spec.value_range or (float("-inf"), float("inf"))
+    try:
+        number = float(name)
+    except ValueError:
+        raise record.error(f"the label '{name[:40]}' is not a number") from None
+    if not math.isfinite(number) or not low <= number <= high:
+        raise record.error(f"the label {name[:40]} is not a number in [{low:g}, {high:g}]")
+    return number
+
+
+def _flag(record: RawRecord, column: str) -> int:
+    value = label_name(record.value(column))
+    if value.lower() not in ("0", "1", "false", "true"):
+        raise record.error(f"column '{column}' is '{value[:40]}'; 0 or 1 is expected")
+    return int(value.lower() in ("1", "true"))
+
+
+def _class_index(name: str, names: list[str], record: RawRecord) -> int:
+    if name not in names:
+        raise record.error(f"unknown label '{name[:40]}'; the labels are {', '.join(names)}")
+    return names.index(name)
+
+
+def _plain(spec: TaskSpec, record: RawRecord) -> list[Row]:
+    return [Row(record.id, (tuple(record.text(name) for name in spec.inputs),), record.label)]
+
+
+def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
+    """One text, in which a space separates the words, and the character span of each word."""
+    words = record.texts(spec.inputs[0])
+    if isinstance(record.label, tuple) and len(record.label) != len(words):
+        raise record.error(f"{len(words)} words have {len(record.label)} tags")
+    ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+    spans = tuple((end - len(word), end) for word, end in zip(words, ends, strict=True))
+    return [Row(record.id, ((" ".join(words),),), record.label, word_spans=spans)]
+
+
+def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
+    connective = CONNECTIVES[record.text("question")]
+    premise = record.text("premise").strip().removesuffix(".")
+    choices = [record.text(name).strip() for name in ("choice1", "choice2")]
+    texts = [f"{premise} {connective} {choice[0].lower()}{choice[1:]}" for choice in choices]
+    return [Row(record.id, tuple((text,) for text in texts), record.label)]
+
+
+def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """The two sentences as a pair, and the character span of the target word in each."""
+    sentences = (record.text("sentence1"), record.text("sentence2"))
+    spans = tuple((int(record.value(f"start{at}")), int(record.value(f"end{at}"))) for at in (1, 2))
+    for sentence, (start, end) in zip(sentences, spans, strict=True):
+        if not 0 <= start < end <= len(sentence):
+            raise record.error(f"the sentence '{sentence[:40]}' has no characters {start} to {end}")
+    return [Row(record.id, (sentences,), record.label, word_spans=spans)]
+
+
+def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
+    words, pronoun = record.text("text").split(), record.text("span2_text").split()
+    is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
+    length, index = len(pronoun), record.value("span2_index")
+    places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
+    if not places:
+        raise record.error(f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names")
+    # One official validation row names the word before the pronoun.
+    first = min(places, key=lambda at: abs(at - index))
+    marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
+    return [Row(record.id, ((" ".join(marked), record.text("span1_text")),), record.label)]
+
+
+def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
+    idx = record.value("idx")
+    answer = record.value("answer")  # an official one is empty
+    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
+    group = f"{idx['paragraph']}-{idx['question']}"
+    return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
+
+
+def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
+    group = str(record.value("idx")["query"])
+    passage, query = record.text("passage"), record.text("query")
+    answers = record.values.get("answers") or []
+    return [
+        Row(
+            f"{group}-{entity}",
+            ((passage, query.replace(PLACEHOLDER, entity)),),
+            int(entity in answers) if answers else None,
+            answers=tuple((answer, -1) for answer in dict.fromkeys(answers)),
+            group=group,
+            candidate=entity,
+        )
+        for entity in dict.fromkeys(record.texts("entities"))
+    ]
+
+
+def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """One pair per ending: the first sentence, and the second one's beginning with the ending."""
+    context, start = record.text("sent1"), record.text("sent2")
+    endings = [record.text(f"ending{at}") for at in range(4)]
+    return [Row(record.id, tuple((context, f"{start} {ending}") for ending in endings), record.label)]
+
+
+def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
+    """A pair: the question and the context; with the accepted answers."""
+    context, answers = record.text("context"), record.value("answers")
+    accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
+    for text, start in accepted:
+        if start < 0 or context[start : start + len(text)] != text:
+            raise record.error(f"question {record.id[:40]}: the answer {text[:40]!r} is not at character {start}")
+    return [Row(record.id, ((record.text("question"), context),), None, answers=accepted)]
+
+
+_FORMATS: dict[str, Callable[[TaskSpec, RawRecord], list[Row]]] = {
+    "plain": _plain,
+    "words": _words,
+    "copa": _copa,
+    "wic": _wic,
+    "wsc": _wsc,
+    "multirc": _multirc,
+    "record": _record,
+    "swag": _swag,
+    "squad": _squad,
+}
