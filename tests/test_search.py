@@ -41,7 +41,10 @@ def test_the_best_setting_of_each_task_and_method(hifi):
 def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
     for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
         write_search(tmp_path, "full-ft", "rte", scores, seed)
-    tried = tried_settings(Study(tmp_path)).set_index("setting")
+    write_search(tmp_path, "full-ft", "cola", [0.3])  # the only one of its task so far, which has a setting as well
+    all_tried = tried_settings(Study(tmp_path)).set_index("setting")
+    assert [*all_tried.index[all_tried["task"] == "cola"]] == ["learning_rate=1e-05"]
+    tried = all_tried[all_tried["task"] == "rte"]
     assert tried["score"].tolist() == pytest.approx([0.6, 0.55, 0.95])
     assert tried["deviation"].iloc[0] == pytest.approx(0.1 * 2**0.5)
     assert tried["seeds"].tolist() == [2, 2, 1]

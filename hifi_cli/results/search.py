@@ -20,9 +20,11 @@ def tried_settings(study: Study) -> pd.DataFrame:
     of_search = [*SETTING, "task", "method"]
     runs = study.runs[study.runs["variant"].notna()]
     runs = runs.assign(score=[_selecting_score(study, run) for run in runs.itertuples()])
+    of_methods = runs.groupby([*SETTING, "method"], sort=False, dropna=False)
+    runs["setting"] = pd.concat([_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)])
     parts = []
     for names, group in runs.groupby(of_search, sort=False, dropna=False):
-        by_setting = group.assign(setting=_settings(group)).groupby("setting", sort=False)
+        by_setting = group.groupby("setting", sort=False)
         scores = by_setting["score"]
         tried = pd.DataFrame(
             {
@@ -47,10 +49,12 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     return float(study.epochs(run.path).loc[getattr(run, f"epoch_{run.report}"), "selection"])
 
 
-def _settings(runs: pd.DataFrame) -> list[str]:
-    """The keys in which some runs differ, with their values in each."""
+def _settings(runs: pd.DataFrame) -> pd.Series:
+    """The keys in which some of a method's runs on one task differ, with their values in each."""
     configs = [{key: override_value(value) for key, value in flatten(config).items()} for config in runs["config"]]
-    frame = pd.DataFrame(configs).drop(columns=["seed", "variant"])
-    varied = [key for key in frame if frame[key].nunique(dropna=False) > 1]
-    rows = frame[varied].astype(object).where(frame[varied].notna(), None).to_dict("records")
-    return [" ".join(f"{key}={value}" for key, value in row.items() if value is not None) for row in rows]
+    frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
+    values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
+    varied = frame.loc[:, values_on_a_task > 1].astype(object)
+    rows = varied.where(varied.notna(), None).to_dict("records")
+    texts = [" ".join(f"{key}={value}" for key, value in row.items() if value is not None) for row in rows]
+    return pd.Series(texts, index=runs.index)
