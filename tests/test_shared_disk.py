@@ -75,20 +75,8 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     assert not checkpoint.exists()
 
 
-def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anything_is_done(run, hifi, encoders, data, tmp_path):
-    (tmp_path / "file").write_text("")
-    commands = [
-        ("table",),
-        ("report",),
-        ("compare", "full-ft", "bitfit"),
-        ("predict", run, "file"),
-    ]
-    for command in commands:
-        for out in ("file/below.png", "."):
-            answer = hifi(*command, "--out", out)
-            assert answer.code == 2, (command, answer.err)
-            assert "--out" in answer.err and answer.err.count("\n") == 1, answer.err
-    answer = hifi("export", run, "--to", "file/out", "--data-dir", data)
-    assert (answer.code, "file/out" in answer.err) == (2, True), answer.err
-    answer = hifi("export", run, "--to", ".", "--data-dir", data)
-    assert (answer.code, "--to . exists" in answer.err) == (2, True)
+@pytest.mark.parametrize("words", ["table", "report", "compare full-ft bitfit", "figure hifi-4", "score --task rte"])
+def test_an_out_where_nothing_can_be_written_is_refused_before_anything_is_done(hifi, tmp_path, words):
+    answer = hifi(*words.split(), "--out", ".")
+    assert answer.code == 2 and "--out" in answer.err and answer.err.count("\n") == 1, answer.err
+    assert not (tmp_path / "results").exists()
