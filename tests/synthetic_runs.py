@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from hifi_cli.config import figure_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
@@ -203,13 +202,11 @@ def write_search(results_dir, method, task, scores, seed=1, **keys):
         write_run(results_dir, method, task, seed, score or 0.0, **more, **keys)
 
 
-def write_figure(results_dir, name, frame, **metadata):
+def write_figure(results_dir, name, frame):
     """The CSV of a figure of the laptop protocol."""
     path = Path(results_dir) / f"figures/{name}-laptop.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
-    spec = figure_spec.load(name, protocol="laptop").model_dump(exclude={"protocols"})
-    path.with_suffix(".json").write_text(json.dumps({**spec, "hifi": "0", **metadata}))
     return path
 
 

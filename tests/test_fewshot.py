@@ -52,7 +52,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused():
         fewshot.sample(CB, ROWS[:30], 16, seed=1)
 
 
-def test_a_few_shot_run(tiny, hifi, make, resources):
+def test_a_few_shot_run(tiny, hifi, data, make, resources):
     full = tiny("train", "--method", "hifi-layerwise")
     few = tiny("train", "--method", "hifi-layerwise", "shots=4", "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
@@ -71,7 +71,7 @@ def test_a_few_shot_run(tiny, hifi, make, resources):
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
     drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record().model_dump()
     assert results["rte-4-shot"]["fewshot"] == drawn
-    again = hifi("eval", paths["rte-4-shot"].parent)
+    again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
     assert "rte-4-shot" in again.out and "logits identical" in again.out
 
 

@@ -150,7 +150,8 @@ def begun(encoders, data, tmp_path):
     reference.mkdir()
     root.mkdir()
     words = ["--data-dir", data, *LONG]
-    code, said = run_hifi("grid", write_grid_file(reference, encoders, **content), *words, cwd=reference)
+    command = ["grid", write_grid_file(reference, encoders, **content), *words]
+    code, said = finish(start(*command, cwd=reference), timeout=400)
     assert code == 0, said
     (root / "site.yaml").write_text(yaml.safe_dump(SITE))
     command = ["grid", write_grid_file(root, encoders, **content), "--site", "site.yaml", *words]

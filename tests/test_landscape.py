@@ -7,19 +7,21 @@ import pytest
 import torch
 
 from hifi_cli.errors import UsageError
-from hifi_cli.figures import figure, landscape
+from hifi_cli.figures import figure, trainings
+from hifi_cli.heads import select as head_selection
+from hifi_cli.training.data import load_splits
 
 pytestmark = pytest.mark.slow
 
 
 def compute(request):
-    return request.module.compute(request).to_dict("records")
+    return request.kind.compute(request).to_dict("records")
 
 
 def test_principal_plane_against_numpy():
     draws = torch.Generator().manual_seed(0)
     snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
-    directions, places, shares = landscape.principal_plane(snapshots)
+    directions, places, shares = trainings.principal_plane(snapshots)
     flat = np.stack([np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]).astype(np.float64)
     centred = flat - flat.mean(0)
     sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
@@ -32,7 +34,7 @@ def test_principal_plane_against_numpy():
 
 def test_filter_normalization_by_hand():
     weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
-    matrix, vector = landscape.filter_normalized(weights, torch.Generator().manual_seed(3))
+    matrix, vector = trainings.filter_normalized(weights, torch.Generator().manual_seed(3))
     drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     for row in range(4):
         norm = math.sqrt(sum(float(value) ** 2 for value in weights[0][row]))
@@ -47,10 +49,10 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
-    directions = [landscape.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    directions = [trainings.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     values = {
         (x, y): loss
-        for x, y, loss in landscape.surface(
+        for x, y, loss in trainings.surface(
             runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
         )
     }
@@ -62,35 +64,28 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
         assert values[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
 
 
-@pytest.mark.parametrize("plane", ["pca", "random"])
-def test_landscapes_of_both_methods_and_regimes(ask, plane):
-    settings = {"plane": plane, "points": 3, "examples": 4, "snapshots": 3, "shots": [None, 4] if plane == "pca" else [None]}
+def test_trajectories_of_both_methods_and_regimes_end_at_the_origin(ask):
+    settings = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None, 4]}
     rows = compute(ask("landscape", settings, ("full-ft", "hifi-layerwise")))
     contours = [row for row in rows if row["part"] == "contour"]
-    panels = {(row["regime"], row["method"], row["moved"]) for row in contours}
-    assert len(panels) == (4 if plane == "pca" else 3)  # HiFi's tuned weights alone, and all of its model's
-    assert len(contours) == 9 * len(panels)
-    ways = [row for row in rows if row["part"] == "trajectory"]
-    if plane == "pca":
-        assert {row["step"] for row in ways if row["regime"] == "full-shot"} == {0, 4, 8, 12}
-        assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12 and row["regime"] == "full-shot")
-    else:
-        assert not ways
-        centre = {
-            row["moved"]: row["loss"]
-            for row in contours
-            if row["method"] == "hifi-layerwise" and row["regime"] == "full-shot" and row["x"] == row["y"] == 0
-        }
-        assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
+    assert len({(row["regime"], row["method"]) for row in contours}) == 4 and len(contours) == 9 * 4
+    ways = [row for row in rows if row["part"] == "trajectory" and row["regime"] == "full-shot"]
+    assert {row["step"] for row in ways} == {0, 4, 8, 12}
+    assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12)
 
 
-def test_every_seed_has_its_own_landscape_in_the_same_directions(ask):
+def test_every_seed_has_its_own_landscape_in_the_same_directions(ask, resources):
     settings = {"shots": [None], "plane": "random", "points": 3, "examples": 4}
-    rows = compute(ask("landscape", settings, ("hifi-layerwise",), (1, 2)))
-    by_seed = {seed: [row for row in rows if row["seed"] == seed] for seed in (1, 2)}
-    places = {seed: [(row["moved"], row["x"], row["y"]) for row in rows] for seed, rows in by_seed.items()}
-    assert places[1] == places[2] and len(places[1]) == 2 * 9
-    assert [row["loss"] for row in by_seed[1]] != [row["loss"] for row in by_seed[2]]
+    request = ask("landscape", settings, ("hifi-layerwise",), (1, 2))
+    data = request.kind.compute(request).set_index("seed")
+    assert len(data) == 2 * 9 and data.loc[1, ["x", "y"]].to_numpy().tolist() == data.loc[2, ["x", "y"]].to_numpy().tolist()
+    assert data.loc[1, "loss"].tolist() != data.loc[2, "loss"].tolist()
+    prepared = figure.train(request.config("rte"), resources)  # the merged model is the same model
+    examples = head_selection.sample(load_splits(request.config("rte"), resources).train, 4, 0)
+    prepared.runner.model.eval()
+    centre = data.loc[1].query("x == 0 and y == 0")["loss"].item()
+    with torch.no_grad():
+        assert centre == pytest.approx(float(prepared.runner.loss(examples)) / 4, rel=1e-5)
 
 
 def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeypatch):
@@ -101,15 +96,9 @@ def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeyp
         moved.append([names.get(id(weight)) for weight in weights])
         return []
 
-    monkeypatch.setattr(landscape, "surface", surface)
+    monkeypatch.setattr(trainings, "surface", surface)
     settings = {"shots": [None], "snapshots": 3}
     compute(ask("landscape", settings, ("random-parameters",)))  # the optimizer's vectors are copies of entries
     assert None not in moved[0] and any("layer.0" in name for name in moved[0])
     with pytest.raises(UsageError, match="diff-pruning trains in several phases"):
         compute(ask("landscape", settings, ("diff-pruning",)))
-
-
-def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
-    monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
-    with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots require 1000"):
-        compute(ask("landscape", {"shots": [None, 500]}, ("full-ft", "hifi-layerwise")))

@@ -51,12 +51,9 @@ def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
     assert cell["score"] == 100 * json.loads((path / "results.json").read_text())["scores"]["best"]
 
 
-def test_the_commands_that_are_left_print_json(hifi, tiny):
+def test_the_commands_that_are_left_print_json(hifi):
     left = printed(hifi("grid", "demo", "--print", "--format", "json"))
     assert left == hifi("grid", "demo", "--print").out.splitlines()
-    words = ["figure", "ehft-6a", "--seeds", "1,2", "--print"]
-    missing = printed(tiny(*words, "--format", "json"))
-    assert missing == tiny(*words).out.splitlines() and all("--method eh-ft-bitfit" in line for line in missing)
 
 
 def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):

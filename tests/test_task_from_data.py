@@ -221,8 +221,6 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert changed.code == 4
     assert "another task reviews.yaml ('" in changed.err
     assert "of sentence1 and sentence2 by label' there" in changed.err and "of sentence2 by label' here" in changed.err
-    write(path, rows[:-1])
-    assert hifi(*train).code == 4
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
 

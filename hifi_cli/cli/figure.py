@@ -6,10 +6,13 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config import figure_spec
+from hifi_cli.config.registry import name_of
+from hifi_cli.errors import UsageError
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help="A figure's name or YAML, or a CSV of one.")],
+    name: Annotated[str, typer.Argument(help="A figure's name or YAML.")],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
@@ -27,43 +30,35 @@ def figure(
         ),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train the runs or weights that are missing.", rich_help_panel=options.HOW)
+        bool,
+        typer.Option("--train", help="Train missing runs.", rich_help_panel=options.HOW),
     ] = False,
-    print_commands: Annotated[
-        bool, typer.Option("--print", help="Print the commands of the missing runs, and stop.", rich_help_panel=options.HOW)
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
-    """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
-    from hifi_cli.config import figure_spec
-    from hifi_cli.config.registry import name_of
+    """Compute a figure's numbers, store them in RESULTS_DIR/figures, draw it (`hifi ls figures`)."""
+    if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
+    spec = figure_spec.load(
+        name,
+        protocol=protocol,
+        backbone=backbone,
+        tasks=tasks,
+        seeds=options.parse_seeds(seeds),
+    )
+    named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
+    changes = [*(name_of(word) for word in named if word), *(overrides or ())]
+    csv = figure_spec.csv_path(name, results_dir, changes)
+    from hifi_cli.figures import figure as figures  # torch, which the help text does not need
+    from hifi_cli.training.data import ResourceCache
 
-    csv, is_csv = Path(name), name.endswith(".csv")
-    if is_csv:  # its numbers are drawn as they are
-        of_numbers = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "seeds": seeds}
-        options.refuse_unused("hifi figure of a CSV", **of_numbers, train=train, print=print_commands, force=force)
-    else:
-        seed_numbers = options.parse_seeds(seeds)
-        spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=tasks or [], seeds=seed_numbers)
-        named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
-        changes = [*(name_of(word) for word in named if word), *(overrides or ())]
-        csv = figure_spec.csv_path(name, results_dir, changes)
-    from hifi_cli.figures import figure as figures
-
-    if not is_csv:
-        from hifi_cli.training.data import ResourceCache
-
-        request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
-        if print_commands:
-            commands = request.missing_commands()
-            options.print_commands(commands, format)
-            if not commands:
-                options.logger.info(f"{name}: no runs are missing; hifi figure {name} computes everything else")
-            return
-        figures.compute(request, csv, force=force)
+    resources = ResourceCache(results_dir, data_dir)
+    request = figures.FigureRequest(spec, resources, tuple(overrides or ()), train)
     picture = out or csv.with_suffix(".png")
-    figures.draw(csv, picture)
+    figures.draw(request, figures.compute(request, csv, force=force), picture)
     if format == "json":
         return options.print_json({"path": picture})
     print(picture)

@@ -134,7 +134,8 @@ def _cells_of_figure(
 
     changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
     figure = figure_spec.load(str(spec.figure), **changes)
-    cells = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides).cells()
+    request = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides)
+    cells = request.kind.cells(request)
     if not cells:
         raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells

@@ -202,8 +202,11 @@ def resolve_runs(
 
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
+    from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
 
+    for task in tasks:
+        if Path(task).suffix not in ("", ".yaml", ".yml") and Path(task).is_file() and not is_data_source(task):
+            raise UsageError(f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it")
     if not any(map(is_data_source, tasks)):
         return tasks, overrides
     about_data, others = split_options(overrides)

@@ -1,32 +1,14 @@
-"""Figure specifications: what a figure's YAML says, and the JSON next to a CSV, which says what its numbers are of."""
+"""Figure specifications: what a figure's YAML says, and where its numbers are stored."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import run_name
-from hifi_cli.files import read_json, safe_name
-
-# `hifi_cli/figures/<kind>.py` computes a kind's CSV and draws it.
-FigureKind = Literal[
-    "correlation",
-    "damping",
-    "features",
-    "head-bench",
-    "head-ranking",
-    "landscape",
-    "richness",
-    "robustness",
-    "search-budget",
-    "singular-values",
-    "stage-features",
-    "sweep",
-    "training-curves",
-    "tsne",
-]
+from hifi_cli.files import safe_name
 
 
 class FigureSpec(ConfigModel):
@@ -36,17 +18,17 @@ class FigureSpec(ConfigModel):
     """What the figure shows, in one line."""
     source: str = ""
     """The paper's figure."""
-    kind: FigureKind
-    """Name of the module that computes its CSV and draws it."""
+    kind: str
+    """How it is computed and drawn: a name of `hifi_cli.figures.figure.KINDS`."""
     tasks: list[str] = Field(min_length=1)
     """The tasks shown."""
-    methods: list[str] = ["hifi-layerwise"]
+    methods: list[str] = Field(["hifi-layerwise"], min_length=1)
     """The methods compared, in the order of the legend."""
     backbone: str
     """Backbone of the runs."""
     protocol: str = "hifi"
     """Protocol of the runs."""
-    seeds: list[Seed] = [1]
+    seeds: list[Seed] = Field([1], min_length=1)
     """Seeds of the runs."""
     config: dict[str, Any] = {}
     """Configuration keys for all runs; they override the protocol's."""
@@ -55,20 +37,7 @@ class FigureSpec(ConfigModel):
     note: str = ""
     """Printed below the picture: differences from the paper, and limits."""
     protocols: dict[str, dict[str, Any]] = {}
-    """Keys of this file to change under another protocol, for example a smaller size for a laptop."""
-
-
-class FigureRecord(FigureSpec):
-    """The JSON next to a figure's CSV: the figure as it was computed, with the backbone's name and all settings."""
-
-    overrides: list[str] = []
-    """`key=value` of the command line."""
-    notes: list[str] = []
-    """What a reader must know besides, printed below the picture."""
-    hifi: str
-    """Version that computed the numbers."""
-    commit: str | None = None
-    """Commit of the checkout that computed them, with `+` where it was changed."""
+    """Keys of this file to change under another protocol, for example for a laptop."""
 
 
 def load(
@@ -79,7 +48,7 @@ def load(
     tasks: list[str] | None = None,
     seeds: list[int] | None = None,
 ) -> FigureSpec:
-    """Load and validate the YAML of a figure, or of a user's own file, and apply protocol, backbone, tasks and seeds.
+    """Load and validate the YAML of a figure, or of a user's own file, with the options' changes.
 
     Own YAMLs of protocol, tasks and methods, given by path, are used for their names from then on.
 
@@ -88,31 +57,19 @@ def load(
     """
     origin = str(registry.find("figures", name))
     spec = parse(FigureSpec, registry.load("figures", name), origin)
+    changes: dict[str, Any] = {"backbone": backbone, "tasks": tasks, "seeds": seeds}
+    changes = {key: value for key, value in changes.items() if value}
     if protocol and protocol != spec.protocol:
         registry.find("protocols", protocol)
-        change = spec.protocols.get(protocol, {})
-        for key in ("config", "settings"):
-            change = {**change, key: {**getattr(spec, key), **change.get(key, {})}}
-        changed = {**spec.model_dump(), **change, "protocol": protocol}
-        spec = parse(FigureSpec, changed, f"{origin} (protocols: {protocol})")
-    options: dict[str, Any] = {"backbone": backbone, "tasks": tasks, "seeds": seeds}
-    spec = spec.model_copy(update={key: value for key, value in options.items() if value})
-    names = {kind: [run_name(kind, argument) for argument in getattr(spec, kind)] for kind in ("tasks", "methods")}
+        of_protocol = spec.protocols.get(protocol, {})
+        merged = {key: {**getattr(spec, key), **of_protocol.get(key, {})} for key in ("config", "settings")}
+        changes = {**of_protocol, **merged, "protocol": protocol, **changes}
+    spec = parse(FigureSpec, {**spec.model_dump(), **changes}, origin)
+    names = {key: [run_name(key, argument) for argument in getattr(spec, key)] for key in ("tasks", "methods")}
     return spec.model_copy(update={**names, "protocol": run_name("protocols", spec.protocol)})
 
 
 def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
-    """Return the path of a figure's CSV: `figures/NAME.csv`, or `figures/NAME-CHANGES.csv` with the command line's changes."""
+    """Return the path of a figure's CSV: `figures/NAME.csv` or `figures/NAME-CHANGES.csv`."""
     stem = Path(name).stem if registry.is_file(name) else name
     return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"
-
-
-def read_record(csv: Path) -> FigureRecord:
-    """Read the JSON next to a figure's CSV.
-
-    Raises:
-        MissingError: it is missing.
-        UsageError: it is damaged.
-    """
-    path = csv.with_suffix(".json")
-    return parse(FigureRecord, read_json(path, what="figure's record"), str(path))

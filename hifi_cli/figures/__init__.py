@@ -1,1 +1,1 @@
-"""The papers' figures and our own: one module per kind computes its numbers as a tidy table and draws them."""
+"""The papers' figures and our own: each kind computes its numbers as a tidy table and draws them."""

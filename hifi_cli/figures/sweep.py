@@ -1,120 +1,142 @@
-"""Score against one configuration key, from finished runs (HiFi, figure 6, left: k; EH-FT, figure 6: stage 1's fraction)."""
+"""Scores against one configuration key (HiFi and EH-FT, figure 6), and against what tuning tried."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hifi_cli.config.base import ConfigModel, flatten
-from hifi_cli.config.figure_spec import FigureRecord
+from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
+from hifi_cli.errors import MissingError
 from hifi_cli.figures import style
-from hifi_cli.figures.figure import FigureRequest
+from hifi_cli.figures.figure import FigureRequest, Kind, logger
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.base import implementation_of
-
-_X_LABELS = {
-    "heads.k": "selected heads k per layer",
-    "settings.stage1_fraction": "epochs of stage 1 / all epochs",
-}
-_KEPT_STAGE2 = "epochs of stage 1 / epochs of stage 2"
+from hifi_cli.results.search import tried_settings
+from hifi_cli.results.study import Study
 
 
-class Settings(ConfigModel):
+class Sweep(Kind):
     """What is varied."""
 
+    explanation = "mean over seeds, shade: standard deviation"
     key: str
     """A configuration key."""
     values: list[float]
-    """Values of the key; each makes a variant of the run, as in a grid, except the run's own value."""
+    """Values of the key; each but the run's own makes a variant of the run, as in a grid."""
+    label: str = ""
+    """The axis label; empty: the key."""
     keep_stage2: bool = False
-    """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs then as a run without stage
-    1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a)."""
+    """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs
+    then as a run without stage 1 (EH-FT, figure 6 b); otherwise both have the run's epochs
+    together (figure 6 a)."""
 
+    def cells(self, request: FigureRequest) -> list[GridCell]:
+        """Return a run for every task, method, value and seed.
 
-def cells(request: FigureRequest) -> list[GridCell]:
-    """Return a run for every task, method, value and seed.
+        Raises:
+            UsageError: the command line sets the key that varies.
+        """
+        refuse_own_keys(request.overrides, [self.key], "this figure")
+        spec, cells = request.spec, []
+        for task, method, value in product(spec.tasks, spec.methods, self.values):
+            varied = self._varied(request, task, method, value)
+            cells += [request.cell(task, method, seed, varied) for seed in spec.seeds]
+        return cells
 
-    Raises:
-        UsageError: the command line sets the key that varies.
-    """
-    refuse_own_keys(request.overrides, [request.settings.key], "this figure")
-    return [cell for _, cell in _cells_by_value(request)]
+    def _varied(self, request: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
+        """Return the keys that a value changes; none for the run's own value."""
+        config = request.config(task, method)
+        keys = {self.key: int(value) if value == int(value) else value}
+        if self.keep_stage2:
+            keys = {
+                self.key: round(value / (1 + value), 6),
+                "epochs": round(config.epochs * (1 + value)),
+            }
+        defaults = implementation_of(config.method).Settings().model_dump(mode="json")
+        configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
+        return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
 
-
-def compute(request: FigureRequest) -> pd.DataFrame:
-    """Collect the score of every run, one row each."""
-    rows = []
-    for value, cell in _cells_by_value(request):
-        run = request.run(cell)
-        rows.append(
-            {
+    def compute(self, request: FigureRequest) -> pd.DataFrame:
+        """Collect the score of every run, one row each."""
+        spec, rows = request.spec, []
+        all_keys = product(spec.tasks, spec.methods, self.values, spec.seeds)
+        for (_, _, value, _), (cell, run) in zip(all_keys, request.runs(), strict=True):
+            keys = {
                 "task": run["task"],
                 "method": run["method"],
-                "key": request.settings.key,
+                "key": self.key,
                 "x": value,
                 "seed": run["seed"],
+            }
+            score = {
                 "score": run[run["report"]],
                 "metric": run["metric"],
                 "epochs": cell.config.epochs,
-                "trained_share": run["trainable_backbone"] / run["total"],
             }
-        )
-    request.notes.append(request.over_seeds)
-    return pd.DataFrame(rows)
+            rows.append({**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]})
+        return pd.DataFrame(rows)
+
+    def draw(self, data: style.Frame) -> Figure:
+        """Draw mean and standard deviation over seeds against the varied key, by task."""
+        lines = data["method"].map(lambda method: label_of("methods", method))
+        groups = data.assign(panel=style.panels(data), line=lines).groupby(["panel", "line", "x"], sort=False)
+        table = 100 * groups["score"].agg(["mean", "std"]).fillna(0)
+        table = table.assign(low=table["mean"] - table["std"], high=table["mean"] + table["std"]).reset_index()
+        metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
+        labels = (self.label or self.key, f"{metric} [%]")
+        return style.line_panels(table, "x", "mean", by="line", band=("low", "high"), labels=labels)[0]
 
 
-def draw(data: style.Frame, record: FigureRecord) -> Figure:
-    """Draw mean score and standard deviation over seeds against the varied key, a panel per task, a line per method."""
-    tasks, key = list(data["task"].unique()), record.settings["key"]
-    figure, axes = style.task_grid(tasks, height=2.2, one=style.NARROW)
-    for ax, task in zip(axes, tasks, strict=True):
-        panel = data[data["task"] == task]
-        for number, (method, runs) in enumerate(panel.groupby("method", sort=False)):
-            scores = 100 * runs.groupby("x")["score"].agg(["mean", "std"]).fillna(0)
-            spread = scores["std"] if scores["std"].any() else None
-            look = {"capsize": 2, "label": label_of("methods", str(method)), **style.line(number)}
-            ax.errorbar(scores.index, scores["mean"], yerr=spread, **look)
-        ax.set_title(style.panel_title(record, task))
-        ax.set_ylabel(f"{panel['metric'].iloc[0]} [%]")
-        ax.set_xlabel(_KEPT_STAGE2 if record.settings["keep_stage2"] else _X_LABELS.get(key, key))
-        if key == "heads.k":
-            ax.set_xticks(sorted(panel["x"].unique()))
-            if data["method"].nunique() == 1:
-                _add_fraction_axis(ax, panel)
-    if data["method"].nunique() > 1:
-        style.shared_legend(figure, axes)
-    return figure
+class SearchBudget(Kind):
+    """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
+
+    explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
+
+    def compute(self, request: FigureRequest) -> pd.DataFrame:
+        """Compute the expected best score and its quartiles, by task, method and settings.
+
+        Raises:
+            MissingError: a task and method have no runs of a search.
+        """
+        spec, tables = request.spec, []
+        config, tried = request.config(spec.tasks[0]), tried_settings(Study(request.resources.results_dir))
+        tried = tried[(tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)]
+        for task, method in product(spec.tasks, spec.methods):
+            of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
+            if of_method.empty:
+                raise MissingError(f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)")
+            scores = of_method["score"].dropna()
+            if lost := len(of_method) - len(scores):
+                logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
+            budget = expected_maximum(scores)
+            keys = {"task": task, "method": method, "label": label_of("methods", method)}
+            tables.append(pd.DataFrame({**keys, "settings": budget.index + 1}, budget.index).join(budget))
+        return pd.concat(tables)
+
+    def draw(self, data: style.Frame) -> Figure:
+        """Draw a panel per task and a line per method, with a band between the quartiles."""
+        data = data.assign(panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]]))
+        labels = ("tried settings", "expected best score [%]")
+        return style.line_panels(data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels)[0]
 
 
-def _cells_by_value(request: FigureRequest) -> Iterator[tuple[float, GridCell]]:
-    spec = request.spec
-    for task in spec.tasks:
-        for method in spec.methods:
-            for value in request.settings.values:
-                varied = _varied_keys(request, task, method, value)
-                for seed in spec.seeds:
-                    yield value, request.cell(task, method, seed, varied)
+def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
+    """Return mean and quartiles of the highest score of n settings, for n = 1 to their number.
 
-
-def _varied_keys(request: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
-    """Return the keys that a value changes; none for the run's own value."""
-    key, config = request.settings.key, request.config(task, method)
-    keys = {key: int(value) if value == int(value) else value}
-    if request.settings.keep_stage2:
-        keys = {key: round(value / (1 + value), 6), "epochs": round(config.epochs * (1 + value))}
-    defaults = implementation_of(config.method).Settings().model_dump(mode="json")
-    configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
-    return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
-
-
-def _add_fraction_axis(ax: Axes, panel: style.Frame) -> None:
-    """Add a second x axis: the fraction of the model's parameters that k heads are, in percent."""
-    percent = 100 * panel.groupby("x")["trained_share"].first()
-    top = ax.secondary_xaxis("top")
-    ticks = percent.index[:: max(1, len(percent) // 4)]
-    top.set_xticks(list(ticks), [f"{percent[k]:.1f} %" for k in ticks])
-    top.tick_params(labelsize=6, length=2)
-    top.set_xlabel("of the model's parameters trained, without the task head", fontsize=6)
+    The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2):
+    of N scores in ascending order, the k-th is the highest of n draws with probability
+    (k/N)^n - ((k-1)/N)^n. A quartile is the lowest score that the highest of n draws does not
+    exceed with a probability of at least 1/4 or 3/4.
+    """
+    values = np.sort(np.asarray(list(scores), dtype=np.float64))
+    ranks = np.arange(len(values) + 1) / max(len(values), 1)
+    rows = []
+    for draws in range(1, len(values) + 1):
+        below = ranks**draws
+        quartiles = (values[np.searchsorted(below[1:], share)] for share in (0.25, 0.75))
+        rows.append((np.diff(below) @ values, *quartiles))
+    return pd.DataFrame(rows, columns=["mean", "quartile1", "quartile3"])

@@ -116,7 +116,7 @@ def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Itera
 
 
 def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
-    """Return the runs that decide claims, each once; none for claims that no run of the protocol can decide.
+    """Return the runs that decide claims, each once; none where no run of the protocol can.
 
     Raises:
         UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
@@ -140,7 +140,7 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
 
 
 def variant(overrides: Sequence[str]) -> str:
-    """Return the name of a variant: the `key=value` that tell it from other runs of its task and method."""
+    """Return a variant's name: the `key=value` that tell it from other runs of its method."""
     return safe_name(",".join(overrides))
 
 

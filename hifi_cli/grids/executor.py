@@ -1,4 +1,4 @@
-"""Run a grid: a command for each unfinished cell goes to an executor, failures are repeated, progress is shown."""
+"""Run a grid: submit a command for each unfinished cell to an executor, and repeat what fails."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
 
-# Starts a `hifi` command whose output is appended to a file; the result is its exit code, negative for a signal.
+# Starts a `hifi` command, and appends its output to a file; the result is its exit code.
 Submit = Callable[[list[str], Path], "Future[int]"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -97,7 +97,7 @@ class Job:
 
 
 def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = False) -> list[Job]:
-    """Return the commands for some cells: head scores first, and the runs that need them last; the longest first.
+    """Return the commands for some cells: head scores first, the runs that need them last.
 
     A run whose heads are still being scored by another process waits for them.
     """
@@ -152,12 +152,13 @@ def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, re
 
 
 def _is_finished(state: GridState, job: Job, code: int) -> bool:
-    """Whether a job is done; then the result of its cell is in `state`. One that diverged is done as well."""
+    """Whether a job is done, or its run diverged; then the result of its cell is in `state`."""
     if job.cell is None:
         return code == 0
     directory = job.cell.run_directory(state.results_dir)
     result = directory.read_result() if directory.results.is_file() else None
-    if result is None or (code != 0 and result.is_done):  # a former result, which --force would have replaced
+    # After a failure a result is a former one, which --force would have replaced
+    if result is None or (code != 0 and result.is_done):
         return False
     state.finished[job.cell] = result
     return True
@@ -194,7 +195,7 @@ def _display(state: GridState) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Submit]:
-    """A pool of processes on this machine. An error or Ctrl-C stops them, and they write checkpoints."""
+    """A pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
     pool, stopping = ThreadPoolExecutor(jobs), threading.Event()
     running: set[subprocess.Popen[bytes]] = set()
     slots: SimpleQueue[dict[str, str]] = SimpleQueue()
@@ -238,12 +239,12 @@ def local_executor(jobs: int) -> Iterator[Submit]:
 
 
 def process_arguments(command: Sequence[str]) -> list[str]:
-    """What is executed for a `hifi` command: this interpreter, independent of PATH and working directory."""
+    """What is executed for a `hifi` command, whatever PATH and the working directory hold."""
     return [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
-    """Return the environment of each process: a GPU in turn, and its part of the cores where the user set no threads."""
+    """Return what each process gets: a GPU in turn, and its part of the cores, unless set."""
     gpus, threads = visible_gpus(), {}
     if not any(os.environ.get(name) for name in THREADS):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

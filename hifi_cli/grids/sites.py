@@ -24,10 +24,10 @@ class SiteSpec(ConfigModel):
     description: str = ""
     """What the site is, in one line."""
     provider: dict[str, Any]
-    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name, or a mapping of
-    its `kind` and arguments."""
+    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers
+    by name, or a mapping of its `kind` and arguments."""
     executor: dict[str, Any] = {}
-    """Arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`."""
+    """Arguments of parsl's HighThroughputExecutor: `available_accelerators`, `cpu_affinity`, ..."""
 
 
 def execute(command: list[str], log: str, directory: str) -> int:
@@ -60,7 +60,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
         executor = parsl.HighThroughputExecutor(label="hifi", provider=provider, **spec.executor)
     except Exception as error:  # what these constructors raise depends on the provider
         raise UsageError(f"site {site}: {' '.join(str(error).split())}") from error
-    # Parsl starts its own scripts by name; they are next to this interpreter, even if its environment is not activated.
+    # Parsl starts its own scripts by name; they are next to this interpreter.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     config = parsl.Config(
         executors=[executor],

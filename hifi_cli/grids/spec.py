@@ -1,4 +1,4 @@
-"""Grid specifications: the runs of a table, a figure or claims, or tasks x methods x seeds, and keys that vary."""
+"""Grid specifications: the runs of a table, a figure or claims, or tasks x methods x seeds."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,14 +33,15 @@ class GridSpec(ConfigModel):
     tasks: list[str] = []
     """Names of tasks."""
     methods: list[str] | dict[str, Values] = []
-    """Names of methods; or a mapping from names to the keys that vary for that method only, with their values."""
+    """Names of methods; or a mapping from names to the keys that vary for that method only, with
+    their values."""
     seeds: list[Seed] = []
     """Seeds of the runs."""
     config: dict[str, Any] = {}
     """Configuration keys for every run. Its runs are variants then (see `vary`)."""
     vary: Values = {}
-    """Configuration keys and their values. Every combination is a variant with a directory of its own; `hifi table search`
-    shows which is best."""
+    """Configuration keys and their values. Every combination is a variant with a directory of its
+    own; `hifi table search` shows which is best."""
 
     @property
     def varied(self) -> dict[str, Values]:
@@ -55,7 +56,7 @@ class GridSpec(ConfigModel):
 
 
 def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
-    """Load the YAML of a grid or a user's own table, apply the command line's changes, and fill in what its table says.
+    """Load a grid's or an own table's YAML, change it, and fill in what its table says.
 
     Raises:
         UsageError: an unknown name or key, or the grid names no protocol, backbone, task or method.

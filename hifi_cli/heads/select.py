@@ -70,7 +70,6 @@ class HeadScores(MeasuredHeads):
         richness_std: its standard deviation over the samples [layers, heads].
         correlation: r_hh', mean over the samples [layers, heads, heads].
         sha256: names the scoring, whatever machine or version made it.
-        run: directory of the finished run whose model was scored instead of the pretrained one.
     """
 
     xi: float
@@ -78,7 +77,6 @@ class HeadScores(MeasuredHeads):
     richness_std: LayerValues
     correlation: list[LayerValues]
     sha256: str
-    run: str | None = None
 
     @cached_property
     def richness_array(self) -> NDArray[np.float64]:
@@ -262,16 +260,12 @@ def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], 
     return computed
 
 
-def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:
-    """Score every head on random training samples (Algorithm 1), none of them held out.
-
-    Args:
-        encoder: scored instead of the pretrained one (a finished run's).
-    """
+def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
+    """Score every head on random training samples (Algorithm 1), none of them held out."""
     device, pretrained = choose_device(config), resources.pretrained(config)
-    if encoder is None and config.scoring.warm_steps:
+    if config.scoring.warm_steps:
         encoder = _warmed_up_encoder(config, resources, device)
-    elif encoder is None:  # only a copy leaves the CPU: runs copy the pretrained model from there
+    else:  # only a copy leaves the CPU: runs copy the pretrained model from there
         on_cpu = device.type == "cpu"
         encoder = Encoder(pretrained.model) if on_cpu else resources.encoder(config)[0]
     encoder.model.to(device)

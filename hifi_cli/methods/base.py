@@ -355,7 +355,7 @@ def implementation_of(method: str) -> type[Method]:
     path = file.parent / code
     if not path.is_file():
         raise UsageError(f"no file {path}, which a method's YAML names as its implementation")
-    return _from_file(path, file_digest(path))
+    return _from_file(path.resolve(), file_digest(path))
 
 
 def implementation(name: str) -> type[Method]:

@@ -25,10 +25,8 @@ class RandomParameters(SparseMethod):
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         total = sum(sizes.values())
         if not 0 < count <= total:
-            raise UsageError(
-                f"{count} parameters cannot train (by default as many as there are biases): set"
-                f" settings.count to a number from 1 to {total}, the layers' weights"
-            )
+            given = f"settings.count={count}" if count else f"this '{encoder.model_type}' encoder has no biases to count"
+            raise UsageError(f"{given}: set settings.count to a number from 1 to {total}, the layers' weights")
         masks = random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*task_head_names(encoder), *masks])
         self.chosen = SparseParameters(encoder.model, masks)

@@ -42,21 +42,8 @@ class _Pack(Function):
         return _scatter(gradients[0], index, ctx.rows), None
 
 
-class _Unpack(Function):
-    """A tensor of zeros with the given rows at an index; the backward pass is `_Pack`."""
-
-    @staticmethod
-    def forward(ctx: Any, packed: Tensor, index: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(index)
-        return _scatter(packed, index, rows)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (index,) = ctx.saved_tensors
-        return gradients[0].index_select(0, index), None, None
-
-
 def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
+    """A tensor of zeros with the given rows at an index."""
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
@@ -96,7 +83,7 @@ class PackedBatch:
 
     def unpack(self, packed: Tensor) -> Tensor:
         """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
-        padded: Tensor = _Unpack.apply(packed, self.index, self.sequences * self.width)
+        padded = _scatter(packed, self.index, self.sequences * self.width)
         return padded.view(self.sequences, self.width, *packed.shape[1:])
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
@@ -124,7 +111,8 @@ class PackedBatch:
         Returns:
             [1, tokens, heads, head size], and no weights.
         """
-        padded = [self.unpack(states[0].transpose(0, 1)).transpose(1, 2) for states in (query, key, value)]
+        packed = [states.squeeze(0).transpose(0, 1) for states in (query, key, value)]
+        padded = [self.unpack(states).transpose(1, 2) for states in packed]
         output, _ = attention(module, *padded, self.attention_mask(query.dtype), **settings)
         return self.pack(output)[None], None
 
@@ -145,7 +133,7 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
         return args, settings | {"hidden_states": batch.pack(settings["hidden_states"])[None]}
 
     def after_layers(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        output.last_hidden_state = batch.unpack(output.last_hidden_state[0])
+        output.last_hidden_state = batch.unpack(output.last_hidden_state.squeeze(0))
 
     config: Any = encoder.base.config
     attention_name = config._attn_implementation

@@ -28,7 +28,6 @@ from hifi_cli.files import (
     write_text,
 )
 from hifi_cli.results.record import (
-    EpochMetrics,
     MetricsLine,
     Prediction,
     Record,
@@ -246,10 +245,14 @@ class RunDirectory:
             )
         return result
 
+    def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
+        """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
+        write_text(self.metrics, "".join(map(_metrics_text, lines)))
+
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.model_dump(exclude_none=True)) + "\n")
+            file.write(_metrics_text(line))
 
     def read_metrics(self) -> list[MetricsLine]:
         """The lines of metrics.jsonl.
@@ -259,10 +262,6 @@ class RunDirectory:
             UsageError: a line is damaged; it is named.
         """
         return _read_lines(self.metrics, "metrics", metrics_line)
-
-    def read_epochs(self) -> dict[int, EpochMetrics]:
-        """The metrics after each epoch, by its number; see `read_metrics`."""
-        return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
 
     def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
@@ -309,6 +308,10 @@ def config_text(config: RunConfig) -> str:
     """The content of config.yaml: the resolved configuration."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     return f"# the resolved configuration of this run; hash {config.hash}\n{text}"
+
+
+def _metrics_text(line: MetricsLine) -> str:
+    return json.dumps(line.model_dump(exclude_none=True)) + "\n"
 
 
 def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Searches: the settings that were tried for a method on a task, which are variants of one run, and the best of them."""
+"""Searches: the settings that were tried for a method on a task, which are variants of a run."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
 
 
 def _selecting_score(study: Study, run: Any) -> float | None:
-    """The score of a run at the epoch that it keeps, on the split that chooses it; None if it diverged."""
+    """The score of a run's kept epoch on the split that chooses it; None if it diverged."""
     if run.status != "done":
         return None
     if run.report == "max" or run.selection == "validation":

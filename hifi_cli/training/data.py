@@ -60,13 +60,6 @@ class ResourceCache:
         task = self.task(config.task)
         return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
 
-    def use_data_dir(self, data_dir: Path | None) -> None:
-        """Read all rows from another directory from now on."""
-        if data_dir != self.data_dir:
-            self.data_dir = data_dir
-            self._rows.clear()
-            self._examples.clear()
-
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = self.task(task)

@@ -60,7 +60,6 @@ class MetricLogger(Callback):
 
     def __enter__(self) -> "MetricLogger":
         if self.is_main:
-            self.directory.metrics.unlink(missing_ok=True)
             self.trackers = start_trackers(self.report_to, self.run, self.config, self.directory)
         self.bar.start()
         return self
@@ -74,8 +73,10 @@ class MetricLogger(Callback):
         """Write the lines of a resumed run, which terminal and trackers got before."""
         self.trainer, self.first_step = trainer, trainer.progress.step
         self.start = time.monotonic()
+        if self.is_main:
+            self.directory.write_metrics(trainer.progress.log_history)
         for line in trainer.progress.log_history:
-            self._write(line)
+            self._set_status(line)
         if self.first_step and self.is_main:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
@@ -90,7 +91,8 @@ class MetricLogger(Callback):
         """Write a line, show it and send it."""
         if not self.is_main:
             return
-        self._write(line)
+        self.directory.append_metrics(line)
+        self._set_status(line)
         step = self.trainer.progress.step
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
@@ -104,10 +106,8 @@ class MetricLogger(Callback):
         else:
             logger.debug(f"{self.run}: {self.status}")
 
-    def _write(self, line: MetricsLine) -> None:
-        """Write a line, and say it in a few words in `status`."""
-        if self.is_main:
-            self.directory.append_metrics(line)
+    def _set_status(self, line: MetricsLine) -> None:
+        """Say a line in a few words."""
         if isinstance(line, EpochMetrics):
             where = "" if line.selection is None else " on the selection split"
             score = f"{self.primary}{where} {100 * line.selecting_score(self.primary):.2f}"
