@@ -73,7 +73,9 @@ def compare(
     if any(name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen):
         notes.append("the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this")
     notes += [NUMBERS, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
-    run = next(runs.itertuples())
+    run, every = next(runs.itertuples()), study.runs[study.runs["variant"].notna() & study.runs["method"].isin(methods)]
+    if variants := int(((every["protocol"] == run.protocol) & (every["backbone"] == run.backbone)).sum()):
+        notes.append(f"{counted_noun(variants, 'run')} of searches and other variants left out")
     setting = f"protocol {run.protocol}, backbone {run.backbone}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
     title = f"{label_of('methods', first)} minus each other method"
     formats = {"mean": "+z.2f", "p_holm": ".3g"}
