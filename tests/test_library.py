@@ -103,7 +103,6 @@ def test_what_does_not_fit_is_told_in_one_line(model, encoders):
         (lambda: score_heads(model, []), "no batches"),
         (lambda: score_heads(model, [{"input_ids": [[1, 2]]}]), "return_tensors"),
         (lambda: score_heads(model, batches(encoders), xi=2), "xi"),
-        (lambda: score_heads(torch.nn.Linear(1, 1), batches(encoders)), "Hugging Face"),
         (lambda: select_heads(scores, rank="pagerang"), "rank"),
         (lambda: select_heads(scores, strategy="some"), "strategy"),
         (lambda: select_heads(scores, k=9), "only 4 heads"),

@@ -60,7 +60,8 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     for words in commands:
         answer = hifi(*words, "--trust")
         assert answer.code == 0, answer.err
-    assert [Path(line) for line in executed.read_text().splitlines()] == [run / "own/methods/norm_tuning.py"]
+    copied = (run / "own/methods/norm_tuning.py").resolve()
+    assert [Path(line).resolve() for line in executed.read_text().splitlines()] == [copied]
     assert json.loads((run.with_name("seed2") / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
 
 

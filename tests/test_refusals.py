@@ -101,7 +101,7 @@ def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
 def test_the_suffix_of_the_file_names_the_format(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     for suffix, content in (
-        ("md", "|---|"),
+        ("md", "| --- |"),
         ("csv", "method,label,source"),
         ("tex", "\\begin{tabular}"),
         ("json", '"rows"'),
@@ -111,7 +111,7 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
         assert content in Path(f"table.{suffix}").read_text(), suffix
     assert hifi("table", "--out", "table.md", "--format", "csv").code == 0
     assert Path("table.md").read_text().startswith("method,")
-    assert hifi("table", "--out", "TABLE.MD").code == 0 and "|---|" in Path("TABLE.MD").read_text()
+    assert hifi("table", "--out", "TABLE.MD").code == 0 and "| --- |" in Path("TABLE.MD").read_text()
     assert hifi("table", "--out", "table").code == hifi("table", "--out", "table.html", "--format", "text").code == 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,8 +182,8 @@ def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data
     kinds = dict.fromkeys(("copa", "multirc", "squad", "mnli", "conll2003"), task_kinds_data)
     tasks = {"stsb": data, "cola": data, **kinds, "demo-topics": None}
     for task, where in tasks.items():
-        resources.use_data_dir(where)
-        runs.run(make("full-ft", "epochs=1", "max_length=32", task=task), resources)
+        config = make("full-ft", "epochs=1", "max_length=32", task=task)
+        runs.run(config, replace(resources, data_dir=where))
     checked = json.loads(hifi("results", "check", "--format", "json").out)
     assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
     assert all(problem.endswith("and limit is not set") for found in checked["findings"].values() for problem in found)

@@ -60,6 +60,12 @@ class DifferenceClaim(BaseClaim):
     published: str | None = None
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
+    @model_validator(mode="after")
+    def _compares_two(self) -> "DifferenceClaim":
+        if {*self.first} & {*self.second}:
+            raise ValueError("a method is in `first` and in `second`")
+        return self
+
 
 class NumberClaim(BaseClaim):
     """A measured number lies within bounds."""
