@@ -130,8 +130,18 @@ def read(
 
 
 def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
+    records: list[dict[str, Any]] = []
+    size = 0
     try:
-        records = parquet.read_table(path).to_pylist()
+        file = parquet.ParquetFile(path)
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        # A row has at most its group's bytes, in which a repeated text counts once.
+        largest = max([1, *(group.total_byte_size for group in groups)])
+        for batch in file.iter_batches(max(1, min(1024, MAX_BYTES // 8 // largest))):
+            size += batch.nbytes
+            if size > MAX_BYTES:
+                raise UsageError(f"{name} holds more than {MAX_BYTES:,} bytes, the maximum")
+            records += batch.to_pylist()
     except (OSError, ArrowException) as error:
         raise UsageError(f"{name}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
     return (RawRecord(values, f"{name}, row {number}") for number, values in enumerate(records))

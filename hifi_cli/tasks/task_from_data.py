@@ -260,11 +260,26 @@ def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) ->
     present = [value for value in values if not is_missing(value)]
     if kind == "classification":
         names = {label_name(value) for value in present}
+        _refuse_two_spellings(column, names)
+        if any(isinstance(value, str) and value != value.strip() for value in present):
+            logger.warning(f"note: spaces around labels in column '{column}' are left out")
         return sorted(names, key=lambda name: (_number(name) is None, _number(name) or 0.0, name))
     if kind == "multi-label":
         return sorted({name for value in present for name in labels_in(value, options.separator or SEPARATOR)})
     tags = {tag for value in present for tag in labels_in(value, None)}
     return sorted(tags, key=lambda tag: tag.partition("-")[::-1])  # those of a type together, `O` first
+
+
+def _refuse_two_spellings(column: str, names: set[str]) -> None:
+    """Refuse True beside 1, or 1 beside 1.0, which are seldom two classes."""
+    spellings: dict[float, str] = {}
+    for name in sorted(names):
+        value = {"true": 1.0, "false": 0.0}.get(name.lower(), _number(name))
+        if value is not None and spellings.setdefault(value, name) != name:
+            raise UsageError(
+                f"the label column '{column}' has '{spellings[value]}' and '{name}': write one class"
+                " alike, or name all classes with labels=[...]"
+            )
 
 
 def _number(value: Any) -> float | None:
