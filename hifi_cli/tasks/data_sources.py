@@ -53,6 +53,8 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
     """Count the rows of each split, here and in the official release; None where they are unknown.
 
+    Files are counted, of `data_dir` or of the task itself; nothing is downloaded for a count.
+
     Raises:
         UsageError: the data do not fit the task.
     """
@@ -60,7 +62,8 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
     for name in names:
         task = task_spec.load(name)
         try:
-            splits = load(task, data_dir=data_dir, required=()).splits
+            is_here = _directory(task, data_dir) is not None
+            splits = load(task, data_dir=data_dir, required=()).splits if is_here else {}
         except MissingError:
             splits = {}
         here = {split: task.count(split_rows) for split, split_rows in splits.items()}
