@@ -252,20 +252,6 @@ def shots_of_runs(text: str | None) -> str | None:
     raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
 
 
-def refuse_unused(command: str, **given: Any) -> None:
-    """Refuse options that have no effect on what a command prints.
-
-    Args:
-        command: with the word that decides what it prints.
-        given: values of these options by parameter.
-
-    Raises:
-        UsageError: one is given.
-    """
-    if options := [f"--{name.replace('_', '-')}" for name, value in given.items() if value]:
-        raise UsageError(f"{command} does not use {' and '.join(options)}: leave {'it' if len(options) == 1 else 'them'} out")
-
-
 def table_format(name: Format | None, out: Path | None) -> Format:
     """The format of a table: the one that was named, or that of the file's suffix.
 

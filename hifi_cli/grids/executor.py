@@ -32,10 +32,7 @@ Submit = Callable[[list[str], Path], "Future[int]"]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 BUSY = 4  # exit code: another process trains the run, as those of a grid that was killed may
 BUSY_SECONDS = 20.0  # before a busy run is tried again
-_STOPPED = (
-    130,
-    143,
-)  # exit codes of a run that was told to stop, as by a cluster that takes its node back
+_STOPPED = (130, 143)  # exit codes of a run told to stop, as by a cluster that wants its node back
 _STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 

@@ -1,14 +1,12 @@
 """All runs of a results directory as a DataFrame: for `hifi ls runs` and for `hifi_cli.read_results`."""
 
 import re
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.run_config import RunSortKey
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import is_locked, read_json
 from hifi_cli.results.directory import RunDirectory, run_directories
@@ -43,22 +41,9 @@ def read_results(directory: str | Path = "results") -> pd.DataFrame:
     return _frame(rows)
 
 
-def list_runs(
-    results_dir: Path, *, states: Collection[str] = (), sort: RunSortKey = "path", **names: Collection[str]
-) -> pd.DataFrame:
-    """All runs of a results directory, variants and unfinished ones included.
-
-    Args:
-        states: only runs in these states; empty: all.
-        sort: by this; the highest score and the longest time come first.
-        names: `protocol`, `backbone`, `task` or `method`: only runs of these; empty: all.
-    """
-    rows = [_listed(directory, results_dir) for directory in run_directories(results_dir)]
-    frame = _frame(rows)
-    for column, chosen in {"state": states, **names}.items():
-        frame = frame[frame[column].isin(chosen)] if chosen else frame
-    column = {"time": "time_s"}.get(sort, sort)
-    return frame if sort == "path" else frame.sort_values(column, ascending=sort not in ("score", "time"), kind="stable")
+def list_runs(results_dir: Path) -> pd.DataFrame:
+    """All runs of a results directory by path, variants and unfinished ones included."""
+    return _frame([_listed(directory, results_dir) for directory in run_directories(results_dir)])
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

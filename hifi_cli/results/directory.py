@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -32,11 +31,10 @@ from hifi_cli.results.record import (
     Prediction,
     Record,
     RunResult,
-    metrics_line,
 )
 
 DELTA = "delta.safetensors"
-Line = TypeVar("Line")
+
 _SUBFOLDERS = ("checkpoints", "tensorboard", "own")  # of a run
 _OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 _AGAIN = "train the run again with --force"
@@ -222,28 +220,19 @@ class RunDirectory:
                 path.unlink()
         write_text(self.config_file, config_text(config))
 
-    def read_result(self, results_dir: Path | None = None) -> RunResult:
+    def read_result(self) -> RunResult:
         """The result of a finished run.
-
-        Args:
-            results_dir: the run must be at its configuration's path in it: a copy would count
-                twice.
 
         Raises:
             MissingError: the run is not finished.
-            UsageError: it is damaged, or at another path.
+            UsageError: it is damaged.
         """
         content = read_json(self.results, what="results")
         try:
-            result = RunResult.model_validate(content)
+            return RunResult.model_validate(content)
         except ValidationError as error:
             problem = describe_error(error, RunResult)
             raise UsageError(f"{self.results} is damaged ({problem}); {_AGAIN}") from None
-        if results_dir and self.path != (place := results_dir / result.run_path):
-            raise UsageError(
-                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out of {results_dir}"
-            )
-        return result
 
     def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
         """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
@@ -253,15 +242,6 @@ class RunDirectory:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(_metrics_text(line))
-
-    def read_metrics(self) -> list[MetricsLine]:
-        """The lines of metrics.jsonl.
-
-        Raises:
-            MissingError: there is none.
-            UsageError: a line is damaged; it is named.
-        """
-        return _read_lines(self.metrics, "metrics", metrics_line)
 
     def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
@@ -277,7 +257,14 @@ class RunDirectory:
             MissingError: there are none.
             UsageError: a line is damaged; it is named.
         """
-        return _read_lines(self.predictions, "predictions", Prediction.model_validate)
+        rows = []
+        for number, content in enumerate(read_jsonl(self.predictions, what="predictions"), start=1):
+            try:
+                rows.append(Prediction.model_validate(content))
+            except ValidationError as error:
+                problem = f"line {number}: {describe_error(error, Record)}"
+                raise UsageError(f"{self.predictions} is damaged ({problem}); {_AGAIN}") from None
+        return rows
 
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
@@ -312,17 +299,6 @@ def config_text(config: RunConfig) -> str:
 
 def _metrics_text(line: MetricsLine) -> str:
     return json.dumps(line.model_dump(exclude_none=True)) + "\n"
-
-
-def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:
-    lines = []
-    for number, content in enumerate(read_jsonl(path, what=what), start=1):
-        try:
-            lines.append(parse_line(content))
-        except ValidationError as error:
-            problem = f"line {number}: {describe_error(error, Record)}"
-            raise UsageError(f"{path} is damaged ({problem}); {_AGAIN}") from None
-    return lines
 
 
 def _lines_of(path: Path | None) -> list[str]:

@@ -91,9 +91,7 @@ class RawRecord:
 # Files
 
 
-def read(
-    path: Path, local: LocalFiles, *, labelled: bool = True, skip_incomplete: bool = False, name: str = ""
-) -> Iterator[RawRecord]:
+def read(path: Path, local: LocalFiles, *, labelled: bool = True, skip_incomplete: bool = False) -> Iterator[RawRecord]:
     """Read the records of a file.
 
     Args:
@@ -102,13 +100,12 @@ def read(
         labelled: whether the file has labels; only such TSV files may lack a header line.
         skip_incomplete: skip and count TSV and CSV rows with missing columns instead of refusing
             the file.
-        name: what messages call the file; default: its path.
 
     Raises:
         MissingError: no such file.
         UsageError: the file is malformed; the message names the line.
     """
-    name = name or str(path)
+    name = str(path)
     if not path.exists():
         raise MissingError(f"no file {name}")
     if local.reader == "parquet":
