@@ -25,12 +25,8 @@ HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
 _FILES = ("config.yaml", "metrics.jsonl", "predictions*.jsonl", _OWN_YAMLS, "results.json")
 _CODE = "own/methods/*.py"
-_SAME = (
-    "config_hash",
-    "data",
-    "backbone_weights",
-    "scores",
-)  # two runs at one path that agree in them are the same run
+# Two runs at one path that agree in them are the same run
+_SAME = ("config_hash", "data", "backbone_weights", "scores")
 
 
 def pack(source: Path, out: Path) -> int:

@@ -20,10 +20,8 @@ from hifi_cli.results.record import GitState, Provenance
 from hifi_cli.training.device import device_name
 from hifi_cli.version import __version__
 
-_SOURCES = (
-    "hifi_cli",
-    "configs",
-)  # results, which a grid writes into the checkout, change no number
+# Results, which a grid writes into the checkout, change no number
+_SOURCES = ("hifi_cli", "configs")
 _LIBRARIES = (
     *("torch", "transformers", "tokenizers", "accelerate", "datasets", "peft"),
     *("numpy", "scipy", "scikit-learn", "safetensors"),
