@@ -8,7 +8,7 @@ import pytest
 
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import run as runs
-from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner
 
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}  # of the machine, not of the run

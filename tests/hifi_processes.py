@@ -26,7 +26,7 @@ def environment(**changes):
 
 CHECKPOINT_AT_EVERY_STEP = """
 from hifi_cli.cli.app import main
-from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.loop import Checkpoint
 Checkpoint.is_due = lambda _: True
 main()
 """

@@ -13,7 +13,7 @@ from tiny_inputs import write_data
 from hifi_cli.errors import RunFailed, Terminated, UsageError
 from hifi_cli.results import directory as run_directory
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.training import checkpoint
+from hifi_cli.training import loop
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 
@@ -35,7 +35,7 @@ def small_disk(tmp_path):
 @pytest.fixture
 def saving_every_step(monkeypatch):
     """Training that saves a checkpoint after every step."""
-    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
+    monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
 
 
 def fill(disk, *, leave):
@@ -68,17 +68,17 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
     config = make("full-ft")
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    resources, save = ResourceCache(tmp_path / "damaged", data), checkpoint.Checkpoint.save
+    resources, save = ResourceCache(tmp_path / "damaged", data), loop.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
         truncate(self.path)
         raise Terminated
 
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
+    monkeypatch.setattr(loop.Checkpoint, "save", then_stop)
     with pytest.raises(Terminated):
         runs.run(config, resources)
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    monkeypatch.setattr(loop.Checkpoint, "save", save)
     runs.run(config, resources)
     assert "last.pt is damaged" in caplog.text
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "damaged")]
@@ -86,16 +86,16 @@ def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, monkey
 
 
 def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
-    config, save = make("full-ft"), checkpoint.Checkpoint.save
+    config, save = make("full-ft"), loop.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
         raise Terminated
 
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
+    monkeypatch.setattr(loop.Checkpoint, "save", then_stop)
     with pytest.raises(Terminated):
         runs.run(config, ResourceCache(tmp_path / "results", write_data(tmp_path / "other", rows=40)))
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    monkeypatch.setattr(loop.Checkpoint, "save", save)
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert "of other data" in caplog.text
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))

@@ -8,10 +8,10 @@ from accelerate.state import AcceleratorState
 from prepared_models import prepare
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.training import device as devices
+from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
-from hifi_cli.training.device import select_device
+from hifi_cli.training.machine import select_device
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def pretend_gpu(with_gpus, monkeypatch):
 
 
 def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
-    devices.choose_device(make("full-ft", "deterministic=true"))
+    machine.choose_device(make("full-ft", "deterministic=true"))
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    devices.choose_device(make("full-ft"))
+    machine.choose_device(make("full-ft"))
     assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
-        devices.choose_device(make("full-ft", "deterministic=true"))
+        machine.choose_device(make("full-ft", "deterministic=true"))

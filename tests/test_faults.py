@@ -23,8 +23,8 @@ from hifi_cli.errors import Terminated
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
-from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner
 
 pytestmark = pytest.mark.slow

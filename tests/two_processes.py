@@ -15,7 +15,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.files import digest
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.training import distributed
+from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.loop import Trainer
@@ -45,7 +45,7 @@ def main(backbone: str, data: str, root: Path) -> None:
 
         def signalled_step(trainer, batch):
             train_step(trainer, batch)
-            if trainer.progress.step == 8 and distributed.is_main():
+            if trainer.progress.step == 8 and machine.is_main():
                 signal.raise_signal(signal.SIGTERM)
 
         with suppress(Terminated), mock.patch.object(Trainer, "train_step", signalled_step):
@@ -68,19 +68,19 @@ def main(backbone: str, data: str, root: Path) -> None:
     Trainer.train_step, ModelRunner.predict_own_batches = watched_step, watched_predict
     uninterrupted, result = train("whole")
     Trainer.train_step, ModelRunner.predict_own_batches = train_step, predict
-    facts["noise"], facts["predicted"] = distributed.gather(noise), distributed.gather(predicted)
+    facts["noise"], facts["predicted"] = machine.gather(noise), machine.gather(predicted)
     facts["broadcast_buffers"] = any(buffers)
-    facts["results"] = distributed.gather(digest(dict(result.scores)))
+    facts["results"] = machine.gather(digest(dict(result.scores)))
 
     stopped("resumed")
     resumed, _ = train("resumed")
     stopped("one process resumes", seed=2)
-    if distributed.is_main():
+    if machine.is_main():
         facts["fingerprints"] = [fingerprint(path) for path in (uninterrupted, resumed)]
 
-    if distributed.is_main():
+    if machine.is_main():
         (root / "facts.json").write_text(json.dumps(facts, default=str))
-    distributed.destroy_process_group()
+    machine.destroy_process_group()
     if Path("/proc/self/task").is_dir():
         threads = [(path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()]
         (root / f"threads-{os.environ['RANK']}.json").write_text(json.dumps(threads))

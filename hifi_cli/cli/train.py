@@ -56,7 +56,7 @@ def train(
     if heads:
         resolved = [_with_heads(run, heads) for run in resolved]
     from hifi_cli.methods import base as methods
-    from hifi_cli.training import distributed, log
+    from hifi_cli.training import log, machine
     from hifi_cli.training import run as runs
     from hifi_cli.training.data import ResourceCache
 
@@ -77,12 +77,12 @@ def train(
     for config in {(config.task, config.method): config for config in unfinished}.values():
         methods.check_settings(config)  # of all runs, before any of them trains
     results = []
-    with distributed.process_group():
+    with machine.process_group():
         for number, run in enumerate(resolved, start=1):
             if len(resolved) > 1:
                 options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
             results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
-    if format == "json" and distributed.is_main():
+    if format == "json" and machine.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]

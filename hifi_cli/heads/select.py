@@ -26,10 +26,10 @@ from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.results.record import Provenance, StoredFile
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training import distributed, provenance
+from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, holdout_ids
-from hifi_cli.training.device import choose_device, tf32
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.machine import choose_device, tf32
 from hifi_cli.training.step import ModelRunner
 
 logger = logging.getLogger("hifi")
@@ -279,7 +279,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
         richness=means[0],
         richness_std=richness.double().std(0, correction=0).tolist(),
         correlation=means[1],
-        provenance=provenance.describe(device, EIGENVALUE_DEVICE),
+        provenance=machine.describe_provenance(device, EIGENVALUE_DEVICE),
         sha256=scores_digest(config.backbone.name, config.task, *means),
     )
 
@@ -304,7 +304,7 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
         **_measured(config, resources, encoder),
         rank=rank,
         values=measure_heads(rank, runner, _scored_examples(config, resources)).tolist(),
-        provenance=provenance.describe(device),
+        provenance=machine.describe_provenance(device),
     )
 
 
@@ -369,7 +369,7 @@ def scores_digest(backbone: str, task: str, richness: LayerValues, correlation: 
 def _warmed_up_encoder(config: RunConfig, resources: ResourceCache, device: torch.device) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's learning rate."""
     steps = config.scoring.warm_steps
-    if distributed.state().num_processes > 1:  # the others wait for the scores' lock
+    if machine.process_state().num_processes > 1:  # the others wait for the scores' lock
         raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")
     encoder, pretrained = resources.encoder(config)
     full = methods.implementation("full_ft")

@@ -26,7 +26,7 @@ from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, Start
 from hifi_cli.tasks import data_sources, fewshot, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
-from hifi_cli.training.device import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.machine import select_device, uses_bf16, uses_cpu_kernels
 
 
 @dataclass

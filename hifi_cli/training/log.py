@@ -15,7 +15,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import EpochMetrics, MetricsLine
-from hifi_cli.training import distributed, provenance
+from hifi_cli.training import machine
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.wording import format_duration
 
@@ -41,7 +41,7 @@ class MetricLogger(Callback):
     ) -> None:
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
         self.report_to = report_to
-        self.is_main = distributed.is_main()
+        self.is_main = machine.is_main()
         self.trackers: list[Any] = []
         self.status = ""
         console = Console(stderr=True)
@@ -100,7 +100,7 @@ class MetricLogger(Callback):
         if isinstance(line, EpochMetrics):
             made, to_go = step - self.first_step, self.trainer.total_steps - step
             left = (time.monotonic() - self.start) / made * to_go if made else 0
-            memory = f"{provenance.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
+            memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
             more = f", {format_duration(left)} left" if left else ""
             logger.info(f"{self.run}: {self.status}, {memory}{more}")
         else:

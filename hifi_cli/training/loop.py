@@ -1,30 +1,147 @@
 """The training loop, the same for every method: phases, epochs, steps, the best epoch."""
 
+import logging
 import math
 import random
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, cast
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
-from hifi_cli.errors import UsageError
-from hifi_cli.files import digest
+from hifi_cli.errors import Terminated, UsageError
+from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training import distributed
-from hifi_cli.training.checkpoint import Checkpoint, StopSignal, set_rng_state
+from hifi_cli.training import machine
 from hifi_cli.training.data import Splits
 from hifi_cli.training.step import ModelRunner, NonFiniteLogits, PhaseState, train_step
 from hifi_cli.wording import counted_noun
 
+_MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
+_MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
+_LAYOUT = 6  # of the file; one of another layout is not used
+
+
+logger = logging.getLogger("hifi")
 Delta = dict[str, Tensor]
+
+
+class Checkpoint:
+    """The file that keeps the state of a run.
+
+    Args:
+        run_id: digest of configuration, data, heads and backbone; the state of another run is not
+            used.
+    """
+
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path, self.run_id = path, f"{run_id}, layout {_LAYOUT}"
+        self._saved_at, self._saving_seconds = time.monotonic(), 0.0
+
+    def is_due(self) -> bool:
+        """Whether to save now: after each minute, more seldom where saving takes long."""
+        wait = max(_MIN_SECONDS, _MIN_RATIO * self._saving_seconds)
+        return time.monotonic() - self._saved_at > wait
+
+    def save(self, state: dict[str, Any], device: torch.device) -> None:
+        """Save the state of a run with that of every source of randomness, atomically.
+
+        Several processes need no states of their own: each of them is seeded in every step.
+        """
+        start = time.monotonic()
+        rng = rng_state(device)
+        with atomic_path(self.path) as temporary:
+            torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
+        self._saved_at = time.monotonic()
+        self._saving_seconds = self._saved_at - start
+
+    def read(self) -> dict[str, Any] | None:
+        """The saved state; None, with a warning, if it is damaged or another run's."""
+        if not self.path.is_file():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
+            is_same_run = state["run_id"] == self.run_id
+        except Exception as error:  # torch raises half a dozen kinds for a damaged file
+            first_line = str(error).strip().partition("\n")[0][:100]
+            problem = f"damaged ({first_line})"
+        else:
+            if is_same_run:
+                return state
+            problem = "of other data, heads or weights"
+        logger.warning(f"the checkpoint {self.path} is {problem}; the run starts from the beginning")
+        return None
+
+
+def rng_state(device: torch.device) -> dict[str, Any]:
+    """The state of every source of randomness, in types that torch loads with `weights_only`."""
+    name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())  # for a user's own method; ours draw from torch
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "python": random.getstate(),
+        "numpy": (name, keys.tolist(), *rest),
+    }
+
+
+def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Set what `rng_state` returned; the part of a GPU is ignored on a CPU."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+
+
+class StopSignal:
+    """SIGINT and SIGTERM in the block act at the next `check`, a second one at once."""
+
+    _EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._received: type[BaseException] | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignal":
+        if threading.current_thread() is threading.main_thread():  # only it gets signals
+            self._previous = {number: signal.signal(number, self._note) for number in self._EXCEPTIONS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        exception = self._EXCEPTIONS[signal.Signals(number)]
+        if self._received:
+            raise exception
+        self._received = exception
+
+    def check(self) -> type[BaseException] | None:
+        """The exception to stop with, None to go on; several processes agree."""
+        if self._accelerator.num_processes == 1:
+            return self._received
+        if self._received:
+            self._accelerator.set_trigger()
+        return Terminated if self._accelerator.check_trigger() else None
 
 
 @dataclass
@@ -391,8 +508,8 @@ def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]])
     for batch in batches:
         runner.encoder.model.zero_grad()
         runner.accumulate_gradient(batch)
-        if distributed.state().num_processes > 1:
+        if machine.process_state().num_processes > 1:
             # GPUs add in any order, and a method chooses by these gradients
-            distributed.average_gradients(runner.encoder.model)
+            machine.average_gradients(runner.encoder.model)
         yield
     runner.encoder.model.zero_grad()

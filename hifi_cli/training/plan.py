@@ -20,8 +20,8 @@ from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.encode import truncated_rows
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids
-from hifi_cli.training.device import select_device
 from hifi_cli.training.loop import phase_ends
+from hifi_cli.training.machine import select_device
 
 T = TypeVar("T")
 

@@ -28,12 +28,11 @@ from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import padding_values, rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.task_spec import Example, TaskSpec
-from hifi_cli.training import distributed, provenance
-from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, Splits, batch_size, load_splits
-from hifi_cli.training.device import choose_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.training.log import MetricLogger
-from hifi_cli.training.loop import Diverged, Trainer, measure_reported
+from hifi_cli.training.loop import Checkpoint, Diverged, Trainer, measure_reported
+from hifi_cli.training.machine import choose_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.training.step import ModelRunner
 
 logger = logging.getLogger("hifi")
@@ -62,9 +61,9 @@ def run(
     device = choose_device(config)  # refuses a missing GPU before anything is written
     metrics.check_names(resources.task_of(config))
     make_directory(directory.path)
-    is_main = distributed.is_main()
+    is_main = machine.is_main()
     with locked(directory.lock, wait=False) if is_main else nullcontext(True) as is_held:
-        finished = distributed.from_main(lambda: directory.claim(config, is_held, force=force))
+        finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:
             weights = config.backbone.path and local_weights_id(config.backbone.path)
             if weights and not config.start_from and weights != finished.backbone_weights:
@@ -86,7 +85,7 @@ def run(
             checkpoint=Checkpoint(directory.checkpoint, _run_id(config, prepared, resources)),
         )
         # Nothing can refuse the run any more: what the directory holds of a former one goes
-        distributed.from_main(lambda: directory.begin(config, anew=force))
+        machine.from_main(lambda: directory.begin(config, anew=force))
         return _train(config, trainer, prepared, splits, directory, resources, report_to)
 
 
@@ -171,8 +170,8 @@ def _train(
     """Train, score and store a run; results.json is written last."""
     runner, method = prepared.runner, prepared.method
     heads, data = method.context.heads, resources.rows(config.task)
-    code = provenance.method_code(config)  # as it is now: the file may change while the run trains
-    provenance.reset_peak_memory(runner.device)
+    code = machine.method_code(config)  # as it is now: the file may change while the run trains
+    machine.reset_peak_memory(runner.device)
     start = time.monotonic()
     reason = ""
     with MetricLogger(name(config), config, prepared.task.primary, directory, report_to) as log:
@@ -222,12 +221,12 @@ def _train(
         data=data.fingerprint,
         data_origin=data.origin,
         wall_s=round(time.monotonic() - start, 3),
-        peak_memory_bytes=provenance.peak_memory(runner.device),
+        peak_memory_bytes=machine.peak_memory(runner.device),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         epoch_metrics=trainer.progress.epoch_metrics,
-        provenance=provenance.describe(runner.device, processes=runner.accelerator.num_processes),
+        provenance=machine.describe_provenance(runner.device, processes=runner.accelerator.num_processes),
     )
-    if distributed.is_main():
+    if machine.is_main():
         directory.finish(result)
     logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
@@ -249,7 +248,7 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
         by_epoch[kept_epoch], logits = measure_reported(prepared.runner, splits)
     predictions = metrics.predictions_of(task, splits.reported, logits)
     delta_sha256 = delta_bytes = None
-    if distributed.is_main():
+    if machine.is_main():
         deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         rows = prediction_rows(task, splits.reported, logits, predictions)

@@ -27,8 +27,8 @@ from hifi_cli.tasks import losses, metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
-from hifi_cli.training import distributed
-from hifi_cli.training.device import tf32, uses_bf16, uses_cpu_kernels
+from hifi_cli.training import machine
+from hifi_cli.training.machine import tf32, uses_bf16, uses_cpu_kernels
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
@@ -169,7 +169,7 @@ class ModelRunner:
         size = self.config.eval_batch_size
         with _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"):
             own = self.predict_own_batches(examples)
-        return _in_order([batch for part in distributed.gather(own) for batch in part], len(examples))
+        return _in_order([batch for part in machine.gather(own) for batch in part], len(examples))
 
     @torch.inference_mode()
     def predict_own_batches(self, examples: list[Example]) -> list[tuple[list[int], Values]]:

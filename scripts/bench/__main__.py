@@ -21,8 +21,8 @@ from report import tables
 from work import BATCH_SIZE, SHAPES, Work, encoder_of, resources, tasks
 
 from hifi_cli.models.pretrained import locate
-from hifi_cli.training import provenance
-from hifi_cli.training.device import select_device
+from hifi_cli.training import machine
+from hifi_cli.training.machine import select_device
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
 
 def circumstances() -> dict[str, Any]:
     """When, on what and with which code something was measured."""
-    described = provenance.describe(select_device("auto")).model_dump(exclude={"command"})
+    described = machine.describe_provenance(select_device("auto")).model_dump(exclude={"command"})
     return {"date": datetime.date.today().isoformat(), "processor": processor(), **described}
 
 

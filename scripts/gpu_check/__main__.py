@@ -23,8 +23,8 @@ from setting import LARGE, SMALL
 
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.executor import visible_gpus
-from hifi_cli.training import provenance
-from hifi_cli.training.device import device_name, select_device
+from hifi_cli.training import machine
+from hifi_cli.training.machine import device_name, select_device
 
 PARTS = ("rates", "correctness", "steps")
 
@@ -70,7 +70,7 @@ def main() -> int:
                 traceback.print_exc()
                 broken.append(part)
                 continue
-            described = provenance.describe(device).model_dump(exclude={"command"})
+            described = machine.describe_provenance(device).model_dump(exclude={"command"})
             results["measured"] = {"date": datetime.date.today().isoformat(), "small": arguments.small, **described}
             path.write_text(json.dumps(results, indent=1) + "\n")
     print(tables(results), f"\nwritten to {path}", sep="\n")

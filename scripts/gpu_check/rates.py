@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from setting import Setting, fastest
 
-from hifi_cli.training.device import tf32
+from hifi_cli.training.machine import tf32
 
 KINDS = {"fp32": (torch.float32, False), "tf32": (torch.float32, True), "bf16": (torch.bfloat16, False)}
 

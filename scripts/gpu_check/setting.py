@@ -18,8 +18,8 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.device import choose_device
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.machine import choose_device
 from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}

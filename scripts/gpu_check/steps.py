@@ -24,8 +24,8 @@ from transformers import Trainer as TransformersTrainer
 
 from hifi_cli.tasks.encode import collate
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.device import tf32
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.machine import tf32
 
 METHODS = ("full-ft", "hifi-layerwise", "bitfit", "lora", "child-tuning-d", "diff-pruning")
 TOKENS = (36, 128)

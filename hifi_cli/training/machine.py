@@ -1,0 +1,268 @@
+"""The machine that a run computes on: device, precision, processes (torchrun), memory, provenance."""
+
+import functools
+import gc
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar, cast
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import nn
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import code_file
+from hifi_cli.errors import HifiError, MissingError, Terminated, UsageError
+from hifi_cli.files import digest, file_digest
+from hifi_cli.results.record import GitState, Provenance
+from hifi_cli.version import __version__
+
+T = TypeVar("T")
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it when it starts
+_DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
+# Results, which a grid writes into the checkout, change no number
+_SOURCES = ("hifi_cli", "configs")
+_LIBRARIES = (
+    *("torch", "transformers", "tokenizers", "accelerate", "datasets", "peft"),
+    *("numpy", "scipy", "scikit-learn", "safetensors"),
+)
+
+
+# --- the device
+
+
+def choose_device(config: RunConfig) -> torch.device:
+    """Choose the device of a run, and set PyTorch's switches for it; before any CUDA work.
+
+    Raises:
+        MissingError: the requested GPU is not there.
+        UsageError: CUDA was started without what `deterministic` requires.
+    """
+    device = select_device(config.device)
+    if device.type == "cuda":
+        if config.deterministic and os.environ.get(_WORKSPACE) not in _DETERMINISTIC_WORKSPACES:
+            if torch.cuda.is_initialized():
+                raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
+            os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
+        torch.cuda.set_device(device)
+        # cuDNN builds a plan for each new shape of a batch, about a second each
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if torch.are_deterministic_algorithms_enabled() != config.deterministic:
+        torch.use_deterministic_algorithms(config.deterministic)  # imports PyTorch's compiler
+    torch.backends.cudnn.deterministic = config.deterministic
+    return device
+
+
+def select_device(requested: str) -> torch.device:
+    """The device for a configuration's `device`; every process of torchrun gets a GPU of its own.
+
+    Args:
+        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        MissingError: fewer GPUs are there than requested.
+        UsageError: one GPU is requested for several processes.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # with a name in it, a GPU was requested
+    named = "" if named.strip() in ("", "-1", "NoDevFiles") else named
+    if requested == "cpu" or (requested == "auto" and not gpus and not named):
+        state = process_state(cpu=True)
+        return torch.device("cpu") if requested == "cpu" else state.device
+    if not gpus:
+        reason = f"CUDA_VISIBLE_DEVICES={named}" if requested == "auto" else f"device={requested}"
+        raise MissingError(
+            f"{reason} requires a GPU, and PyTorch {torch.__version__} finds none: check the driver"
+            " and that PyTorch is built with CUDA, or set device=cpu"
+        )
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    index = requested.partition(":")[2]
+    if index and processes > 1:
+        raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
+    if processes > gpus:
+        raise MissingError(f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu")
+    if int(index or 0) >= gpus:
+        raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
+    return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))
+
+
+def uses_cpu_kernels(config: RunConfig, device: torch.device) -> bool:
+    """Whether a run computes with `hifi_cli.models.cpu_kernels` instead of stock PyTorch."""
+    return config.kernels == "auto" and device.type == "cpu"
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether `precision` means bfloat16; `auto`: if the hardware multiplies it."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU or of the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine() if device.type == "cpu" else device.type
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Inside this block, a GPU's float32 matrix products may round their factors to TF32."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+# --- several processes: one of them writes, and all take the same decisions
+
+
+def process_state(*, cpu: bool = False) -> PartialState:
+    """The processes of this run; on CPUs, accelerate joins them only if its `cpu` is set first.
+
+    Args:
+        cpu: whether they compute on CPUs although there is a GPU.
+    """
+    if "LOCAL_RANK" in os.environ:
+        # imported later, by DDP, its default arguments would keep the process group alive
+        import torch.distributed.nn
+    return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Destroy the process group after the block, which all processes leave together.
+
+    gloo's threads still run when Python exits otherwise, and may abort the process.
+    After an error of one process the group stays: NCCL would wait for the others.
+    """
+    try:
+        yield
+    except Terminated:
+        destroy_process_group()
+        raise
+    destroy_process_group()
+
+
+def destroy_process_group() -> None:
+    """End the processes' connections and their threads; models must not be used any more."""
+    if torch.distributed.is_initialized():
+        gc.collect()  # a DDP model that is not freed yet holds the group
+        torch.distributed.destroy_process_group()
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes."""
+    return bool(process_state().is_main_process)
+
+
+def from_main(compute: Callable[[], T]) -> T:
+    """Compute a value on the main process; every process returns it, or raises its error."""
+    if process_state().num_processes == 1:
+        return compute()
+    result: list[object] = [None]
+    if is_main():
+        try:
+            result = [compute()]
+        except HifiError as error:
+            result = [error]
+    value = broadcast_object_list(result)[0]
+    if isinstance(value, HifiError):
+        raise value
+    return cast(T, value)
+
+
+def gather(value: T) -> list[T]:
+    """The values of all processes, in the order of their ranks, in every process."""
+    return cast(list[T], gather_object([value])) if process_state().num_processes > 1 else [value]
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module) -> None:
+    """Replace every gradient by its mean over the processes."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= process_state().num_processes
+
+
+# --- what a record says of the machine; never environment variables
+
+
+def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenance:
+    """The command line, versions, git state of the checkout and devices that compute."""
+    return Provenance(
+        command=["hifi", *sys.argv[1:]],
+        hifi=__version__,
+        git=_git_state(),
+        python=platform.python_version(),
+        libraries={name: importlib.metadata.version(name) for name in _LIBRARIES},
+        device=" and ".join(dict.fromkeys(map(device_name, devices))),
+        threads=torch.get_num_threads(),
+        platform=platform.platform(),
+        processes=processes,
+    )
+
+
+def method_code(config: RunConfig) -> str | None:
+    """The SHA-256 of the user's own code of a run's method, or of two stages."""
+    files = [registry.user_file("methods", stage.method) for stage in config.stages]
+    codes = [file.parent / code for file in files if file and (code := code_file(file))]
+    digests = list(dict.fromkeys(map(file_digest, codes)))
+    return digest(digests, 64) if len(digests) > 1 else next(iter(digests), None)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Reset the peak memory use, so that the next reading belongs to one run of the process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # not Linux: the reading is then the process's highest so far
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int:
+    """The peak memory since the last reset, in bytes: of the GPU, or of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+
+
+@functools.cache
+def _git_state() -> GitState | None:
+    """The state of the checkout, read once: a process goes on with the code it started with."""
+    root = Path(__file__).parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        ).stdout.strip()
+
+    try:
+        changed = bool(git("status", "--porcelain", "--", *_SOURCES))
+        return GitState(commit=git("rev-parse", "HEAD"), changed=changed)
+    except (OSError, subprocess.CalledProcessError):
+        return None
