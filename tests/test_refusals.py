@@ -41,7 +41,7 @@ def test_runs_that_were_copied_without_weights_say_so(finish_run, hifi, data, co
     (run / "delta.safetensors").unlink()
     more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(command, ["--data-dir", data])
     answer = hifi(command, run, *more)
-    assert answer.code == 3 and "delta.safetensors: copy the run with its weights (--weights)" in answer.out + answer.err
+    assert answer.code == 3 and "delta.safetensors: copy it from where the run was trained" in answer.out + answer.err
 
 
 def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):

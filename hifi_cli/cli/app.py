@@ -38,7 +38,7 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     "pack": ("results:pack", "Write all finished runs as two files.", "results --out study"),
     "check": ("results:check", "Recompute scores, and find runs that cannot be what they say.", "results"),
     "merge": ("results:merge", "Copy finished runs from a directory, a packed study or the hub.", "/shared/results"),
-    "push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results --weights"),
+    "push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results"),
     "pull": ("results:merge", "The same as merge.", "hub:owner/name"),
 }
 OF_RESULTS = ("pack", "check", "merge", "push", "pull")

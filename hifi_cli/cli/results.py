@@ -18,13 +18,6 @@ Place = Annotated[
         metavar="DIR|hub:OWNER/NAME", help="A results directory or packed study, or a dataset repository of the hub."
     ),
 ]
-Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Only runs whose path matches this pattern, 'runs/hifi/*/rte/*'; repeatable.", rich_help_panel=options.WHAT
-    ),
-]
-Weights = Annotated[bool, typer.Option("--weights", help="Also the weights (delta.safetensors).", rich_help_panel=options.WHAT)]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")]
 
 
@@ -42,8 +35,6 @@ def pack(
 
 def push(
     to: Place,
-    only: Only = None,
-    weights: Weights = False,
     results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
 ) -> None:
@@ -51,13 +42,11 @@ def push(
 
     Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
-    _report(share.push(results_dir, to, only=only or (), weights=weights, trust=trust))
+    _report(share.push(results_dir, to, trust=trust))
 
 
 def merge(
     source: Place,
-    only: Only = None,
-    weights: Weights = False,
     results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
 ) -> None:
@@ -65,7 +54,7 @@ def merge(
 
     Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
-    _report(share.pull(source, results_dir, only=only or (), weights=weights, trust=trust))
+    _report(share.pull(source, results_dir, trust=trust))
 
 
 def check(directory: Directory = options.RESULTS, format: options.OutputFormat = "text") -> None:  # noqa: A002
@@ -96,5 +85,5 @@ def _report(states: dict[str, str]) -> None:
     if conflicts := [path for path, state in states.items() if state == "conflict"]:
         raise ConflictError(
             f"{len(conflicts)} of {len(states)} runs were not copied, as another run or an unfinished one is in their"
-            f" place: {first_of(conflicts)}; move one of the two, or choose with --only"
+            f" place: {first_of(conflicts)}; move one of the two"
         )

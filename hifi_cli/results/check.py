@@ -1,6 +1,5 @@
 """Check stored runs without their models: recomputed scores, and what no training can have left."""
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,26 +41,25 @@ def check(directory: Path) -> CheckedStudy:
     study, recomputed = Study(directory), 0
     if not study.records:
         raise MissingError(f"no finished runs in {directory}")
-    findings: dict[str, list[str]] = defaultdict(list)
+    findings: dict[str, list[str]] = {}
     with_weights: dict[str, tuple[str, RunResult]] = {}  # the first run with each delta
     for path in study.records:
         try:
             result, table = study.result(path), study.predictions(path)
             spec = _task(study, path, result)
-            findings[path] += _of_record(result, spec)
+            problems = [*_of_record(result, spec)]
             if table is not None:
-                findings[path] += _of_predictions(result, spec, table)
+                problems += _of_predictions(result, spec, table)
                 recomputed += spec.primary in spec.metrics and spec.primary not in _NEED_TEXTS
-        except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
-            findings[path].append(f"is damaged ({error})")
-            continue
-        if result.delta_sha256:
-            first, other = with_weights.setdefault(result.delta_sha256, (path, result))
+            first, other = with_weights.setdefault(result.delta_sha256 or path, (path, result))
             # Variants of one method and seed may train the same, as when they select the same heads
             if any(getattr(result, key) != getattr(other, key) for key in ("task", "backbone", "method", "seed")):
-                findings[path].append(f"has the weights of {first} (delta_sha256)")
-    found = {path: problems for path, problems in findings.items() if problems}
-    return CheckedStudy(len(study.records), recomputed, found)
+                problems.append(f"has the weights of {first} (delta_sha256)")
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
+            problems = [f"is damaged ({error})"]
+        if problems:
+            findings[path] = problems
+    return CheckedStudy(len(study.records), recomputed, findings)
 
 
 def _task(study: Study, path: str, result: RunResult) -> TaskSpec:
@@ -73,46 +71,24 @@ def _task(study: Study, path: str, result: RunResult) -> TaskSpec:
 
 def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     """What contradicts itself, or what cannot be, in the record of a run."""
-    config, counts = result.config, result.n_examples
-    without_seed = {key: config[key] for key in config if key != "seed"}
-    hashes = (config_hash_of(config), config_hash_of(without_seed))
-    if hashes != (result.config_hash, result.setting_hash):
-        yield "config_hash or setting_hash is not that of its configuration"
-    train = counts.train + (counts.selection if result.selection == "holdout" else 0)
-    read = {"validation": counts.reported} | ({} if result.shots else {"train": train})
-    for split, rows in read.items():
-        if result.limit is None and rows < spec.rows.get(split, 0):
-            yield f"{rows:,} of {spec.rows[split]:,} rows of {split}, and limit is not set"
-    if not result.is_done:
+    if config_hash_of(result.config) != result.config_hash:
+        yield "config_hash is not that of its configuration"
+    reported, official = result.n_examples.reported, spec.rows.get("validation", 0)
+    if result.limit is None and reported < official:
+        yield f"{reported:,} of {official:,} rows of validation, and limit is not set"
+    if not result.epochs:
         return
     for name, value in result.metrics.items():
         lowest = -1 if name.startswith(_SIGNED) else 0
         if not lowest <= value <= 1 and not spec.evaluate:
             yield f"{name} {value:g} is outside its range"
-    yield from _of_epochs(result, spec.primary)
-
-
-def _of_epochs(result: RunResult, primary: str) -> Iterator[str]:
-    """What does not follow from the metrics after each epoch."""
-    assert result.epochs
-    lines, total, best = result.epoch_metrics, result.config["epochs"], result.epochs.best
+    lines, total = result.epoch_metrics, result.config["epochs"]
     if [line.epoch for line in lines] != list(range(1, total + 1)):
         yield f"has metrics of {len(lines)} epochs, and its configuration {total} epochs"
-        return
-    # The epochs of a first stage do not count
-    is_staged = result.config["stage1"] is not None or result.method.startswith("diff-pruning")
-    selecting = [line.selecting_score(primary) for line in lines]
-    if selecting[best - 1] < max(selecting[best - 1 if is_staged else 0 :]):
-        yield f"best is epoch {best}, which is not the best by its epoch metrics"
-    by_epoch = {line.epoch: line.metrics[primary] for line in lines if primary in line.metrics}
-    follows = {
-        "last": by_epoch.get(total),
-        "best": by_epoch.get(best),
-        "max": max(by_epoch.values(), default=None),
-    }
-    follows[result.kept_score] = result.metrics[primary]
-    for name, computed in follows.items():
-        stored = getattr(result.scores, name)
+    by_epoch = {line.epoch: line.metrics.get(spec.primary) for line in lines}
+    by_epoch[result.epoch(result.kept_score)] = result.metrics[spec.primary]
+    for name in ("last", "best", "max"):
+        stored, computed = getattr(result.scores, name), by_epoch.get(getattr(result.epochs, name))
         if stored is not None and computed is not None and abs(stored - computed) > _TOLERANCE:
             yield f"{name} is {stored:.4f}, and by its epoch metrics {computed:.4f}"
 
@@ -125,10 +101,6 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
         yield f"has predictions of {len(rows)} of {result.n_examples.reported} rows (n_examples)"
     if metrics.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
-    if isinstance(predictions, np.ndarray) and spec.format != "record":
-        by_logits = metrics.predictions_of(spec, [], np.array([*table["logits"]]))
-        if not np.allclose(predictions, np.asarray(by_logits), atol=_TOLERANCE):
-            yield "its predictions are not those of its logits"
     names = [name for name in spec.metrics if name not in _NEED_TEXTS]
     if names:
         computable = spec.model_copy(update={"metrics": names, "primary": names[0], "evaluate": None})

@@ -6,24 +6,21 @@ overwritten and nothing executed.
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from fnmatch import fnmatch
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pandas as pd
 import yaml
+from huggingface_hub import HfApi
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, file_digest, json_text
-from hifi_cli.results.directory import DELTA
+from hifi_cli.files import atomic_path, json_text
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 
 HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
-_FILES = ("config.yaml", "metrics.jsonl", "predictions*.jsonl", _OWN_YAMLS, "results.json")
+_FILES = ("config.yaml", "metrics.jsonl", "predictions*.jsonl", "delta.safetensors", _OWN_YAMLS, "results.json")
 _CODE = "own/methods/*.py"
 # Two runs at one path that agree in them are the same run
 _SAME = ("config_hash", "data", "backbone_weights", "scores")
@@ -34,54 +31,29 @@ def pack(source: Path, out: Path) -> int:
 
     Raises:
         MissingError: there is no run.
-        UsageError: `out` exists.
+        UsageError: `out` exists, or a run is damaged.
     """
-    study = Study(source)
-    if not study.records:
-        raise MissingError(f"no finished runs in {source}")
     if out.exists():
         raise UsageError(f"{out} exists; remove it, or name another directory with --out")
+    study = Study(source)
     lines, tables = [], [pd.DataFrame(columns=["run", "id", "label", "prediction", "logits"])]
     with atomic_path(out) as folder:
         folder.mkdir()
-        for path, record in study.records.items():
-            lines.append(json.dumps({"path": path, "record": record}) + "\n")
+        for path, files in _files(study, [_OWN_YAMLS]).items():
+            lines.append(json.dumps({"path": path, "record": study.records[path]}) + "\n")
             if (table := study.predictions(path)) is not None:
                 texts = {key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")}
                 tables.append(table.assign(run=path, **texts))
-            _copy(_files(study, path, [_OWN_YAMLS]), source / path, folder / path)
+            _copy(files, source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
         pd.concat(tables).to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
     return len(lines)
 
 
-def _unpack(study: Study, folder: Path) -> None:
-    """Write the runs of a packed study as a results directory."""
-    for path, record in study.records.items():
-        study.result(path)  # refuses a path that is not the run's own and may lead out of the directory
-        run = folder / path
-        run.mkdir(parents=True)
-        (run / "config.yaml").write_text(yaml.safe_dump(record["config"], sort_keys=False))
-        (run / "results.json").write_text(json_text(record))
-        if (table := study.predictions(path)) is not None:
-            rows = table[["id", "label", "prediction", "logits"]].to_dict("records")
-            (run / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        _copy(_files(study, path, [_OWN_YAMLS]), study.directory / path, run)
-
-
-def merge(
-    source: Path,
-    target: Path,
-    *,
-    only: Iterable[str] = (),
-    weights: bool = False,
-    trust: bool = False,
-) -> dict[str, str]:
+def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     """Copy the finished runs of a directory or a packed study that another directory lacks.
 
     Args:
-        only: patterns of paths; empty: all runs.
-        weights: copy the deltas too.
         trust: copy the code of users' own methods too.
 
     Returns:
@@ -95,98 +67,96 @@ def merge(
     theirs, ours = Study(source), Study(target)
     if ours.is_packed:
         raise UsageError(f"{target} is a packed study: name another directory")
-    if theirs.is_packed:
-        with TemporaryDirectory() as folder:
-            _unpack(theirs, Path(folder))
-            return merge(Path(folder), target, only=only, weights=weights, trust=trust)
     states: dict[str, str] = {}
-    for path, files in _chosen(theirs, only, weights=weights, trust=trust).items():
-        place, record = target / path, theirs.records[path]
-        if path in ours.records:
-            is_same = all(ours.records[path].get(key) == record[key] for key in _SAME)
-            states[path] = "same" if is_same else "conflict"
-        elif place.exists():
-            states[path] = "conflict"
+    for path, files in _files(theirs, [*_FILES, *([_CODE] if trust else [])]).items():
+        if path in ours.records or (target / path).exists():
+            own, other = ours.records.get(path, {}), theirs.records[path]
+            states[path] = "same" if all(own.get(key) == other[key] for key in _SAME) else "conflict"
         else:
+            with atomic_path(target / path) as folder:
+                _copy(files, source / path, folder)
+                if theirs.is_packed:
+                    _unpack(theirs, path, folder)
             states[path] = "copied"
-            with atomic_path(place) as folder_there:
-                _copy(files, source / path, folder_there)
     return states
 
 
-def _chosen(study: Study, only: Iterable[str], *, weights: bool, trust: bool) -> dict[str, list[Path]]:
-    """The files of the runs to copy, by the run's path; see `merge`."""
-    if study.is_packed:
-        raise UsageError(f"{study.directory} is packed: send it with hf upload, or merge it into a directory")
-    patterns = [*_FILES, *([_CODE] if trust else []), *([DELTA] if weights else [])]
-    paths = [path for path in study.records if any(fnmatch(path, name) for name in only or ["*"])]
-    if not paths:
-        raise MissingError(f"no finished runs in {study.directory}{' that match --only' if only else ''}")
-    return {path: _files(study, path, patterns) for path in paths}
+def _unpack(study: Study, path: str, folder: Path) -> None:
+    """Write a run of a packed study as the files of a run."""
+    folder.mkdir(exist_ok=True)
+    record, table = study.records[path], study.predictions(path)
+    (folder / "config.yaml").write_text(yaml.safe_dump(record["config"], sort_keys=False))
+    (folder / "results.json").write_text(json_text(record))
+    if table is not None:
+        lines = [json.dumps(row) + "\n" for row in table.to_dict("records")]
+        (folder / "predictions.jsonl").write_text("".join(lines))
 
 
-def _files(study: Study, path: str, patterns: Iterable[str]) -> list[Path]:
-    """The files of a run that match the patterns, from its directory on.
+def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of every run that match the patterns, as paths in its directory.
 
     Raises:
-        UsageError: the run is damaged, a file is a link, or the weights are not the run's.
+        MissingError: there is no run.
+        UsageError: a run is damaged or at another place than its own, or a file is a link.
     """
-    result, folder, root = study.result(path), study.directory / path, study.directory.resolve()
-    files = [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
-    for file in files:
-        if file.resolve() != root / file.relative_to(study.directory):
-            raise UsageError(f"{file} is a link, or behind one; put the file itself there")
-    has_delta = folder / DELTA in files
-    if DELTA in patterns and result.delta_sha256 != (file_digest(folder / DELTA) if has_delta else None):
-        raise UsageError(f"{folder / DELTA} is missing, or not the file that the run wrote; leave out --weights")
-    return [file.relative_to(folder) for file in files]
+    if not study.records:
+        raise MissingError(f"no finished runs in {study.directory}")
+    found = {}
+    for path in study.records:
+        study.result(path)  # refuses a path that may lead out of the directory
+        folder, place = study.directory / path, study.directory.resolve() / path
+        files = [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+        found[path] = [file.relative_to(folder) for file in files]
+        for file in found[path]:
+            if (folder / file).resolve() != place / file:
+                raise UsageError(f"{folder / file} is a link, or behind one; put the file itself there")
+    return found
 
 
-def _copy(files: Iterable[Path], source: Path, target: Path) -> None:
+def _copy(files: Sequence[Path], source: Path, target: Path) -> None:
     for file in files:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / file, target / file)
 
 
-def push(source: Path, to: str, **choice: Any) -> dict[str, str]:
+def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
     """`merge` into a directory, or add the runs that a dataset repository of the hub lacks."""
     if not to.startswith(HUB):
-        return merge(source, Path(to), **choice)
-    chosen = _chosen(Study(source), **choice)
-    with _hub(to) as (api, where):
-        there = set(api.list_repo_files(**where))
-        states = {path: "there" if f"{path}/results.json" in there else "copied" for path in chosen}
-        new = [f"{path}/{file}" for path in chosen if states[path] == "copied" for file in chosen[path]]
+        return merge(source, Path(to), trust=trust)
+    study = Study(source)
+    if study.is_packed:
+        raise UsageError(f"{source} is packed: send it with hf upload, or merge it into a directory")
+    runs = _files(study, [*_FILES, *([_CODE] if trust else [])])
+    repository = to.removeprefix(HUB)
+    try:
+        there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
+        new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
+        names = [f"{path}/{file}" for path, files in new.items() for file in files]
         if new:
-            message = f"hifi results push: {len(new)} files of runs"
-            api.upload_folder(**where, folder_path=source, allow_patterns=new, commit_message=message)
-    return states
+            HfApi().upload_folder(repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names)
+    except Exception as error:  # network errors have no common base class
+        raise _hub_error(to, error) from None
+    return {path: "copied" if path in new else "there" for path in runs}
 
 
-def pull(source: str, target: Path, **choice: Any) -> dict[str, str]:
+def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
     """`merge` from a directory, a packed study, or a dataset repository of the hub with either."""
     if not source.startswith(HUB):
-        return merge(Path(source), target, **choice)
-    runs = [f"{pattern}/*" for pattern in choice["only"] or ["runs"]]
-    without = ["*..*", *([] if choice["weights"] else [f"*/{DELTA}"])]
+        return merge(Path(source), target, trust=trust)
     with TemporaryDirectory() as folder:
-        files = {"allow_patterns": [PACKED, PREDICTIONS, *runs], "ignore_patterns": without}
-        with _hub(source) as (api, where):
-            api.snapshot_download(**where, local_dir=folder, **files)
-        return merge(Path(folder), target, **choice)
+        try:
+            HfApi().snapshot_download(
+                source.removeprefix(HUB),
+                repo_type="dataset",
+                local_dir=folder,
+                allow_patterns=[PACKED, PREDICTIONS, "runs/*"],
+                ignore_patterns="*..*",
+            )
+        except Exception as error:  # network errors have no common base class
+            raise _hub_error(source, error) from None
+        return merge(Path(folder), target, trust=trust)
 
 
-@contextmanager
-def _hub(name: str) -> Iterator[tuple[Any, dict[str, str]]]:
-    """A client of the hub, and the arguments that name a repository.
-
-    Raises:
-        MissingError: the hub is not available, or has no such repository.
-    """
-    from huggingface_hub import HfApi
-
-    try:
-        yield HfApi(), {"repo_type": "dataset", "repo_id": name.removeprefix(HUB)}
-    except Exception as error:  # network errors have no common base class
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise MissingError(f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again") from None
+def _hub_error(name: str, error: Exception) -> MissingError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return MissingError(f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again")

@@ -183,7 +183,7 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
     if not result.is_done:
         raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
     if not directory.delta.is_file():
-        raise MissingError(f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)")
+        raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
     if file_digest(directory.delta) != result.delta_sha256:
         raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
     return result, *deltas.load(directory.delta)
