@@ -6,7 +6,7 @@ import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
-from hifi_cli.config.sources import protocol_chain, protocol_spec, resolve
+from hifi_cli.config.sources import protocol_chain, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, task_spec
@@ -156,6 +156,9 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
     sections = {"task_head": TaskHeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
     reasons = {}
     for spec in protocol_chain(name).values():
+        for case in spec.cases:
+            for kind in ("tasks", "methods", "backbones"):
+                assert set(getattr(case, kind)) <= set(registry.names(kind))
         assert spec.follows == "ours" or reasons.keys() <= spec.unstated.keys(), "inherited without a word"
         reasons |= {key: origin.reason or reasons.get(key) for key, origin in spec.unstated.items() if origin}
         reasons = {key: reason for key, reason in reasons.items() if spec.unstated.get(key, "inherited")}
@@ -170,13 +173,6 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
             assert parts[1] in sections[parts[0]].model_fields, key
         else:
             assert key in {"seeds", *RunConfig.model_fields}, key
-
-
-@pytest.mark.parametrize("name", [name for name in registry.names("protocols") if protocol_spec(name).cases])
-def test_every_case_names_what_there_is(name):
-    for case in protocol_spec(name).cases:
-        for kind in ("tasks", "methods", "backbones"):
-            assert set(getattr(case, kind)) <= set(registry.names(kind))
 
 
 def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):

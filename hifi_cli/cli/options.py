@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import TRACKERS, Score
-from hifi_cli.config.sources import DEFAULT, ConfigResolver, ResolvedConfig, protocol_spec, run_name
+from hifi_cli.config.sources import DEFAULT, ResolvedConfig, names_of_protocol, resolve_with_sources, run_name
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 
@@ -178,23 +178,21 @@ def resolve_runs(
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    rules = protocol_spec(protocol or DEFAULT_PROTOCOL)
+    usual = names_of_protocol(protocol or DEFAULT_PROTOCOL)
     given = {"task": tasks, "method": methods, "backbone": [backbone] if backbone else None}
-    named = {option: words or [getattr(rules, option)] for option, words in given.items()}
-    if missing := [option for option, words in named.items() if words == [None]]:
+    named = {option: words or [usual[option]] for option, words in given.items() if words or option in usual}
+    if missing := [option for option in given if option not in named]:
         raise UsageError(f"--{missing[0]} is required: protocol {protocol or DEFAULT_PROTOCOL} names none")
     defaults = {option: f"protocol {protocol}" for option, words in given.items() if not words}
     defaults |= {key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value}
     of_data, words = _tasks_of_data(named["task"], overrides or [])
-    resolvers = [
-        ConfigResolver(
-            task=task, method=method, backbone=named["backbone"][0], protocol=protocol or DEFAULT_PROTOCOL, files=files or []
-        )
+    setting = {"backbone": named["backbone"][0], "protocol": protocol or DEFAULT_PROTOCOL}
+    runs = [
+        resolve_with_sources(task=task, method=method, **setting, seed=seed, files=files or [], overrides=words)
         for task in of_data
         for method in named["method"]
+        for seed in parse_seeds(seeds) or [1]
     ]
-    numbers = parse_seeds(seeds) or [1]
-    runs = [resolver.resolve(seed=seed, overrides=words) for resolver in resolvers for seed in numbers]
     for run in runs:
         run.sources.update(defaults)
     return runs

@@ -60,22 +60,9 @@ def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
         raise UsageError(f"{origin}: {describe_error(error, model)}") from None
 
 
-def check_keys(model: type[BaseModel], values: Mapping[str, Any], origin: str) -> None:
-    """Refuse unknown keys in a part of a configuration. Values are not checked, and no key is required.
-
-    Raises:
-        UsageError: names `origin` and the key, and suggests the nearest known one.
-    """
-    try:
-        model.model_validate(values)
-    except ValidationError as error:
-        if _first_problem(error)["type"] in _WRONG_SHAPE:
-            raise UsageError(f"{origin}: {describe_error(error, model)}") from None
-
-
 def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem in one line: an unknown key if there is one, with the nearest known key."""
-    problem = _first_problem(error)
+    problem = first_problem(error)
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
@@ -120,15 +107,19 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def nest(key: str, value: Any) -> dict[str, Any]:
-    """`a.b` and a value as a mapping in a mapping."""
-    nested: Any = value
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    return dict(nested)
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`: `a.b` and a value as a mapping in a mapping."""
+    values: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        section = values
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = value
+    return values
 
 
-def _first_problem(error: ValidationError) -> Any:
+def first_problem(error: ValidationError) -> Any:
     """The first of pydantic's error entries; unknown keys come before others, as they often cause them."""
     return min(error.errors(include_url=False), key=lambda problem: problem["type"] not in _WRONG_SHAPE)
 

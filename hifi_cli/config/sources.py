@@ -4,9 +4,9 @@ Defaults < protocol < backbone < task < method and its block for the task < the 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,11 +14,10 @@ import yaml
 from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, check_keys, describe_error, flatten, nest, parse
+from hifi_cli.config.base import ConfigModel, describe_error, first_problem, flatten, nested, parse
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -155,11 +154,10 @@ def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
     return _load_with_bases("protocols", name, ProtocolSpec)
 
 
-def protocol_spec(name: str) -> ProtocolSpec:
-    """A protocol with the names that it takes over from its base, used when the command line has none."""
-    specs = list(protocol_chain(name).values())
-    named = [spec.model_dump(include={"task", "method", "backbone"}, exclude_none=True) for spec in specs]
-    return specs[-1].model_copy(update={key: value for names in named for key, value in names.items()})
+def names_of_protocol(name: str) -> dict[str, str]:
+    """The task, method and backbone that a protocol, or else its base, names for a command line without them."""
+    specs = protocol_chain(name).values()
+    return {key: named for spec in specs for key in ("task", "method", "backbone") if (named := getattr(spec, key))}
 
 
 def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
@@ -226,13 +224,22 @@ def resolve(
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
 ) -> RunConfig:
-    """The validated configuration of a run; see `ConfigResolver`."""
-    resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol, files=files)
-    return resolver.resolve(seed=seed, overrides=overrides).config
+    """The validated configuration of a run; see `resolve_with_sources`."""
+    names = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
+    return resolve_with_sources(**names, seed=seed, files=files, overrides=overrides).config
 
 
-class ConfigResolver:
-    """Merges the layers of a task and method; what its runs share is read, checked and merged once.
+def resolve_with_sources(
+    *,
+    task: str,
+    method: str,
+    backbone: str,
+    protocol: str,
+    seed: int = 1,
+    files: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+) -> ResolvedConfig:
+    """Merge and validate the layers of a run, each over those before it.
 
     The base of a method or protocol comes before it. A two-stage method takes the keys of its first stage, and the selection
     of attention heads, from the method that it names for that stage.
@@ -241,74 +248,22 @@ class ConfigResolver:
         UsageError: an unknown name or key, or a wrong value; the message names the layer and the nearest name.
         MissingError: a named file does not exist.
     """
-
-    def __init__(self, *, task: str, method: str, backbone: str, protocol: str, files: Sequence[Path] = ()) -> None:
-        self._task, self._backbone, self._protocol = task, backbone, protocol
-        encoder = backbone_config(backbone)
-        protocols = protocol_chain(protocol)
-        methods = _load_with_bases("methods", method, MethodSpec)
-        task_file = registry.find("tasks", task)
-        self._named: dict[str, Any] = {
-            "task": task_file.stem,
-            "method": list(methods)[-1].stem,
-            "backbone": encoder.model_dump(),
-            "protocol": list(protocols)[-1].stem,
-        }
-        of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
-        self._source_of_names = dict.fromkeys([*self._named, "seed"], COMMAND_LINE) | {
-            f"backbone.{key}": of_encoder if key in encoder.model_fields_set else DEFAULT for key in BackboneConfig.model_fields
-        }
-        layers = [
-            *_own_layers(protocols, _backbone_yaml(backbone), task_file, methods),
-            *_protocol_blocks(protocols, task_file.stem, [file.stem for file in methods], encoder.name),
-            *(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files),
-        ]
-        self._shared = _merge({}, map(_checked, layers))
-        self._stage1: dict[str, ResolvedConfig] = {}
-
-    def resolve(self, *, seed: int = 1, overrides: Sequence[str] = ()) -> ResolvedConfig:
-        """The validated configuration of one run.
-
-        Raises:
-            UsageError: an override has an unknown key, or a key has a wrong value.
-        """
-        merged = _merge(dict(self._shared), map(_checked_override, overrides))
-        if any(key.startswith("stage1.") for key in merged):
-            merged = self._with_stage1(merged)
-        try:
-            config = RunConfig.model_validate({**_nested(merged), **self._named, "seed": seed})
-        except ValidationError as error:
-            wrong_key = ".".join(map(str, error.errors()[0]["loc"]))
-            origins = {key: layer.origin for key, (_, layer) in merged.items()}
-            raise UsageError(f"{_of_parent(wrong_key, origins, COMMAND_LINE)}: {describe_error(error, RunConfig)}") from None
-        return _resolved(config, merged, self._source_of_names)
-
-    def _with_stage1(self, merged: Merged) -> Merged:
-        """The merged keys over those that the method of stage 1 has as a run of its own.
-
-        Raises:
-            UsageError: no method is named, or it has two stages itself.
-        """
-        method, _ = merged.get("stage1.method", (None, None))
-        if not isinstance(method, str):
+    encoder, protocols, task_file = backbone_config(backbone), protocol_chain(protocol), registry.find("tasks", task)
+    layers_of = partial(_layers, protocols, encoder.name, _backbone_yaml(backbone), task_file)
+    methods = _load_with_bases("methods", method, MethodSpec)
+    given = [*(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files), *map(parse_override, overrides)]
+    _refuse_names(given)
+    merged = _merge([*layers_of(methods), *given])
+    names = {"task": task_file.stem, "method": [*methods][-1].stem, "protocol": [*protocols][-1].stem, "seed": seed}
+    if any(key.startswith("stage1.") for key in merged):
+        first = merged.get("stage1.method", (None,))[0]
+        if not isinstance(first, str):
             raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
-        if method not in self._stage1:
-            resolver = ConfigResolver(task=self._task, method=method, backbone=self._backbone, protocol=self._protocol)
-            self._stage1[method] = resolver.resolve()
-        alone = self._stage1[method]
-        if alone.config.stage1:
-            raise UsageError(f"stage1.method: '{alone.config.method}' has two stages itself")
-        values = {
-            "stage1": alone.config.model_dump(include=set(TrainingConfig.model_fields)),
-            "heads": alone.config.heads.model_dump(),
-        }
-        layers = [
-            Layer(alone.sources[key.removeprefix("stage1.")], COMMAND_LINE, nest(key, value))
-            for key, value in flatten(values).items()
-        ]
-        of_run = [Layer(layer.name, layer.origin, nest(key, value)) for key, (value, layer) in merged.items()]
-        named = Layer(merged["stage1.method"][1].name, COMMAND_LINE, nest("stage1.method", alone.config.method))  # not its path
-        return _merge({}, [*layers, *of_run, named])
+        stage1 = _load_with_bases("methods", first, MethodSpec)
+        merged = _over_stage1(merged, _merge(layers_of(stage1)), [*stage1][-1].stem)
+    of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
+    named = [Layer(of_encoder, of_encoder, {"backbone": encoder.model_dump(exclude_unset=True)})]
+    return _validated(_merge([*named, Layer(COMMAND_LINE, COMMAND_LINE, names)], merged))
 
 
 def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, seed: int) -> ResolvedConfig:
@@ -320,92 +275,101 @@ def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, se
     Raises:
         UsageError: an override has an unknown key, or a key has a wrong value.
     """
-    merged = _merge({}, [Layer(name, name, config.model_dump(mode="json")), *map(_checked_override, overrides)])
-    return _resolved(parse(RunConfig, {**_nested(merged), "seed": seed}, COMMAND_LINE), merged, {})
+    given = [parse_override(text) for text in overrides]
+    _refuse_names(given)
+    return _validated(_merge([Layer(name, name, config.model_dump(mode="json") | {"seed": seed}), *given]))
 
 
-def _merge(merged: Merged, layers: Iterable[Layer]) -> Merged:
-    """Put the keys of the layers over those of `merged`; a value replaces a section, and the other way round."""
-    for layer in layers:
-        for key, value in flatten(layer.values).items():
-            within = [other for other in merged if other.startswith(f"{key}.")]
-            if value == {} and within:  # an empty section changes nothing
-                continue
-            for other in [*within, *(other for other in merged if key.startswith(f"{other}."))]:
-                del merged[other]
-            merged[key] = value, layer
-    return merged
-
-
-def _nested(merged: Merged) -> dict[str, Any]:
-    """The values by section, as in YAML."""
-    values: dict[str, Any] = {}
-    for key, (value, _) in merged.items():
-        *sections, name = key.split(".")
-        section = values
-        for part in sections:
-            section = section.setdefault(part, {})
-        section[name] = value
-    return values
-
-
-def _resolved(config: RunConfig, merged: Merged, sources: dict[str, str]) -> ResolvedConfig:
-    names = {key: layer.name for key, (_, layer) in merged.items()} | sources
-    return ResolvedConfig(config, {key: _of_parent(key, names, DEFAULT) for key in flatten(config.model_dump())})
-
-
-def _of_parent(key: str, texts: Mapping[str, str], default: str) -> str:
-    """The entry of the dotted key `a.b.c`, else of `a.b`, else of `a`."""
-    while key not in texts and "." in key:
-        key = key.rpartition(".")[0]
-    return texts.get(key, default)
-
-
-def _checked(layer: Layer) -> Layer:
-    """The layer, whose keys may be set by it.
-
-    Raises:
-        UsageError: an unknown key, or one that has an option of its own.
-    """
-    for key in NAMING_KEYS:
-        if key in layer.values:
-            raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
-    check_keys(RunConfig, layer.values, layer.origin)
-    return layer
-
-
-@lru_cache(maxsize=1024)
-def _checked_override(text: str) -> Layer:
-    """The layer that one `key=value` argument is; the cells of a grid share most of their texts."""
-    return _checked(parse_override(text))
-
-
-def _own_layers(
-    protocols: Mapping[Path, ProtocolSpec], backbone: Path | None, task: Path, methods: Mapping[Path, MethodSpec]
-) -> Iterable[Layer]:
-    """What the YAMLs of protocol, backbone, task and method set for themselves."""
+def _layers(
+    protocols: Mapping[Path, ProtocolSpec],
+    backbone: str,
+    backbone_file: Path | None,
+    task_file: Path,
+    methods: Mapping[Path, MethodSpec],
+) -> Iterator[Layer]:
+    """What the YAMLs set, later layers over earlier ones; in protocols, keys for combinations of names come last."""
+    task, method_names = task_file.stem, [file.stem for file in methods]
     for file, protocol in protocols.items():
         yield Layer(f"protocol {file.stem}", str(file), protocol.config)
-    for kind, yaml_file in (("backbone", backbone), ("task", task)):
+    for kind, yaml_file in (("backbone", backbone_file), ("task", task_file)):
         if yaml_file:
             yield Layer(f"{kind} {yaml_file.stem}", str(yaml_file), registry.read_yaml(yaml_file).get("config", {}))
     for file, method in methods.items():
         yield Layer(f"method {file.stem}", str(file), method.config)
-        yield Layer(f"method {file.stem} (task {task.stem})", f"{file} (tasks: {task.stem})", method.tasks.get(task.stem, {}))
-
-
-def _protocol_blocks(protocols: Mapping[Path, ProtocolSpec], task: str, methods: list[str], backbone: str) -> Iterable[Layer]:
-    """The protocols' keys for all methods, the backbone, the task, the method, and for combinations of these."""
-    blocks = [("methods", "*"), ("backbones", backbone), ("tasks", task), *(("methods", method) for method in methods)]
+        yield Layer(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", method.tasks.get(task, {}))
+    blocks = [("methods", "*"), ("backbones", backbone), ("tasks", task), *(("methods", method) for method in method_names)]
     for block, name in blocks:
         which = "all methods" if name == "*" else f"{block.removesuffix('s')} {name}"
-        for file, spec in protocols.items():
-            yield Layer(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", getattr(spec, block).get(name, {}))
-    for file, spec in protocols.items():
-        for number, case in enumerate(spec.cases, start=1):
-            pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
+        for file, protocol in protocols.items():
+            yield Layer(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", getattr(protocol, block).get(name, {}))
+    for file, protocol in protocols.items():
+        for number, case in enumerate(protocol.cases, start=1):
+            pairs = ((case.tasks, [task]), (case.methods, method_names), (case.backbones, [backbone]))
             if all(not listed or set(listed) & set(names) for listed, names in pairs):
                 yield Layer(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config)
+
+
+def _refuse_names(layers: Iterable[Layer]) -> None:
+    for layer in layers:
+        for key in NAMING_KEYS:
+            if key in layer.values:
+                raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
+
+
+def _merge(layers: Iterable[Layer], merged: Merged | None = None) -> Merged:
+    """The keys of all layers, later ones over earlier ones; a value replaces a section, and the other way round."""
+    merged = dict(merged or {})
+    for layer in layers:
+        for key, value in flatten(layer.values).items():
+            _set(merged, key, value, layer)
+    return merged
+
+
+def _set(merged: Merged, key: str, value: Any, layer: Layer) -> None:
+    within = [other for other in merged if other.startswith(f"{key}.")]
+    if value == {} and within:  # an empty section changes nothing
+        return
+    for other in [*within, *(other for other in merged if key.startswith(f"{other}."))]:
+        del merged[other]
+    merged[key] = value, layer
+
+
+def _over_stage1(merged: Merged, alone: Merged, method: str) -> Merged:
+    """The merged keys over those that the method of stage 1 has as a run of its own.
+
+    Raises:
+        UsageError: that method has two stages itself.
+    """
+    if any(key.startswith("stage1.") for key in alone):
+        raise UsageError(f"stage1.method: '{method}' has two stages itself")
+    result: Merged = {}
+    for key, (value, layer) in alone.items():
+        section = key.partition(".")[0]
+        if section == "heads" or section in TrainingConfig.model_fields:
+            result[key if section == "heads" else f"stage1.{key}"] = value, layer
+    for key, (value, layer) in merged.items():
+        _set(result, key, method if key == "stage1.method" else value, layer)  # the name, not the path
+    return result
+
+
+def _validated(merged: Merged) -> ResolvedConfig:
+    try:
+        config = RunConfig.model_validate(nested({key: value for key, (value, _) in merged.items()}))
+    except ValidationError as error:
+        wrong = first_problem(error)
+        key = ".".join(map(str, wrong["loc"]))
+        inside = [layer for other, (_, layer) in merged.items() if other.startswith(f"{key}.")]
+        layer = _layer_of(key, merged) or inside[-1]
+        raise UsageError(f"{layer.origin}: {describe_error(error, RunConfig)}") from None
+    layers = {key: _layer_of(key, merged) for key in flatten(config.model_dump())}
+    return ResolvedConfig(config, {key: layer.name if layer else DEFAULT for key, layer in layers.items()})
+
+
+def _layer_of(key: str, merged: Merged) -> Layer | None:
+    """The layer that set the dotted key `a.b.c`, or else the section `a.b`, or else `a`."""
+    while key not in merged and "." in key:
+        key = key.rpartition(".")[0]
+    return merged[key][1] if key in merged else None
 
 
 def override_value(value: Any) -> str:
@@ -426,20 +390,4 @@ def parse_override(text: str) -> Layer:
         content: Any = yaml.load(value, Loader=registry.YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
-    return Layer(COMMAND_LINE, f"'{text}'", nest(key.strip(), content))
-
-
-def train_arguments(
-    tasks: Iterable[str],
-    methods: Iterable[str],
-    backbone: str,
-    protocol: str,
-    seeds: Iterable[int] = (),
-    *,
-    force: bool = False,
-) -> list[str]:
-    """Return the arguments of `hifi` that train every combination of tasks, methods and seeds; no seeds: the default one."""
-    arguments = ["train", "--task", ",".join(tasks), "--method", ",".join(methods)]
-    arguments += ["--backbone", backbone, "--protocol", protocol]
-    seed_ranges = number_ranges(seeds)
-    return [*arguments, *(["--seeds", seed_ranges] if seed_ranges else []), *(["--force"] if force else [])]
+    return Layer(COMMAND_LINE, f"'{text}'", nested({key.strip(): content}))

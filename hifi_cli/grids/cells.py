@@ -9,11 +9,10 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import (
-    ConfigResolver,
     method_spec,
     override_value,
     parse_override,
-    train_arguments,
+    resolve,
 )
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
@@ -73,8 +72,9 @@ class GridCell:
 
     def train_command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
         """The command that trains the run; `where`: the options that name its data and results."""
-        names = [self.task], [self.method], self.backbone, self.protocol, [self.config.seed]
-        return ["hifi", *train_arguments(*names, force=force), *where, *self.overrides]
+        names = ["--task", self.task, "--method", self.method, "--backbone", self.backbone, "--protocol", self.protocol]
+        others = ["--seeds", str(self.config.seed), *(["--force"] if force else []), *where]
+        return ["hifi", "train", *names, *others, *self.overrides]
 
     def score_command(self, where: Sequence[str]) -> list[str]:
         """The command that scores the heads of the run's task and encoder."""
@@ -104,12 +104,11 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
 def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Iterator[GridCell]:
     backbone, protocol = str(grid.backbone), str(grid.protocol)
     for method, varied in grid.varied.items():
-        resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol)
         for values in product(*varied.values()):
             setting = [f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)]
             own = [*grid.words, *setting]
             words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
-            first = resolver.resolve(overrides=words).config
+            first = resolve(task=task, method=method, backbone=backbone, protocol=protocol, overrides=words)
             for seed in grid.seeds:
                 config = first.model_copy(update={"seed": seed})
                 yield GridCell(task, method, backbone, protocol, words, config)
