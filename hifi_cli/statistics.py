@@ -88,15 +88,6 @@ def smallest_p(differing: int) -> float:
     return min(1.0, 2.0 ** (1 - differing))
 
 
-def pairs_needed(others: Sequence[float] = (), level: float = LEVEL) -> int:
-    """Return the smallest number of differing pairs whose smallest p is below `level` after Holm's correction.
-
-    Args:
-        others: uncorrected p of the other comparisons.
-    """
-    return next(pairs for pairs in range(1, 100) if holm([smallest_p(pairs), *others])[0] < level)
-
-
 def holm(ps: Sequence[float]) -> list[float]:
     """Correct p values by Holm's step-down method, in the order given; scipy has only Benjamini's."""
     corrected = [1.0] * len(ps)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.reports.claims import ClaimResult, Finding, decide, find
+from hifi_cli.reports.claim_spec import DifferenceClaim
+from hifi_cli.reports.claims import Finding, decide, decisive, find
 from hifi_cli.statistics import LEVEL
 
 # what is required, and what is possible if the claim is true
@@ -43,27 +44,28 @@ def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
 
 
-def finding(values, required=(0.0, inf), possible=(0.5, inf), **attributes):
-    return Finding("", {"rte": values}, required=required, possible=possible, **attributes)
+def finding(values, required=(0.0, inf), possible=(0.5, inf), **options):
+    return find(Finding("", {"rte": values}), required, possible, **options)
 
 
 def test_the_printed_comparison_is_one_that_decides():
     """One comparison is not reproduced, by a small, certain difference; another is lower and undecided."""
     values = {"bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01], "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9]}
-    findings = [find(finding(numbers, possible=(2.0, inf)), LEVEL / 2) for numbers in values.values()]
+    findings = [finding(numbers, possible=(2.0, inf), level=LEVEL / 2) for numbers in values.values()]
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
-    assert ClaimResult("", None, "not reproduced", findings).finding is findings[0]
+    claim = DifferenceClaim(kind="difference", text="t", where="w", first=["bitfit", "lora"], second="full-ft")
+    assert decisive(findings, "not reproduced", claim) is findings[0]
 
 
 def test_several_comparisons_are_rejected_at_their_share_of_the_level():
-    entry = finding([-1.0, -1.3, -0.2, -1.6, -0.4, 0.2, -0.8])
-    assert find(entry).verdict == "not reproduced"
-    assert find(entry, LEVEL / 20).verdict == "undecided"
+    values = [-1.0, -1.3, -0.2, -1.6, -0.4, 0.2, -0.8]
+    assert finding(values).verdict == "not reproduced"
+    assert finding(values, level=LEVEL / 20).verdict == "undecided"
 
 
 def test_ratios_are_averaged_as_logarithms():
-    bounds = {"required": (-inf, 1.0), "possible": (-inf, 1.0)}
-    found = find(finding([0.25, 4.0, 0.5, 2.0, 1.0], is_ratio=True, **bounds))
+    bounds = {"required": (-inf, 1.0), "possible": (-inf, 1.0), "is_ratio": True}
+    found = finding([0.25, 4.0, 0.5, 2.0, 1.0], **bounds)
     assert found.effect == pytest.approx(1.0) and found.interval[0] == pytest.approx(1 / found.interval[1])
-    assert find(finding([0.0, 1.0], is_ratio=True, **bounds)).effect == 0.5
+    assert finding([0.0, 1.0], **bounds).effect == 0.5

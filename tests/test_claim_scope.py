@@ -135,5 +135,6 @@ def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
         write_run("results", "full-ft", "rte", seed, 0.1, **changed)
     cells, note, missing = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["ours"] == pytest.approx(2.0) and cells["reason"] == "3 of 4 tasks"
-    assert "9 runs of Full-FT on RTE left out, whose settings are not the protocol's: learning_rate 1e-5 (0.00015)" in note
+    said = "Full-FT on RTE: 9 runs left out, whose settings are not the protocol's: learning_rate 1e-05 (0.00015)"
+    assert said in note
     assert not missing, "a finished run is not replaced without the user's word"

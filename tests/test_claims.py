@@ -50,7 +50,7 @@ def row_of(answer, name="mine"):
 @pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
 def test_shipped_claims_name_only_what_exists(name, protocol):
     file = claim_spec.load(name, protocol=protocol)
-    assert len(file.claims) >= (1 if name == "rankings" else 15)
+    assert len(file.claims) >= (1 if name == "rankings" else 14)
     for key, claim in file.claims.items():
         named = {"methods": methods_of(claim), "tasks": [*claim.tasks, *file.tasks], "backbones": [file.backbone]}
         for kind, names in named.items():
@@ -61,10 +61,10 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 
 
 def test_a_protocol_may_leave_out_claims():
-    assert "trains-4-percent" in claim_spec.load("hifi", protocol="hifi").claims
-    assert "trains-4-percent" not in claim_spec.load("hifi", protocol="laptop").claims
-    with pytest.raises(UsageError, match="hifi has no claim 'trains-4-percent' under laptop"):
-        claim_spec.select(["hifi/trains-4-percent"], protocol="laptop")
+    assert "above-sparse" in claim_spec.load("hifi", protocol="hifi").claims
+    assert "above-sparse" not in claim_spec.load("hifi", protocol="laptop").claims
+    with pytest.raises(UsageError, match="hifi has no claim 'above-sparse' under laptop"):
+        claim_spec.select(["hifi/above-sparse"], protocol="laptop")
 
 
 def effect_of(name, key, first=0, second=0):
@@ -75,21 +75,21 @@ def effect_of(name, key, first=0, second=0):
 
 def test_a_published_difference_below_its_own_error_is_named():
     """The mean is over tasks; of MNLI's two columns it has the matched one, as runs do."""
-    value, error, doubts = effect_of("hifi", "above-full-ft")
+    value, doubts = effect_of("hifi", "above-full-ft")
     hifi = [93.5, 94.3, 85.9, 60.4, 89.7, 87.2, 71.5, 72.0]
     full = [93.4, 94.1, 86.7, 59.6, 88.9, 86.6, 71.2, 71.7]
     deviations = np.array([0.6, 0.3, 0.7, 0.7, 0.4, 0.3, 0.2, 0.4] * 2)
     variances = deviations**2 / 3 / 64
     half = stats.t.ppf(0.975, variances.sum() ** 2 / (variances**2 / 2).sum()) * variances.sum() ** 0.5
     assert value == pytest.approx(np.mean(hifi) - np.mean(full))
-    assert error == pytest.approx(half) and half > value
-    assert doubts == ["on the GLUE test server", "less than its own error from the printed standard deviations"]
-    assert effect_of("hifi", "above-peft")[2] == ["on the GLUE test server"]  # +0.71 over Adapter is more than its error
+    assert half > value
+    assert doubts[1] == f"less than its own error of {half:.2f} from the printed standard deviations"
+    assert effect_of("hifi", "above-peft")[1] == ["on the GLUE test server"]  # +0.71 over Adapter is more than its error
 
 
 def test_misprints_and_opposite_numbers_are_named():
-    assert any("68.31 here" in doubt for doubt in effect_of("ehft", "above-first-stages")[2])
-    assert "the published numbers say the opposite" in effect_of("hifi", "sparse-above-structured", 1, 0)[2]
+    assert any("68.31 here" in doubt for doubt in effect_of("ehft", "above-first-stages")[1])
+    assert "the published numbers say the opposite" in effect_of("hifi", "sparse-above-structured", 1, 0)[1]
 
 
 def test_verdicts_of_runs(own):
@@ -238,8 +238,6 @@ def test_ratios_are_read_from_a_figure_and_decided_as_logarithms(hifi):
     interval = stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
     assert [cells["low"], cells["high"]] == pytest.approx(np.exp(interval).tolist())
     assert cells["verdict"] == "not reproduced" and not missing
-    _, note, _ = row_of(hifi(*FLATTER, "--score", "last"), "flatter-minimum")
-    assert "Read from a figure, whose numbers are not those of --score last" in note
 
 
 def test_a_figure_of_one_seed_or_with_overrides_decides_no_claim(hifi):
@@ -263,32 +261,6 @@ def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
     answer = hifi("claims", "hifi/flatter-minimum", "--backbone", "minilm", "--format", "json")
     command = json.loads(answer.out)["missing"][0]
     assert command == "figure: hifi figure hifi-7-flatness --backbone minilm --protocol hifi"
-
-
-def test_the_time_of_runs_decides_relative_to_full_ft(hifi):
-    """Within 5 %: EH-FT's section 4.3."""
-    words = ("claims", "ehft/same-time", "--protocol", "laptop-ehft", "--format", "json")
-    place = {"protocol": "laptop-ehft", "backbone": "minilm"}
-    missing = row_of(hifi(*words), "same-time")[2]
-    assert missing == ["runs of same-time: hifi grid claims-ehft --protocol laptop-ehft"]
-    for slower, verdict in ((1.0, "reproduced"), (1.5, "not reproduced")):
-        for task in ("cb", "rte", "mrpc", "cola", "stsb"):
-            for seed in (1, 2, 3):
-                write_run("results", "full-ft", task, seed, 0.5, time_s=30.0 + seed / 100, **place)
-                write_run("results", "eh-ft-bitfit", task, seed, 0.5, time_s=slower * (30.0 + seed / 50), **place)
-        cells = row_of(hifi(*words), "same-time")[0]
-        assert cells["ours"] == pytest.approx(slower, rel=0.01)
-        assert cells["verdict"] == verdict, cells
-
-
-def test_trained_percent_is_of_the_encoder_that_the_paper_states(hifi):
-    params = {"trainable_backbone": 42, "total": 1000}
-    write_run("results", "hifi-layerwise", "rte", 1, 0.5, params=params)
-    write_run("results", "hifi-layerwise", "rte", 1, 0.5, params={**params, "total": 100}, backbone="minilm")
-    for words in ((), ("--backbone", "minilm")):
-        cells, note, _ = row_of(hifi("claims", "hifi/trains-4-percent", *words, "--format", "json"), "trains-4-percent")
-        assert (cells["ours"], cells["verdict"]) == (4.2, "reproduced")
-    assert "(section 5.3; bert-large)" in note
 
 
 def test_few_shot_claims_read_few_shot_runs(hifi):
@@ -320,7 +292,7 @@ def test_the_report_says_the_claims_in_words(own, hifi):
         ({"frist": "bitfit"}, "unknown key"),
         ({"margin": 0}, "margin"),
         ({"kind": "number", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
-        ({"kind": "number", "figure": "ehft-1", "measure": "time", "at_most": 1}, "either `figure`, or `measure` and `method`"),
+        ({"kind": "number", "at_most": 1}, "figure"),
         ({"kind": "number", "figure": "ehft-111", "at_most": 1}, "unknown figure 'ehft-111'; did you mean 'ehft-1"),
         ({"second": []}, "second"),
         ({"second": "full-fft"}, "unknown method 'full-fft'; did you mean 'full-ft'?"),

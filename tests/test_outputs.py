@@ -61,7 +61,7 @@ def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
     printed(hifi("table", "--format", "json"))
     (row,) = printed(hifi("compare", "full-ft", "bitfit", "--format", "json"))[0]["rows"]
     assert row["verdict"] == "no conclusion" and isinstance(row["p_holm"], float)
-    claims = printed(hifi("claims", "hifi/trains-4-percent", "--format", "json"))
+    claims = printed(hifi("claims", "hifi/above-random", "--format", "json"))
     assert claims["rows"][0]["verdict"] == "not run"
     assert hifi("report").out == "results/report.html\n"
 

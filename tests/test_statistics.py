@@ -11,7 +11,6 @@ from hifi_cli.statistics import (
     holm,
     mean_interval,
     paired_statistics,
-    pairs_needed,
     seeds_needed,
     sign_flip_p,
     smallest_p,
@@ -157,17 +156,6 @@ def test_holms_correction():
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([0.02]) == [0.02]
     assert holm([]) == []
-
-
-def test_how_many_pairs_are_needed_follows_from_the_other_comparisons():
-    assert (pairs_needed(), pairs_needed([0.5]), pairs_needed([0.5] * 8)) == (6, 7, 9)
-    assert pairs_needed([0.001, 0.001]) == 6  # the two others come first in Holm's order: no factor is left for this one
-    for others in itertools.product((0.001, 0.03, 0.06, 1.0), repeat=2):
-        for differing in range(1, 12):
-            least = holm([smallest_p(differing), *others])[0]
-            assert (least < LEVEL) == (differing >= pairs_needed(others))
-            for p in (smallest_p(differing), 0.01, 0.2):  # no p that the data can give is below the least one
-                assert p < smallest_p(differing) or holm([p, *others])[0] >= least
 
 
 VALUES = [0.4, -0.3, 1.1, 0.2, 0.6, -0.1, 0.9, 0.35]

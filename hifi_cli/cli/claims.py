@@ -44,12 +44,10 @@ def claims(
     place += ["--data-dir", str(data_dir)] if data_dir else []
     setting = ["--protocol", protocol] if protocol else []
     setting += ["--backbone", backbone] if backbone else []
-    tables, found = [], []
+    tables = []
     for name, file in files.items():
-        results = verdicts.evaluate(file, study, score=score, counted=counted, place=place)
-        grid = name if registry.is_file(name) else f"claims-{name}"
-        tables.append(verdicts.build(file, results, ["hifi", "grid", grid, *setting, *place]))
-        found += results
+        grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
+        tables.append(verdicts.evaluate(file, study, score=score, counted=counted, grid=grid, place=place))
     options.write_or_print(render(table_format, tables), out, "claims")
-    if strict and any(result.verdict != "reproduced" for result in found):
+    if strict and any((table.frame["verdict"] != "reproduced").any() for table in tables):
         raise typer.Exit(1)

@@ -60,11 +60,11 @@ def report(
     for protocol, backbone in dict.fromkeys(settings):
         for name in claims or registry.names("claims"):
             file = claim_spec.load(name, protocol=protocol, backbone=backbone)
-            results = verdicts.evaluate(file, study, score=score, counted=counted, place=place)
-            if claims or any(result.verdict != "not run" for result in results):
-                grid = name if registry.is_file(name) else f"claims-{name}"
-                words = ["hifi", "grid", grid, "--protocol", protocol, "--backbone", backbone, *place]
-                claim_tables.append(verdicts.build(file, results, words))
+            grid = name if registry.is_file(name) else f"claims-{name}"
+            words = ["hifi", "grid", grid, "--protocol", protocol, "--backbone", backbone, *place]
+            table = verdicts.evaluate(file, study, score=score, counted=counted, grid=words, place=place)
+            if claims or (table.frame["verdict"] != "not run").any():
+                claim_tables.append(table)
     built = [
         score_tables.build(spec, study, score_tables.TableOptions(score, counted, published, grid=grid)) for spec, grid in specs
     ]

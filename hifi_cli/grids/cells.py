@@ -18,7 +18,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids.spec import GridSpec
 from hifi_cli.reports import claim_spec
-from hifi_cli.reports.claim_spec import NumberClaim, methods_of, tasks_of, unmet
+from hifi_cli.reports.claim_spec import methods_of, tasks_of, unmet
 from hifi_cli.results.directory import RunDirectory
 
 
@@ -128,8 +128,6 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
             continue
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         seeds = grid.seeds or file.seeds
-        if isinstance(claim, NumberClaim) and claim.measure != "time":  # the same for every seed
-            seeds = seeds[:1]
         methods = [registry.argument_of("methods", method) for method in dict.fromkeys(methods_of(claim))]
         tasks = [registry.task_argument(task) for task in tasks_of(claim, file)]
         spec = GridSpec(protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds)

@@ -17,7 +17,6 @@ Methods = Annotated[
 ]
 Margin = Annotated[float, Field(gt=0)]
 Filter = dict[str, Any]
-Measure = Literal["trained-percent", "time"]
 
 
 class BaseClaim(ConfigModel):
@@ -60,19 +59,17 @@ class DifferenceClaim(BaseClaim):
     published: str | None = None
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
-    @model_validator(mode="after")
-    def _compares_two(self) -> "DifferenceClaim":
-        if {*self.first} & {*self.second}:
-            raise ValueError("a method is in `first` and in `second`")
-        return self
+    @property
+    def unit(self) -> str:
+        return "points"
 
 
 class NumberClaim(BaseClaim):
-    """A measured number lies within bounds."""
+    """A number of a figure lies within bounds."""
 
     kind: Literal["number"]
-    """`number`: from a figure's CSV, from runs, or a measured cost."""
-    figure: str | None = None
+    """`number`: from a figure's CSV."""
+    figure: str
     """The figure whose CSV has the number."""
     column: str = "value"
     """Column of the CSV with the number."""
@@ -90,21 +87,18 @@ class NumberClaim(BaseClaim):
     """Columns that name a repetition within a task."""
     every: bool = False
     """Whether every repetition must lie within the bounds; otherwise the mean, with its interval over repetitions."""
-    measure: Measure | None = None
-    """Instead of a figure: a number of finished runs; `time`, per epoch, relative to Full-FT's on the same task and device."""
-    method: Method | None = None
-    """The method that is measured."""
-    second_method: Method | None = None
-    """The method that times are relative to, in place of Full-FT."""
     unit: str = ""
     """Unit of the number."""
     stated: float | None = None
     """The number that the paper states."""
 
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the number is a ratio of two: such are averaged as logarithms."""
+        return bool(self.second_rows) and self.compare == "ratio"
+
     @model_validator(mode="after")
-    def _is_complete(self) -> "NumberClaim":
-        if bool(self.figure) == bool(self.measure) or bool(self.measure) > bool(self.method):
-            raise ValueError("a number has either `figure`, or `measure` and `method`")
+    def _has_a_bound(self) -> "NumberClaim":
         if self.at_least is None and self.at_most is None:
             raise ValueError("`at_least`, `at_most` or both are required")
         return self
@@ -168,23 +162,21 @@ def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
     Raises:
         UsageError: an unknown file or claim, or one that is not asked under the protocol.
     """
-    chosen: dict[str, dict[str, Claim]] = {}
     files: dict[str, ClaimsFile] = {}
     for word in words or registry.names("claims"):
         name, claim = (word, "") if registry.is_file(word) else word.partition("/")[::2]
-        file = files.setdefault(name, load(name, **options))
+        file = load(name, **options)
         if claim and claim not in file.claims:
             raise UsageError(f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}")
-        chosen.setdefault(name, {}).update({claim: file.claims[claim]} if claim else file.claims)
-    return {name: file.model_copy(update={"claims": chosen[name]}) for name, file in files.items()}
+        chosen = {claim: file.claims[claim]} if claim else file.claims
+        before = files[name].claims if name in files else {}
+        files[name] = file.model_copy(update={"claims": {**before, **chosen}})
+    return files
 
 
 def methods_of(claim: Claim) -> list[str]:
-    """Return the methods whose runs a claim is decided by; none where it is decided by a figure."""
-    if isinstance(claim, DifferenceClaim):
-        return [*claim.first, *claim.second]
-    reference = [claim.second_method or "full-ft"] if claim.measure == "time" else []
-    return [*([claim.method] if claim.method else []), *reference]
+    """The methods whose runs decide a claim; none where a figure does."""
+    return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else []
 
 
 def columns_of(claim: DifferenceClaim) -> dict[str, str]:
@@ -215,8 +207,8 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     required = file.requires if claim.requires is None else claim.requires
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
     methods = methods_of(claim)
-    if isinstance(claim, NumberClaim) and claim.figure:
-        methods = figure_spec.load(claim.figure, protocol=protocol).methods or ["hifi-layerwise"]
+    if isinstance(claim, NumberClaim):
+        methods = figure_spec.load(claim.figure, protocol=protocol).methods
     for method in methods if required else ():
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
         values = flatten(config.model_dump(mode="json")) if config else {}

@@ -19,10 +19,12 @@ from hifi_cli.results.study import Study
 from hifi_cli.statistics import Groups
 from hifi_cli.wording import counted_noun
 
-COUNTED = frozenset({"collapsed"})  # predicting one class is a result: leaving it out favors unstable methods
+# Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
+# and changed settings are named
+COUNTED = frozenset({"collapsed", "changed"})
 # Columns of runs that runs of different methods must share, with what messages call them
 CONDITIONS = {
-    "own_epochs": "epochs",
+    "epochs": "epochs",
     "report": "reported epoch",
     "selection": "selection",
     "precision": "precision",
@@ -33,9 +35,12 @@ CONDITIONS = {
     "metric": "primary metric",
 }
 # and what runs of one method on one task must share besides, apart from the seed
-IDENTITY = {**CONDITIONS, "epochs": "epochs", "method_code": "method code", "heads": "heads", "setting": "settings"}
-_NAMED = {"task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"}  # a table shows them itself
-_HOW = {"device", "log_every", "eval_batch_size", "gradient_accumulation_steps", "kernels", "padding_free"}
+_IDENTITY = {**CONDITIONS, "method_code": "method code", "heads": "heads", "setting": "settings"}
+# Keys of a configuration that tables show themselves, or that say how and not what is computed
+_NOT_SETTINGS = {
+    *("task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"),
+    *("device", "log_every", "eval_batch_size", "gradient_accumulation_steps", "kernels", "padding_free"),
+}
 Notes = dict[tuple[str, str], list[str]]  # by method and task
 
 
@@ -72,9 +77,6 @@ def only_setting(runs: pd.DataFrame, methods: Sequence[str], **setting: str | No
     return runs
 
 
-# What a run's protocol has for it
-
-
 def protocol_config(
     *,
     task: str,
@@ -102,100 +104,116 @@ def protocol_config(
 
 
 def changed_settings(run: Any, config: RunConfig | None) -> str:
-    """Return the keys of a run's configuration that are not its protocol's, with both values: `learning_rate 1e-5 (0.003)`.
+    """The keys of a run's configuration that are not its protocol's: `learning_rate 1e-05 (0.003)`.
 
     Args:
-        config: what the protocol has for the run; None: the protocol, the method or the task is unknown here.
+        config: what the protocol has for the run; None: that is unknown here.
     """
     if config is None or config.setting_hash == run.setting:
         return ""
-    expected, keys = flatten(config.model_dump(mode="json")), RunConfig.model_fields.keys() - _NAMED - _HOW
+    expected = flatten(config.model_dump(mode="json"))
+    keys = RunConfig.model_fields.keys() - _NOT_SETTINGS
     return ", ".join(
-        f"{key} {_word(value)} ({_word(expected.get(key))})"
+        f"{key} {override_value(value)} ({override_value(expected.get(key))})"
         for key, value in flatten(run.config).items()
         if key.partition(".")[0] in keys and value != expected.get(key)
     )
 
 
-def _word(value: object) -> str:
-    number = f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else ""
-    return "none" if value is None else number or override_value(value)
-
-
 def with_changes(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return runs with the columns `changed`, what is not their protocol's, in words, and `own_epochs`.
+    """Runs with the columns `changed`, what is not their protocol's, in words, and `own_epochs`.
 
-    `own_epochs` are those of runs whose epochs are not their protocol's: a protocol may train one method longer than another,
-    as HiFi trains BitFit as long as BitFit's own paper does.
+    `own_epochs` says whether a run's epochs are not its protocol's: a protocol may train one
+    method longer than another, as HiFi trains BitFit as long as BitFit's own paper does.
     """
-    configs, changes = {}, {}
+    changes, expected = {}, {}
     for run in runs.drop_duplicates("setting").itertuples():
-        own = {(path.parent.name, path.stem): path for path in (study.directory / str(run.path) / "own").glob("*/*.yaml")}
+        files = (study.directory / str(run.path) / "own").glob("*/*.yaml")
+        own = {(path.parent.name, path.stem): path for path in files}
         names = {key: str(getattr(run, key)) for key in ("task", "method", "backbone", "protocol")}
-        configs[run.setting] = protocol_config(**names, overrides=[f"shots={override_value(run.shots)}"], own=own)
-        changes[run.setting] = changed_settings(run, configs[run.setting])
-    expected = {setting: config.epochs for setting, config in configs.items() if config}
+        shots = [f"shots={override_value(run.shots)}"]
+        config = protocol_config(**names, overrides=shots, own=own)
+        changes[run.setting] = changed_settings(run, config)
+        expected[run.setting] = config.epochs if config else None
     return runs.assign(
         changed=runs["setting"].map(changes).astype(object),
-        own_epochs=runs["epochs"].where(runs["epochs"] != runs["setting"].map(expected), None),
+        own_epochs=runs["epochs"] != runs["setting"].map(expected),
     )
+
+
+def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
+    """What a table of a protocol and backbone says about runs of searches and other variants."""
+    runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
+    count = int(runs["variant"].notna().sum())
+    noun = counted_noun(count, "run")
+    return [f"{noun} of searches and other variants left out (hifi table search)"] if count else []
 
 
 # Runs that belong together
 
 
+def differences(run: Any, other: Any, conditions: Mapping[str, str] = CONDITIONS) -> dict[str, str]:
+    """The conditions in which two runs disagree, by name, with both values.
+
+    Epochs may differ where the protocol has them so for the two methods.
+    """
+    found = {}
+    for column, name in conditions.items():
+        values = str(run[column]), str(other[column])
+        is_own = column != "epochs" or run["own_epochs"] or other["own_epochs"]
+        if values[0] != values[1] and is_own:
+            shown = "" if column in ("data", "weights") else f" ({values[0]} and {values[1]})"
+            found[name] = name + shown
+    return found
+
+
+def unlike(runs: pd.DataFrame, conditions: Mapping[str, str] = CONDITIONS) -> dict[Any, str]:
+    """By index, the conditions in which runs differ from most of some runs."""
+    identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
+    counts = identities.value_counts(sort=False)
+    if len(counts) < 2:
+        return {}
+    usual = runs.loc[(identities == counts.idxmax()).idxmax()]
+    found = {index: [*differences(run, usual, conditions)] for index, run in runs.iterrows()}
+    return {index: " and ".join(names) for index, names in found.items() if names}
+
+
 def comparable(runs: pd.DataFrame, counted: Collection[str]) -> tuple[pd.DataFrame, Notes]:
-    """Return the runs of each method and task that may be averaged or compared, and notes on those left out or unlike others.
+    """The runs of each method and task that may be averaged or compared, and notes on those left out or unlike others.
 
     Args:
         runs: those of one protocol, backbone and shots, from `with_changes`.
-        counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included.
+        counted: flags (`collapsed`, `limited`, `unequal`, `changed`) of runs that are included.
     """
     reasons = pd.Series("", runs.index, dtype=object)
+    if "changed" not in counted:
+        is_changed = runs["changed"] != ""
+        words = "run;left out, whose settings are not the protocol's: "
+        reasons[is_changed] = words + runs["changed"][is_changed]
     if "limited" not in counted:
         reasons[runs["limit"].notna()] = "limited run;left out (--include limited includes them)"
     if "collapsed" not in counted:
-        reasons[runs["collapsed"] & (reasons == "")] = "collapsed run;left out (by --exclude collapsed)"
+        is_left = runs["collapsed"] & (reasons == "")
+        reasons[is_left] = "collapsed run;left out (by --exclude collapsed)"
     reasons[runs["status"] != "done"] = "diverged run;left out (they have no score)"
     if "unequal" not in counted:
-        full = runs[(reasons == "") & runs["limit"].isna()]  # the settings of limited runs differ by the limit at least
-        rows = ["\t".join(row) for row in full[[*IDENTITY]].map(str).itertuples(index=False, name=None)]
-        identities = pd.Series(rows, full.index, dtype=object)
-        for _, cell in identities.groupby([full["method"], full["task"]]):
-            if cell.nunique() > 1:
-                columns = zip(IDENTITY.values(), *(row.split("\t") for row in cell.unique()), strict=True)
-                differing = dict.fromkeys(name for name, *values in columns if len({*values}) > 1)
-                causes = " and ".join([name for name in differing if name != "settings"] or differing)
-                others = cell.index[cell != cell.value_counts(sort=False).idxmax()]
-                reasons[others] = f"run;with different {causes} left out (--include unequal includes them)"
+        # the settings of limited runs differ by the limit at least
+        full = runs[(reasons == "") & runs["limit"].isna()]
+        for _, cell in full.groupby(["method", "task"]):
+            for index, causes in unlike(cell, _IDENTITY).items():
+                causes = causes.removesuffix(" and settings")
+                words = f"run;with different {causes} left out (--include unequal includes them)"
+                reasons[index] = words
     kept = runs[reasons == ""]
     notes: Notes = {}
-    left_out = Counter(zip(runs["method"], runs["task"], reasons, strict=True))
-    for (method, task, reason), count in left_out.items():
+    for (method, task, reason), count in Counter(zip(runs["method"], runs["task"], reasons, strict=True)).items():
+        noun, _, words = reason.partition(";")
         if reason:
-            noun, words = reason.split(";")
             notes.setdefault((method, task), []).append(f"{counted_noun(count, noun)} {words}")
     for method, task, changed in dict.fromkeys(zip(kept["method"], kept["task"], kept["changed"], strict=True)):
         if changed:
             notes.setdefault((method, task), []).append(f"not the protocol's: {changed}")
     return kept, notes
-
-
-def differences_between_methods(runs: pd.DataFrame, score: Score | None) -> dict[str, str]:
-    """Return, of one task's runs, the methods whose conditions are not those of most methods, and what differs.
-
-    Args:
-        score: if given, the epoch that each run reports does not matter.
-    """
-    columns = [column for column in CONDITIONS if not (score and column == "report")]
-    is_changed = runs["epochs"].isin(runs["own_epochs"].dropna())  # also where the same number is the protocol's
-    runs = runs.assign(own_epochs=runs["epochs"].where(is_changed, None))
-    conditions = runs.drop_duplicates("method").set_index("method")[columns].map(str)
-    if len(conditions.drop_duplicates()) < 2:
-        return {}
-    usual = conditions.loc[conditions.apply("\t".join, axis=1).pipe(lambda rows: rows == rows.mode()[0])].iloc[0]
-    different = {method: [name for name in columns if row[name] != usual[name]] for method, row in conditions.iterrows()}
-    return {str(method): " and ".join(CONDITIONS[name] for name in names) for method, names in different.items() if names}
 
 
 @dataclass(frozen=True)
@@ -244,44 +262,38 @@ def pair(
         score: None: that of the epoch which each run reports.
     """
     runs = runs[runs["method"].isin([first, second])]
+    runs = runs.assign(report=score or runs["report"])
     usable, left_out = comparable(runs, counted)
-    scores = usable[["last", "best", "max"]].astype(float)
-    reported = [scores.at[index, score or report] for index, report in usable["report"].items()]
-    usable = usable.assign(score=pd.Series(reported, usable.index, dtype=float) * 100)
+    scores = [100 * float(getattr(run, run.report)) for run in usable.itertuples()]
+    usable = usable.assign(score=pd.Series(scores, usable.index, dtype=float), run=usable.index)
     sides = [usable[usable["method"] == method] for method in (first, second)]
-    both = sides[0].merge(sides[1], on=["task", "seed"], suffixes=("_first", "_second")).sort_values(["task", "seed"])
-    both = both.assign(difference=both["score_first"] - both["score_second"]).dropna(subset="difference")
+    both = sides[0].merge(sides[1], on=["task", "seed"], suffixes=("_first", "_second"))
+    unpaired = len(usable) - 2 * len(both)
+    both = both.assign(difference=both["score_first"] - both["score_second"])
+    both = both.dropna(subset="difference").sort_values(["task", "seed"])
     labels = {method: label_of("methods", method) for method in (first, second)}
     notes = [
         f"{labels[method]} on {label_of('tasks', task)}: {note}" for (method, task), texts in left_out.items() for note in texts
     ]
+    conditions = usable[[*CONDITIONS, "own_epochs"]].to_dict("index")
     for task, of_task in both.groupby("task"):
-        name, note = label_of("tasks", str(task)), ""
-        if differing := _differing(of_task, score):
-            is_included = "unequal" in counted and "primary metric" not in differing
-            note = f"{labels[first]} and {labels[second]} differ in {differing}"
-            note = f"compared although {note}" if is_included else f"left out: {note}; --include unequal compares them"
-            both = both if is_included else both[both["task"] != task]
-        elif not (of_task["epochs_first"] == of_task["epochs_second"]).all():
-            epochs = f"{of_task['epochs_first'].iloc[0]} and {of_task['epochs_second'].iloc[0]}"
-            note = f"epochs differ ({epochs}), as the protocol has them for the two methods"
-        notes += [f"{name}: {note}"] if note else []
-    if unpaired := len(usable) - 2 * len(sides[0].merge(sides[1], on=["task", "seed"])):
-        notes.append(f"{counted_noun(unpaired, 'run')} left out: the other method has no run with the same task and seed")
-    diverged = [int(((runs["method"] == method) & (runs["status"] != "done")).sum()) for method in (first, second)]
-    return Pairs(first, second, both, (diverged[0], diverged[1]), notes)
-
-
-def _differing(pairs: pd.DataFrame, score: Score | None) -> str:
-    """Return the conditions in which pairs of one task disagree, with their values; empty where they agree."""
-    found = {}
-    for column, name in CONDITIONS.items():
-        first, second = pairs[f"{column}_first"].map(str), pairs[f"{column}_second"].map(str)
-        if column == "own_epochs":  # the same number may be one method's own and the other's change
-            is_changed = pairs["own_epochs_first"].notna() | pairs["own_epochs_second"].notna()
-            first, second = (pairs[f"epochs_{side}"].map(str).where(is_changed, "") for side in ("first", "second"))
-        differ = first != second
-        if differ.any() and not (score and column == "report"):
-            values = f" ({first[differ].iloc[0]} and {second[differ].iloc[0]})"
-            found[name] = name + ("" if column in ("data", "weights") else values)
-    return ", ".join(found.values())
+        found: dict[str, str] = {}
+        for one, other in zip(of_task["run_first"], of_task["run_second"], strict=True):
+            found = differences(conditions[one], conditions[other]) | found
+        if not found:
+            continue
+        note = f"{labels[first]} and {labels[second]} differ in {', '.join(found.values())}"
+        if "unequal" in counted and "primary metric" not in found:
+            note = f"compared although {note}"
+        else:
+            note = f"left out: {note}; --include unequal compares them"
+            both = both[both["task"] != task]
+        notes.append(f"{label_of('tasks', str(task))}: {note}")
+    for side, label in zip(("first", "second"), labels.values(), strict=True):
+        if collapsed := int(both[f"collapsed_{side}"].sum()):
+            notes.append(f"{collapsed} of {len(both)} runs of {label} collapsed, included")
+    if unpaired:
+        noun = counted_noun(unpaired, "run")
+        notes.append(f"{noun} left out: the other method has no run with the same task and seed")
+    counts = runs["method"][runs["status"] != "done"].value_counts()
+    return Pairs(first, second, both, (int(counts.get(first, 0)), int(counts.get(second, 0))), notes)

@@ -192,7 +192,9 @@ class _ScoreTable:
             of_task, metric = usable[usable["task"] == column.task], self.metrics[column.name]
             scores = 100 * self.study.scores(of_task, self.options.score, metric) if metric else pd.Series(dtype=float)
             parts.append(of_task.assign(column=column.name, score=scores))
-            different = pairs.differences_between_methods(of_task, self.options.score)
+            of_methods = of_task.assign(report=self.options.score or of_task["report"]).drop_duplicates("method")
+            unlike = pairs.unlike(of_methods)
+            different = {of_task["method"][index]: names for index, names in unlike.items()}
             most = len(seeds) or of_task.groupby("method")["seed"].count().max()
             for method in methods:
                 cell = of_task[of_task["method"] == method]
@@ -282,10 +284,7 @@ class _ScoreTable:
         ]
         if spec.seeds and (others := int((~self.runs["seed"].isin(spec.seeds)).sum())):
             notes.append(f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)")
-        every = self.study.runs
-        of_setting = (every["protocol"] == spec.protocol) & (every["backbone"] == spec.backbone)
-        if variants := int((of_setting & every["variant"].notna()).sum()):
-            notes.append(f"{counted_noun(variants, 'run')} of searches and other variants left out (hifi table search)")
+        notes += pairs.note_on_variants(self.study, spec.protocol, spec.backbone)
         cut = self.scores[(self.scores[["truncated_train", "truncated_reported"]].astype(float) > 0).any(axis=1)]
         parts = [
             f"{label_of('tasks', run.task)} {run.truncated_train:,.0f} of {run.train_rows:,} train and"
