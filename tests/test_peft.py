@@ -12,9 +12,9 @@ from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
+from hifi_cli.methods.peft import PARTS
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.peft_adapters import PARTS
 from hifi_cli.results import export
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
@@ -25,7 +25,7 @@ def two_steps(prepared, batch):
     """Train for two steps with weight decay, as the trainer does."""
     method, model = prepared.method, prepared.encoder.model
     optimizer = torch.optim.AdamW(method.param_groups(model, 0.5), lr=0.01)
-    method.set_steps(range(2))
+    method.steps = range(2)
     model.train()
     for step in range(2):
         method.before_step(model, step)
@@ -97,7 +97,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
     singular = [name for name in values if ".lora_E." in name]
     for value in values.values():
         torch.nn.init.normal_(value)
-    method.set_steps(range(5, 15))
+    method.steps = range(5, 15)
     counts, kept = [], []
     for step in range(5, 15):
         for value in values.values():
@@ -112,7 +112,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
             state = method.training_state(model)
             prepared, _ = prepare(make, resources, "adalora", *settings)
             method, model = prepared.method, prepared.encoder.model
-            method.set_steps(range(5, 15))
+            method.steps = range(5, 15)
             method.load_training_state(model, state)
             values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
     budgets = [int(4 * len(singular) * (1 - step / 5) ** 3 + 8 * len(singular)) for step in range(1, 6)]
@@ -126,7 +126,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         ("settings.type=lorra", "unknown 'lorra'; did you mean 'lora'"),
         ("settings.type=prompt_tuning", "settings.type: unknown 'prompt_tuning'"),
         ("settings.type=adalora", "use the method adalora"),
-        ("settings.options.rr=3", "peft's LoraConfig has no 'rr'; did you mean 'r'"),
+        ("settings.options.rr=3", "LoraConfig.__init__() got an unexpected keyword argument 'rr'"),
         ("settings.options.r=0", "settings.type=lora: peft refuses it: `r` should be a positive integer"),
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
     ],

@@ -73,6 +73,7 @@ class Method:
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
+    steps = range(0)  # numbers of the phase's steps within the run, known when its first step begins
     mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
 
     def __init__(self, settings: Any, context: MethodContext) -> None:
@@ -132,13 +133,6 @@ class Method:
                 dropout on, not clipped.
         """
 
-    def set_steps(self, steps: range) -> None:
-        """Called before the first step of the method's phase, and again when it is resumed.
-
-        Args:
-            steps: the numbers of the phase's steps within the run, as `before_step` gets them.
-        """
-
     def before_step(self, model: nn.Module, step: int) -> None:
         """Called before a step's forward passes; `step` counts all finished steps of the run."""
 
@@ -172,11 +166,11 @@ class Method:
         """
         copy_tensors(self.delta(model), delta)
 
-    def training_state(self, model: nn.Module) -> dict[str, Tensor]:
+    def training_state(self, model: nn.Module) -> dict[str, Any]:
         """What resuming a phase needs besides the states of optimizer and lr_scheduler."""
         return self.delta(model)
 
-    def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+    def load_training_state(self, model: nn.Module, state: dict[str, Any]) -> None:
         """Load a training state in the phase that it was saved in."""
         self.load_delta(model, state)
 
@@ -189,10 +183,6 @@ class Method:
         """Make all of the merged model trainable, and what the method added (EH-FT's `reserve`)."""
         self.merge(encoder)
         encoder.model.requires_grad_(True)
-
-    def peft_config(self, encoder: Encoder) -> Any:  # noqa: ARG002
-        """Peft's configuration of the method's adapters; None if they are not peft's alone."""
-        return None
 
 
 class SparseMethod(Method):

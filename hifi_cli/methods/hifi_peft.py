@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
+from hifi_cli.methods.base import rows_of_heads
+from hifi_cli.methods.peft import Peft
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_config
 
 
 class AdaptedRows(nn.Module):
@@ -47,7 +47,7 @@ class AdaptedRows(nn.Module):
         return self.base_layer
 
 
-class HiFiPeft(Method):
+class HiFiPeft(Peft):
     """Train adapters of the chosen heads' rows of W_Q, W_K and W_V, and the task head.
 
     The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter:
@@ -70,15 +70,15 @@ class HiFiPeft(Method):
     needs_heads = True
 
     def prepare(self, encoder: Encoder) -> None:
-        task_head, modules = task_head_names(encoder), []
         for layer, rows in enumerate(rows_of_heads(encoder, self.context.heads)):
             for part in self.settings.targets if rows else ():
                 encoder.replace(layer, part, partial(AdaptedRows, rows=rows))
-                modules.append(f"{encoder.path(layer, part)}.rows")
-        config = peft_config(encoder, self.settings.type, self.settings.options, modules)
-        _, added = add_adapters(encoder, config, self.context.seed)
-        freeze_except(encoder, [*task_head, *added])
+        super().prepare(encoder)
+
+    def target_modules(self, encoder: Encoder) -> list[str]:
+        modules = encoder.model.named_modules()
+        return [f"{name}.rows" for name, module in modules if isinstance(module, AdaptedRows)]
 
     def merge(self, encoder: Encoder) -> None:
-        merge_adapters(encoder)
+        super().merge(encoder)
         encoder.merge_modules(AdaptedRows)

@@ -1,12 +1,25 @@
 """Methods of the peft library: adapters of any type that peft puts into modules of the encoder."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
+from peft.tuners.tuners_utils import BaseTunerLayer
+
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_config, target_modules
+from hifi_cli.models.families import PROJECTIONS
+
+PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
+NORMS = "norms"
+# Options whose other values need the weights' values.
+_WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 
 
 class Peft(Method):
@@ -31,16 +44,99 @@ class Peft(Method):
         and RMSNorm of the backbone), or what names of the encoder's modules end with; encoders of
         unknown families have only the last two."""
 
-    def prepare(self, encoder: Encoder) -> None:
+    def adapter(self) -> tuple[str, dict[str, Any]]:
+        """The type of peft and the fields of its configuration; a subclass has its own settings."""
         if self.settings.type.lower() == "adalora":  # which must be called in every step
             raise UsageError("settings.type=adalora: use the method adalora")
-        head = task_head_names(encoder)
-        _, added = add_adapters(encoder, self.peft_config(encoder), self.context.seed)
-        freeze_except(encoder, [*head, *added])
+        return self.settings.type, self.settings.options
+
+    def target_modules(self, encoder: Encoder) -> list[str]:
+        """The names in the whole model of the modules to adapt.
+
+        Raises:
+            UsageError: no module has such a name.
+        """
+        return [name for target in self.settings.targets for name in modules_of(encoder, target)]
 
     def peft_config(self, encoder: Encoder) -> Any:
-        settings = self.settings
-        return peft_config(encoder, settings.type, settings.options, target_modules(encoder, settings.targets))
+        """Peft's configuration of the adapters.
 
+        Raises:
+            UsageError: unknown type, or an option or a value that peft refuses.
+        """
+        kind, options = self.adapter()
+        types = {
+            member.value.lower(): config_class
+            for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
+            if hasattr(config_class, "target_modules")
+        }
+        config_class = types.get(kind.lower())
+        if config_class is None:
+            known = ", ".join(sorted(types))
+            raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}")
+        modules = self.target_modules(encoder)
+        derived: dict[str, Any] = {"target_modules": modules}
+        if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
+            inner = modules_of(encoder, "ffn_output") if encoder.has_known_parts else []
+            derived["feedforward_modules"] = [name for name in inner if name in modules]
+        with _peft_errors(kind):
+            return config_class(**options, **derived)
+
+    def prepare(self, encoder: Encoder) -> None:
+        model, device = encoder.model, encoder.device
+        head, config = task_head_names(encoder), self.peft_config(encoder)
+        model.requires_grad_(False)
+        torch.sparse.check_sparse_tensor_invariants.disable()  # else SHiRA's updates make PyTorch warn
+        if device.type == "meta":  # only sizes matter
+            for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
+                setattr(config, option, _WITHOUT_WEIGHTS[option])
+        elif device.type == "cuda":  # an SVD's signs and random draws depend on the device
+            model.to("cpu")
+        tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
+        with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
+            torch.default_generator.manual_seed(self.context.seed)
+            self.tuner: Any = tuner(model, config, adapter_name="default")
+        if device.type == "cuda":
+            model.to(device)
+        added = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        # without AdaLoRA's rank, a constant that is a parameter
+        freeze_except(encoder, [*head, *(name for name in added if ".ranknum." not in name)])
+
+    @torch.no_grad()
     def merge(self, encoder: Encoder) -> None:
-        merge_adapters(encoder)
+        for name, module in list(encoder.model.named_modules()):
+            if isinstance(module, BaseTunerLayer):
+                module.merge(safe_merge=True)
+                encoder.model.set_submodule(name, module.get_base_layer())
+
+
+def modules_of(encoder: Encoder, target: str) -> list[str]:
+    """The names in the whole model of the modules that a target stands for (`Peft.Settings`).
+
+    Raises:
+        UsageError: no module has such a name.
+    """
+    if target == NORMS:
+        return encoder.norms
+    if target in PARTS and encoder.has_known_parts:
+        return [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
+    backbone = set(encoder.base.modules())
+    modules = encoder.model.named_modules()
+    names = [name for name, module in modules if module in backbone and name.endswith(f".{target}")]
+    if not names:
+        known = (*PARTS, NORMS)
+        hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
+        raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
+    return names
+
+
+@contextmanager
+def _peft_errors(kind: str) -> Iterator[None]:
+    """In this context, peft's warnings are silent, and what it refuses is a UsageError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except (ValueError, TypeError, NotImplementedError, ImportError) as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

@@ -95,7 +95,9 @@ def fits_peft(prepared: PreparedRun) -> bool:
         return False  # peft would look for three Linears where the file has one
     if prepared.task_head.is_own or prepared.runner.config.start_from:
         return False
-    return prepared.method.peft_config(encoder) is not None
+    from hifi_cli.methods.peft import Peft
+
+    return isinstance(prepared.method, Peft) and not prepared.method.needs_heads
 
 
 def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
@@ -111,7 +113,8 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
-    adapter: Any = prepared.method.peft_config(untrained)
+    method: Any = prepared.method
+    adapter = method.peft_config(untrained)
     kind = prepared.task_head.kind
     adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
     adapter.base_model_name_or_path = base

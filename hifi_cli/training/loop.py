@@ -320,7 +320,7 @@ class Trainer:
         """Create the optimizer and the learning rate schedule of the current phase."""
         number = self.progress.phase
         steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
-        self.phases[number].method.set_steps(steps)
+        self.phases[number].method.steps = steps
         self.phase_state = PhaseState.create(self.runner, self.phases[number], len(steps))
         self.runner.wrap()
 
