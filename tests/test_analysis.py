@@ -118,7 +118,7 @@ def test_damping_counts_the_rankings_own_iterations(ask):
     request = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
     scores = request.head_scores(request.config("rte"))
     for row in compute(request):
-        arrays = scores.richness_array[row["layer"]], scores.correlation_array[row["layer"]]
+        arrays = [array[row["layer"]] for array in scores.arrays]
         assert row["iterations"] == RANKINGS["pagerank"](*arrays, row["damping"], 1e-6).iterations and row["seconds"] > 0
     with pytest.raises(UsageError, match=r"heads.rank=gradient has no damping factor; this figure is for pagerank"):
         compute(ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.rank=gradient"))
@@ -133,7 +133,7 @@ def test_literal_pagerank_is_flat_and_overlaps_are_those_of_the_solved_equation(
     literal = values[values["ranking"] == "pagerank-literal"].groupby("layer")["value"]
     assert (literal.max() - literal.min()).max() < 1e-4
     scores = request.head_scores(request.config("rte"))
-    for layer, correlation in enumerate(scores.correlation_array):
+    for layer, correlation in enumerate(scores.arrays[1]):
         matrix = (correlation / correlation.sum(1, keepdims=True)).T
         solved = np.linalg.solve(np.eye(HEADS) - 0.5 * matrix, np.full(HEADS, 0.5 / HEADS))
         top = {*np.argsort(-correlation.sum(1))[:2]} & {*np.argsort(-solved)[:2]}

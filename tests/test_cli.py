@@ -85,7 +85,7 @@ def test_score_and_select(tiny, hifi, tmp_path):
     scored = tiny("score", "--out", "scores.json", "scoring.samples=10")
     content = json.loads(Path("scores.json").read_text())
     assert scored.code == 0
-    assert (content["samples"], content["num_layers"], content["num_heads"]) == (10, 2, 4)
+    assert content["samples"] == 10 and np.shape(content["correlation"]) == (2, 4, 4)
     chosen = tiny("select", "--out", "heads.json", "scoring.samples=10", "heads.k=2", "heads.strategy=midtop")
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []

@@ -1,6 +1,7 @@
 """Rankings that are measured on the model, against finite differences, weights changed by hand and loops over tokens."""
 
 import json
+from itertools import product
 from types import SimpleNamespace
 from typing import get_args
 
@@ -70,54 +71,33 @@ def scaled_losses(encoder, layer, head, factor):
 
 
 @every_family
-def test_gradients_are_finite_differences_of_the_mask(family):
+def test_gradients_are_finite_differences_of_the_mask_and_ablation_is_the_loss_without_the_heads_columns(family):
     encoder = random_model(family)
-    values = head_measures.gradient(runner_of(encoder), [0, 1, 2])
+    gradients, increases = (
+        head_measures.gradient(runner_of(encoder), [0, 1, 2]),
+        head_measures.ablation(runner_of(encoder), [0, 1, 2]),
+    )
     computes_in_float32 = family in ("modernbert", "eurobert")  # rotary positions, RMSNorm
     step, tolerance = (3e-3, 2e-3) if computes_in_float32 else (1e-5, 1e-5)
-    for layer in range(LAYERS):
-        for head in range(HEADS):
-            up, down = (scaled_losses(encoder, layer, head, 1 + sign * step) for sign in (1, -1))
-            expected = ((up - down) / (2 * step)).abs().mean()  # of each example first: the mean of the signed ones is smaller
-            torch.testing.assert_close(values[layer, head], expected, rtol=tolerance, atol=tolerance * 1e-4)
-    assert float(values.std()) > 1e-3
-
-
-@every_family
-def test_ablation_is_the_loss_without_the_heads_columns_of_the_output_projection(family):
-    encoder = random_model(family)
-    values = head_measures.ablation(runner_of(encoder), [0, 1, 2])
-    for layer in range(LAYERS):
-        for head in range(HEADS):
-            expected = (scaled_losses(encoder, layer, head, 0) - scaled_losses(encoder, layer, head, 1)).mean()
-            torch.testing.assert_close(values[layer, head], expected, rtol=1e-10, atol=1e-12)
-    assert float(values.std()) > 1e-4
+    for layer, head in np.ndindex(LAYERS, HEADS):
+        up, down, without, whole = (scaled_losses(encoder, layer, head, factor) for factor in (1 + step, 1 - step, 0, 1))
+        expected = ((up - down) / (2 * step)).abs().mean()  # of each example first: the mean of the signed ones is smaller
+        torch.testing.assert_close(gradients[layer, head], expected, rtol=tolerance, atol=tolerance * 1e-4)
+        torch.testing.assert_close(increases[layer, head], (without - whole).mean(), rtol=1e-10, atol=1e-12)
+    assert float(gradients.std()) > 1e-3 and float(increases.std()) > 1e-4
     assert not encoder.output_projection(0)._forward_pre_hooks
 
 
-@every_family
+@pytest.mark.parametrize("family", ["bert", "modernbert"])  # one without biases
 def test_fisher_is_the_mean_squared_gradient_of_each_example(family):
     encoder = random_model(family)
-    encoder.model.requires_grad_(False)
-    values = head_measures.fisher(runner_of(encoder), [0, 1, 2])
-    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
-    parts = {
-        f"{encoder.path(layer, part)}.{kind}": layer
-        for layer in range(LAYERS)
-        for part in ("query", "key", "value")
-        for kind in ("weight", "bias")
-    }
-    parameters = {name: value for name, value in encoder.model.named_parameters() if name in parts}  # some have no biases
-    expected = torch.zeros(LAYERS, HEADS, dtype=torch.float64)
+    values, expected = head_measures.fisher(runner_of(encoder), [0, 1, 2]), torch.zeros(LAYERS, HEADS, dtype=torch.float64)
     for example in range(3):
-
-        def loss(changed, example=example):
-            output = torch.func.functional_call(encoder.model, changed, kwargs=batch_of([example]))
-            return torch.nn.functional.cross_entropy(output.logits, torch.tensor([LABELS[example]]))
-
-        for name, gradient in torch.func.grad(loss)(parameters).items():
-            for head in range(HEADS):
-                expected[parts[name], head] += gradient[encoder.head_rows(head)].square().sum() / 3
+        encoder.model.zero_grad()
+        losses(encoder.model, [example]).sum().backward()
+        for (layer, head), part in product(np.ndindex(LAYERS, HEADS), ("query", "key", "value")):
+            for parameter in encoder.model.get_submodule(encoder.path(layer, part)).parameters():
+                expected[layer, head] += parameter.grad[encoder.head_rows(head)].square().sum() / 3
     torch.testing.assert_close(values, expected, rtol=1e-10, atol=1e-14)
 
 
@@ -187,9 +167,9 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny
 
 
 def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
-    selections = [head_selection.load_or_select_heads(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
+    selections = [head_selection.choose(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
     assert selections[0] == selections[1]
-    drawn_again = head_selection.load_or_select_heads(make("hifi-gradient", "scoring.seed=1"), resources)[0]
+    drawn_again = head_selection.choose(make("hifi-gradient", "scoring.seed=1"), resources)[0]
     assert drawn_again.values != selections[0].values
 
 

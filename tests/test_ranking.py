@@ -36,7 +36,7 @@ def test_pagerank_is_networkxs(seed, damping):
 
 def test_pagerank_is_networkxs_on_an_encoders_scores(make, resources):
     result, _ = head_selection.scores(make("hifi-layerwise"), resources)
-    for richness, correlation in zip(result.richness_array, result.correlation_array, strict=True):
+    for richness, correlation in zip(*result.arrays, strict=True):
         ranked = pagerank(richness, correlation, 0.85, 1e-12)
         np.testing.assert_allclose(ranked.values, networkx_pagerank(correlation, 0.85), atol=1e-8)
 

@@ -68,7 +68,7 @@ def select(
     resources = ResourceCache(results_dir, data_dir)
     selected = []
     for run in resolved:
-        selection, path = head_selection.load_or_select_heads(run.config, resources, out=out)
+        selection, path = head_selection.choose(run.config, resources, out=out)
         selected.append({"path": path, "selection": selection})
         for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")

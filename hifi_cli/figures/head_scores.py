@@ -68,7 +68,7 @@ class Richness(ScoresBySetting):
         rows = []
         for task, variant in product(request.spec.tasks, self.variants):
             scores = self.scores(request, task, variant)
-            for (layer, head), mean in np.ndenumerate(scores.richness_array):
+            for (layer, head), mean in np.ndenumerate(scores.arrays[0]):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head}
                 rows.append({**keys, "mean": mean, "std": scores.richness_std[layer][head]})
         return pd.DataFrame(rows)
@@ -99,7 +99,7 @@ class Correlation(ScoresBySetting):
         """Compute r_hh' and its ratio to the layer's largest, a row per pair of heads."""
         rows = []
         for task, variant in product(request.spec.tasks, self.variants):
-            correlation = self.scores(request, task, variant).correlation_array
+            correlation = self.scores(request, task, variant).arrays[1]
             for (layer, head, other), value in np.ndenumerate(correlation):
                 keys = {
                     "task": task,
@@ -145,7 +145,7 @@ class Robustness(ScoresBySetting):
             config = request.config(task)
             how = config.heads.selection_arguments(config.seed)
             scores = {name: self.scores(request, task, name) for name in self.variants}
-            arrays = {name: (some.richness_array, some.correlation_array) for name, some in scores.items()}
+            arrays = {name: some.arrays for name, some in scores.items()}
             chosen = {name: choose_heads(*both, **how).heads for name, both in arrays.items()}
             first, *others = self.variants
             richness, correlation = arrays[first]

@@ -48,9 +48,10 @@ class Damping(Kind):
             if not how.rank.startswith("pagerank"):
                 raise UsageError(f"heads.rank={how.rank} has no damping factor; this figure is for pagerank")
             scores = request.head_scores(config)
-            for damping, layer in product(self.dampings, range(scores.num_layers)):
-                arrays = scores.richness_array[layer], scores.correlation_array[layer]
-                rank = partial(RANKINGS[how.rank], *arrays, damping, how.epsilon)
+            for damping, (layer, (richness, correlation)) in product(
+                self.dampings, enumerate(zip(*scores.arrays, strict=True))
+            ):
+                rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
                 seconds = min(timeit.repeat(rank, number=1, repeat=self.repeats))
                 keys = {"task": task, "damping": damping, "layer": layer}
                 rows.append({**keys, "iterations": rank().iterations, "seconds": seconds})
@@ -94,9 +95,9 @@ class HeadRanking(Kind):
         for task in request.spec.tasks:
             config = request.config(task)
             how, scores = config.heads, request.head_scores(config)
-            check_k(how.k, scores.num_heads)
-            for layer in range(scores.num_layers):
-                arrays = scores.richness_array[layer], scores.correlation_array[layer]
+            heads = len(scores.richness[0])
+            check_k(how.k, heads)
+            for layer, arrays in enumerate(zip(*scores.arrays, strict=True)):
                 keys = {"task": task, "layer": layer}
                 for name in _LABELS:
                     ranked = RANKINGS[name](*arrays, how.damping, how.epsilon)
@@ -117,7 +118,7 @@ class HeadRanking(Kind):
                             "ranking": name,
                             "with": signal,
                         }
-                        chance = how.k**2 / scores.num_heads
+                        chance = how.k**2 / heads
                         rows.append(
                             {
                                 **keys,
@@ -207,10 +208,9 @@ class HeadBench(Kind):
                     )
                     measured = head_selection.importance(config, request.resources)
                     rankings[method] = rank_heads(
-                        scores.richness_array,
-                        scores.correlation_array,
+                        *scores.arrays,
                         **{key: value for key, value in how.items() if key not in ("strategy", "k")},
-                        measured=measured.array if measured else None,
+                        measured=measured,
                     )
             for first, second in combinations(rankings, 2):
                 keys = {"task": task, "method": first, "other": second, "panel": "correlation"}

@@ -1,6 +1,7 @@
 """Rankings that are measured on the model: each is a function from some examples to one value per head."""
 
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -48,12 +49,11 @@ def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
     encoder = runner.encoder
     increase = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
     loss = runner.loss(examples).double()
-    for layer in range(encoder.num_layers):
-        for head in range(encoder.num_heads):
-            mask = _ones(encoder, 1)
-            mask[0, layer, head] = 0
-            with head_mask(encoder, mask):
-                increase[layer, head] = runner.loss(examples) - loss
+    for layer, head in product(range(encoder.num_layers), range(encoder.num_heads)):
+        mask = _ones(encoder, 1)
+        mask[0, layer, head] = 0
+        with head_mask(encoder, mask):
+            increase[layer, head] = runner.loss(examples) - loss
     return increase / len(examples)
 
 
@@ -63,23 +63,19 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     The mean over the examples of the squared gradient of each example's loss: the parameters are those that HiFi trains.
     """
     encoder = runner.encoder
-    projections = [
-        encoder.model.get_submodule(encoder.path(layer, part)) for layer in range(encoder.num_layers) for part in PROJECTIONS
-    ]
-    parameters = [parameter for module in projections for parameter in module.parameters()]
-    layers = [layer for layer, module in enumerate(projections) for _ in module.parameters()]
     total = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
-    for parameter in parameters:
+    layers = {
+        parameter: layer
+        for layer, part in product(range(encoder.num_layers), PROJECTIONS)
+        for parameter in encoder.model.get_submodule(encoder.path(layer, part)).parameters()
+    }
+    for parameter in layers:
         parameter.requires_grad_(True)
-    try:
-        for example in examples:
-            gradients = torch.autograd.grad(runner.loss([example]), parameters)
-            for projection, gradient_of_rows in zip(layers, gradients, strict=True):
-                squares = gradient_of_rows.double().square().unflatten(0, (encoder.num_heads, -1))
-                total[projection // 3] += squares.flatten(1).sum(1).cpu()
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(False)
+    for example in examples:
+        gradients = torch.autograd.grad(runner.loss([example]), [*layers])
+        for layer, gradient_of_rows in zip(layers.values(), gradients, strict=True):
+            squares = gradient_of_rows.double().square().unflatten(0, (encoder.num_heads, -1))
+            total[layer] += squares.flatten(1).sum(1).cpu()
     return total / len(examples)
 
 

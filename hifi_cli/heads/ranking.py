@@ -1,7 +1,8 @@
 """From scores to chosen heads (HiFi, equations 8 to 10, Algorithm 2 and the ablations of Table 3). No torch here."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +45,8 @@ class Ranked:
 
     def tied_at(self, k: int) -> bool:
         """Whether the k-th and the next head have the same value, so that head numbers decided."""
-        order = self.order
-        if k >= len(order):
-            return False
-        inside, outside = self.values[order[k - 1]], self.values[order[k]]
-        return bool(abs(inside - outside) <= _TIE * max(abs(inside), abs(outside)))
+        values = self.values[self.order[k - 1 : k + 1]]
+        return len(values) == 2 and math.isclose(*values, rel_tol=_TIE)
 
 
 def transition_matrix(correlation: Array) -> Array:
@@ -61,47 +59,45 @@ def transition_matrix(correlation: Array) -> Array:
         Row-stochastic [heads, heads].
     """
     total = correlation.sum(1, keepdims=True)
-    uniform = np.full_like(correlation, 1 / len(correlation))
-    matrix: Array = np.divide(correlation, total, out=uniform, where=total > 0)
-    return matrix
+    is_correlated = total > 0
+    return np.where(is_correlated, correlation / np.where(is_correlated, total, 1), 1 / len(correlation))
 
 
-def power_iteration(step: Array, start: Array, teleport: Array, damping: float, epsilon: float) -> tuple[Array, int]:
-    """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2).
-
-    Returns:
-        The values and the number of steps.
-    """
+def power_iteration(step: Array, start: Array, teleport: Array | float, damping: float, epsilon: float) -> Ranked:
+    """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2)."""
     values = start
     for iteration in range(1, _MOST_ITERATIONS + 1):
-        new_values = damping * (step @ values) + (1 - damping) * teleport
-        change = float(np.linalg.norm(new_values - values))
-        values = new_values
-        if change <= epsilon:
-            return values, iteration
-    return values, _MOST_ITERATIONS
+        before, values = values, damping * (step @ values) + (1 - damping) * teleport
+        if np.linalg.norm(values - before) <= epsilon:
+            return Ranked(values, iteration)
+    return Ranked(values, _MOST_ITERATIONS)
 
 
 def pagerank(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """PageRank with the transposed matrix and uniform teleport: the only reading of equation 10 that can rank.
 
-    It starts from the richness (equation 8), but its fixed point does not depend on the start: the richness has no
-    influence on the converged values.
+    It starts from p_h(0), each head's fraction of the layer's richness (equation 8), but its fixed point does not depend on
+    the start: the richness has no influence on the converged values.
     """
-    uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(*power_iteration(transition_matrix(correlation).T, _fractions(richness), uniform, damping, epsilon))
+    start = richness / richness.sum()
+    return power_iteration(transition_matrix(correlation).T, start, 1 / len(richness), damping, epsilon)
 
 
 def pagerank_personalized(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """PageRank that teleports to heads in proportion to their richness: an extension in which both signals count."""
-    fractions = _fractions(richness)
-    return Ranked(*power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon))
+    fractions = richness / richness.sum()
+    return power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon)
 
 
 def pagerank_literal(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """Equation 10 as printed, with the row-stochastic matrix: its only fixed point is 1/H for every head."""
-    uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(*power_iteration(transition_matrix(correlation), _fractions(richness), uniform, damping, epsilon))
+    start = richness / richness.sum()
+    return power_iteration(transition_matrix(correlation), start, 1 / len(richness), damping, epsilon)
+
+
+def pagerank_inverse(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
+    """PageRank that prefers the lowest values (Table 3)."""
+    return replace(pagerank(richness, correlation, damping, epsilon), lowest_first=True)
 
 
 def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
@@ -109,23 +105,12 @@ def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
     return bool(np.ptp(ranked.values) <= 2 * epsilon / (1 - damping))
 
 
-def _fractions(richness: Array) -> Array:
-    """p_h(0), each head's fraction of the layer's richness (equation 8)."""
-    fractions: Array = richness / richness.sum()
-    return fractions
-
-
-def _pagerank_inverse(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
-    ranked = pagerank(richness, correlation, damping, epsilon)
-    return Ranked(ranked.values, ranked.iterations, lowest_first=True)
-
-
 # Rankings of one layer by its information richness and correlation; others are drawn (`random`) or measured on the model.
 RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "pagerank": pagerank,
     "pagerank-personalized": pagerank_personalized,
     "pagerank-literal": pagerank_literal,
-    "pagerank-inverse": _pagerank_inverse,
+    "pagerank-inverse": pagerank_inverse,
     "richness": lambda richness, *_: Ranked(richness),
     "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
     "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
@@ -201,10 +186,9 @@ def choose_heads(
         measured=measured,
     )
     if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
-        spread = max(float(np.ptp(layer.values)) for layer in ranked)
         raise UsageError(
-            f"equation 10 read literally gives every head 1/{heads} (largest difference {spread:.1e}): there is nothing to"
-            " choose by; use heads.rank=pagerank (its transposed reading) or pagerank-personalized"
+            f"equation 10 read literally gives every head 1/{heads}: there is nothing to choose by; use heads.rank=pagerank"
+            " (its transposed reading) or pagerank-personalized"
         )
     chosen, ties = _choice(ranked, strategy, k)
     return ChosenHeads(

@@ -11,7 +11,6 @@ from torch import Tensor
 # Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64 matrices at a time.
 # That is an assumption, which `make gpu-check` measures.
 EIGENVALUE_DEVICE = torch.device("cpu")
-_WORTH_SHARING = 16  # rows of a matrix below which starting threads takes longer than they save
 
 
 def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -> Tensor:
@@ -50,13 +49,10 @@ def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
 
 def _eigenvalues(matrices: Tensor) -> Tensor:
     """Return the eigenvalues, ascending. All threads share the matrices: LAPACK computes one after the other."""
-    matrices, threads = matrices.to(EIGENVALUE_DEVICE), torch.get_num_threads()
-    if threads == 1 or matrices.shape[-1] < _WORTH_SHARING:
-        eigenvalues: Tensor = torch.linalg.eigvalsh(matrices)
-        return eigenvalues
-    flat = matrices.flatten(0, -3)
+    threads = torch.get_num_threads()
+    parts = matrices.to(EIGENVALUE_DEVICE).flatten(0, -3).chunk(threads)
     with ThreadPoolExecutor(threads) as pool:
-        return torch.cat(list(pool.map(torch.linalg.eigvalsh, flat.chunk(threads)))).view(matrices.shape[:-1])
+        return torch.cat(list(pool.map(torch.linalg.eigvalsh, parts))).view(matrices.shape[:-1])
 
 
 def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
