@@ -1,4 +1,4 @@
-"""The examples of docs/extend.md as pasted, in a copy of the project: the suite passes with the method, and a CSV is a task."""
+"""The examples of docs/architecture.md as pasted, in a copy of the project: the suite passes with the method, and a CSV is a task."""
 
 import json
 import re
@@ -68,9 +68,9 @@ def run(clone, *words):
 
 
 def test_the_examples_work_as_pasted(clone):
-    (code,) = (block for block in blocks("extend.md", "python") if "class NormTuning" in block)
-    (content,) = (block for block in blocks("extend.md", "yaml") if "implementation: norm_tuning" in block)
-    (formula,) = (block for block in blocks("extend.md", "python") if '"norm-tuning":' in block)
+    (code,) = (block for block in blocks("architecture.md", "python") if "class NormTuning" in block)
+    (content,) = (block for block in blocks("architecture.md", "yaml") if "implementation: norm_tuning" in block)
+    (formula,) = (block for block in blocks("architecture.md", "python") if '"norm-tuning":' in block)
     (clone / "hifi_cli/methods/norm_tuning.py").write_text(code)
     (clone / "configs/methods/norm-tuning.yaml").write_text(content)
     formulas = clone / "tests/parameter_formulas.py"

@@ -16,7 +16,7 @@ from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
-NOT_RUN = {"reproduce.md": ["table", "table"], "clusters.md": ["ls"], "superglue.md": ["eval", "table"]}  # they need runs
+NOT_RUN = {"reproduce.md": ["eval", "table", "table", "table"], "clusters.md": ["ls"]}  # they need runs
 
 
 def blocks(page, language=""):
@@ -80,19 +80,19 @@ def test_commands_run(page, hifi, tmp_path):
 
 
 def test_the_example_of_a_task_is_the_shipped_one():
-    assert blocks("extend.md", "yaml")[0] == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
+    assert blocks("architecture.md", "yaml")[0] == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
 
 
 def test_the_example_of_a_ranking_ranks():
     names: dict[str, Any] = {"Array": np.ndarray, "Ranked": Ranked}
-    exec(blocks("extend.md", "python")[2], names)
+    exec(blocks("architecture.md", "python")[2], names)
     richness, correlation = np.array([1.0, 2.0, 3.0]), np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]])
     assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
 def test_the_example_of_a_measured_ranking_measures(make, resources):
     names = dict(vars(measures))
-    exec(blocks("extend.md", "python")[3], names)
+    exec(blocks("architecture.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
     runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
@@ -101,13 +101,7 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 
 
-def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
-    import report
-
-    measured = json.loads((ROOT / "results" / "bench" / "minilm.json").read_text())
-    assert report.epochs(measured) in PAGES["performance.md"]
-    assert report.more(measured, bars=False) in PAGES["performance.md"]
+def test_the_figures_on_speed_are_those_that_were_measured():
     whole = json.loads((ROOT / "results" / "bench" / "whole_runs.json").read_text())["seconds"]
     columns = [whole[task][batches] for batches in ("dynamic", "grouped") for task in ("mrpc", "cola")]
     for name in ("Full-FT, fp32", "HiFi (layer-wise), bf16"):

@@ -9,12 +9,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parent.parent / "docs" / "extend.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
 
 
 @pytest.fixture
 def own_method(tmp_path):
-    """The example of docs/extend.md as a file beside its YAML, which leaves a mark where it is executed."""
+    """The example of docs/architecture.md as a file beside its YAML, which leaves a mark where it is executed."""
     code = re.search(r"```python\n([^`]*class NormTuning.*?)```", PAGE, re.DOTALL)[1]
     content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n[^`]*)```", PAGE)[1]
     folder = tmp_path / "mine"
