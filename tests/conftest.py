@@ -1,4 +1,7 @@
-"""Fixtures that many test files use: tiny encoders, small data, configurations of tiny runs, the command line."""
+"""Fixtures that many test files use: tiny encoders, small data, configurations of tiny runs, the command line.
+
+What imports torch is imported by the fixtures: the first process of pytest-xdist reads this file, and runs no test.
+"""
 
 import logging
 import os
@@ -8,22 +11,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from project_files import load_script
 from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.tasks import data_sources
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
 
-torch.set_num_threads(1)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """As many tests run at a time as there are cores."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +78,18 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
 
 
 @pytest.fixture
-def resources(tmp_path: Path, data: Path) -> ResourceCache:
+def resources(tmp_path, data):
     """A results directory of the test's own."""
+    from hifi_cli.training.data import ResourceCache
+
     return ResourceCache(tmp_path / "results", data)
 
 
 @pytest.fixture(scope="session")
 def finished_results(encoders: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The results directory of a finished run of a method on the tiny BERT and RTE; each method is trained once."""
+    from hifi_cli.training import run as runs
+    from hifi_cli.training.data import ResourceCache
 
     @cache
     def train(method: str) -> Path:
@@ -104,7 +113,7 @@ def finish_run(finished_results: Callable[[str], Path], tmp_path: Path) -> Calla
 
 
 @pytest.fixture
-def ask(encoders: dict[str, Path], resources: ResourceCache) -> Callable[..., Any]:
+def ask(encoders, resources):
     """Requests for the numbers of a figure, on the tiny BERT and data."""
     from hifi_cli.config.figure_spec import FigureSpec
     from hifi_cli.figures.figure import FigureRequest
@@ -146,18 +155,18 @@ def small_demo_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_demo(small_demo_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo data have fewer rows."""
-    monkeypatch.setattr(data_sources, "demo_directory", lambda: small_demo_directory)
+    monkeypatch.setattr("hifi_cli.tasks.data_sources.demo_directory", lambda: small_demo_directory)
 
 
 @pytest.fixture
-def hifi(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, small_demo: None
-) -> Callable[..., CommandResult]:
+def hifi(request, monkeypatch, capsys, tmp_path, small_demo):
     """Runs the command line in this process, in an empty directory; the demo data have fewer rows."""
     from hifi_cli.cli.app import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # no test may reach for the network
+    if not request.node.get_closest_marker("real"):
+        monkeypatch.delenv("HIFI_DATA_DIR", raising=False)
 
     def run(*words: object) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["hifi", *map(str, words)])

@@ -5,8 +5,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import torch
-
 WORDS = [
     "the",
     "a",
@@ -67,6 +65,7 @@ FAMILY_SETTINGS = {  # of models of the other families; local attention reaches 
 
 def random_encoder(family: str, **settings: Any) -> Any:
     """A random model of any family that classifies two classes, whose heads differ enough that rounding does not decide."""
+    import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     shape = {
@@ -88,6 +87,7 @@ def random_encoder(family: str, **settings: Any) -> Any:
 
 def write_encoder(directory: Path, family: str = "bert") -> Path:
     """A random encoder with a word-level tokenizer, in Hugging Face's layout."""
+    import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 

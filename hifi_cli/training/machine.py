@@ -211,7 +211,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenanc
         hifi=__version__,
         git=_git_state(),
         python=platform.python_version(),
-        libraries={name: importlib.metadata.version(name) for name in _LIBRARIES},
+        libraries=_versions(),
         device=" and ".join(dict.fromkeys(map(device_name, devices))),
         threads=torch.get_num_threads(),
         platform=platform.platform(),
@@ -243,6 +243,11 @@ def peak_memory(device: torch.device) -> int:
     if status.is_file():
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+
+
+@functools.cache
+def _versions() -> dict[str, str | None]:
+    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 @functools.cache
