@@ -31,7 +31,7 @@ def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     answer = tiny("train", "--method", "full-ft", "--backbone", other, f"task_head.kind={head}")
     assert answer.code == 3 and not list(Path("results").rglob("results.json"))
-    assert "its weights lack 37 of the encoder's" in answer.err and "first embeddings.LayerNorm.bias" in answer.err
+    assert "its weights lack 37 of the encoder's" in answer.err and "first bert.embeddings.LayerNorm.bias" in answer.err
 
 
 def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, encoders, tmp_path):

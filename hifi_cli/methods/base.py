@@ -191,19 +191,17 @@ class SparseMethod(Method):
     A subclass calls `chosen.gather_gradients()` before or after the clipping.
     """
 
-    chosen: SparseParameters | None = None
+    chosen = SparseParameters(nn.Module(), {})
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        values = self.chosen.values if self.chosen else {}
-        parameters = super().trainable_parameters(model)
-        return {name: value for name, value in parameters.items() if name not in values} | values
+        whole, chosen = super().trainable_parameters(model), self.chosen.values
+        return {name: value for name, value in whole.items() if name not in chosen} | chosen
 
     def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self.chosen:
-            self.chosen.scatter()
+        self.chosen.scatter()
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model) | (self.chosen.delta() if self.chosen else {})
+        return super().delta(model) | self.chosen.delta()
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         self.chosen = SparseParameters.from_delta(model, delta)

@@ -53,7 +53,7 @@ class ChildTuningD(SparseMethod):
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
         counts = super().trainable_counts(model)
-        if self._masked and self.chosen is None:
+        if self._masked and not self.chosen.values:
             # the gradients will say which weights train; how many of all layers is known
             number = round(self.settings.p * sum(counts[name] for name in self._masked))
             counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: number}
@@ -63,5 +63,4 @@ class ChildTuningD(SparseMethod):
         return [list(model.parameters())]
 
     def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self.chosen:
-            self.chosen.gather_gradients()
+        self.chosen.gather_gradients()

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -13,7 +12,6 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import (
     Phase,
     SparseMethod,
-    copy_tensors,
     names_without_pretrained_values,
     step_generator,
 )
@@ -24,8 +22,6 @@ logger = logging.getLogger("hifi")
 
 # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
 _LOW, _HIGH = -1.5, 1.5
-# weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
-_NUMBERS_PER_WEIGHT = 12
 L0 = Literal["sum", "product"]
 
 
@@ -140,12 +136,6 @@ class DiffPruning(SparseMethod):
 
     # --- the search
 
-    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
-        if self.gated:
-            size = 4 * _NUMBERS_PER_WEIGHT * self.gated.gate.numel() / 2**30
-            count = f"{_NUMBERS_PER_WEIGHT} numbers per weight"
-            logger.info(f"diff-pruning searches with {count}: about {size:.1f} GiB")
-
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         if not self.gated:
             return super().trainable_parameters(model)
@@ -159,7 +149,6 @@ class DiffPruning(SparseMethod):
     ) -> list[dict[str, Any]]:
         exempt = {"params": list(self._exempt.values()), "weight_decay": weight_decay}
         if not self.gated:
-            assert self.chosen
             return [exempt, {"params": list(self.chosen.values.values()), "weight_decay": 0.0}]
         gates = [self.gated.gate, self.gated.tensor_gate]
         return [
@@ -190,7 +179,7 @@ class DiffPruning(SparseMethod):
         if self.gated:
             self._sampled.backward(self.gated.gradient())
             del self._sampled
-        elif self.chosen:
+        else:
             self.chosen.gather_gradients()
 
     @torch.no_grad()
@@ -217,9 +206,3 @@ class DiffPruning(SparseMethod):
         self.gated.write(self.gated.pretrained + difference * kept)
         self.chosen = SparseParameters(encoder.model, masks)
         self.gated = None
-
-    def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        if self.gated:
-            copy_tensors(self.training_state(model), state)
-        else:
-            self.load_delta(model, state)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import rows_of_heads
 from hifi_cli.methods.peft import Peft
-from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder import Encoder, linear_of
 
 
 class AdaptedRows(nn.Module):
@@ -23,16 +23,13 @@ class AdaptedRows(nn.Module):
 
     index: Tensor
 
-    @torch.no_grad()
     def __init__(self, base_layer: nn.Linear, rows: list[int]) -> None:
         super().__init__()
         self.base_layer = base_layer
         on = base_layer.weight.device
         self.register_buffer("index", torch.tensor(rows, device=on), persistent=False)
-        self.rows = nn.Linear(base_layer.in_features, len(rows), bias=base_layer.bias is not None, device="meta")
-        self.rows.weight = nn.Parameter(base_layer.weight[rows])
-        if base_layer.bias is not None:
-            self.rows.bias = nn.Parameter(base_layer.bias[rows])
+        bias = None if base_layer.bias is None else base_layer.bias[rows]
+        self.rows = linear_of(base_layer.weight[rows], bias)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.base_layer(x)

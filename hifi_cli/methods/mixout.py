@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method
-from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder import Encoder, linear_of
 
 # parts of a layer that read the residual stream, which has dropout
 AFTER_DROPOUT = ("query", "key", "value", "ffn")
@@ -58,9 +58,7 @@ class MixoutLinear(nn.Module):
 
     def merge(self) -> nn.Linear:
         """The Linear it computes in evaluation."""
-        linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
-        linear.weight, linear.bias = self.weight, self.bias
-        return linear
+        return linear_of(self.weight, self.bias)
 
 
 class Mixout(Method):

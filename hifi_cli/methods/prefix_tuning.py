@@ -1,6 +1,5 @@
 """Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer's attention."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from hifi_cli.methods.base import (
     seeded_generator,
     task_head_names,
 )
-from hifi_cli.models.encoder import AttentionFunction, Encoder
+from hifi_cli.models.encoder import Encoder
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
@@ -66,15 +65,6 @@ def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
     return linear
 
 
-@dataclass(frozen=True)
-class LayerPrefix:
-    """An attention module's `prefix`: its layer's prefixes, and what computes attention."""
-
-    prefixes: PrefixEncoder
-    layer: int
-    attention: AttentionFunction
-
-
 def prefix_attention(
     module: nn.Module,
     query: Tensor,
@@ -86,19 +76,21 @@ def prefix_attention(
     """Attention over a layer's tokens and its prefix; no token's position changes.
 
     Args:
+        module: the layer's, with `prefix`: the prefixes, its layer, what computes attention.
         query, key, value: [batch, heads, tokens, head size].
         attention_mask: added to the scores, [batch or 1, 1, tokens or 1, tokens]; None: no padding.
     """
-    prefix: Any = module.prefix
+    place: Any = module.prefix
+    prefixes, layer, attention = place
     batch, heads, tokens, size = key.shape
-    prefixes = prefix.prefixes.current_key_values[prefix.layer].to(key.dtype)
-    prefixes = prefixes.view(2, 1, -1, heads, size).transpose(2, 3).expand(2, batch, -1, -1, -1)
+    values = prefixes.current_key_values[layer].to(key.dtype)
+    values = values.view(2, 1, -1, heads, size).transpose(2, 3).expand(2, batch, -1, -1, -1)
     if attention_mask is None:
         attention_mask = key.new_zeros(batch, 1, 1, tokens)
-    visible = attention_mask.new_zeros(*attention_mask.shape[:3], prefixes.shape[3])
+    visible = attention_mask.new_zeros(*attention_mask.shape[:3], values.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
-    key, value = torch.cat([key, prefixes[0]], 2), torch.cat([value, prefixes[1]], 2)
-    attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
+    key, value = torch.cat([key, values[0]], 2), torch.cat([value, values[1]], 2)
+    attended: tuple[Tensor, Tensor | None] = attention(module, query, key, value, mask, **settings)
     return attended
 
 
@@ -137,7 +129,7 @@ class PrefixTuning(Method):
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
-            attention.prefix = LayerPrefix(prefixes, layer, attention_function)
+            attention.prefix = (prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
         names = (name for name, _ in encoder.model.named_parameters())

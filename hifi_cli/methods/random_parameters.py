@@ -32,8 +32,7 @@ class RandomParameters(SparseMethod):
         self.chosen = SparseParameters(encoder.model, masks)
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self.chosen:
-            self.chosen.gather_gradients()
+        self.chosen.gather_gradients()
 
 
 def random_masks(sizes: dict[str, int], count: int, seed: int) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import RowLinear
 
 ATTENTION = "hifi_attention"
 # parts whose outputs go into another product; those of the others go to the residual
@@ -31,7 +30,7 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(Function):
-    """The product of `linear` below."""
+    """The product of `FastLinear.multiply`."""
 
     @staticmethod
     def forward(
@@ -72,30 +71,6 @@ class _Linear(Function):
         return x_grad, rows_grad, row_bias_grad, None, bias_grad, None
 
 
-def linear(
-    x: Tensor,
-    rows: Tensor,
-    row_bias: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    index: Tensor | None = None,
-) -> Tensor:
-    """Compute x W' + b in one product, with gradients for x and for what trains of W and b.
-
-    Args:
-        x: [..., in].
-        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that
-            `index` numbers. Without `row_bias`, `bias` may train as a whole.
-        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all
-            rows. A bfloat16 weight makes it a product of bfloat16 numbers with float32 sums.
-
-    Returns:
-        [..., out], in the weight's dtype.
-    """
-    output: Tensor = _Linear.apply(x, rows, row_bias, weight, bias, index)
-    return output
-
-
 class FastLinear(nn.Linear):
     """nn.Linear on this file's products, with the same parameters.
 
@@ -115,37 +90,35 @@ class FastLinear(nn.Linear):
         self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.multiply(x, self.weight, self.bias)
+
+    def multiply(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        row_bias: Tensor | None,
+        index: Tensor | None = None,
+    ) -> Tensor:
+        """X W' + b in one product, with gradients for x and for what trains of W and b.
+
+        Args:
+            x: [..., in].
+            rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that
+                `index` numbers, which W and b hold too. Without `row_bias`, b may train as a whole.
+        """
+        weight = self.weight.data
         if not (self.training_dtype and self.training):
-            return linear(x, self.weight, self.bias, self.weight.detach(), self.bias)
+            output: Tensor = _Linear.apply(x, rows, row_bias, weight, self.bias, index)
+            return output
         if self._cast is None or self.weight.requires_grad:
-            self._cast = self.weight.detach().to(torch.bfloat16)
-        return linear(x, self.weight, self.bias, self._cast, self.bias).to(self.training_dtype)
-
-
-class FastRowLinear(RowLinear):
-    """RowLinear in one product: the tuned rows are written into W, and gradients are theirs only.
-
-    With bfloat16, W is cast once, and the tuned rows in every step.
-    """
-
-    def __init__(self, tuned: RowLinear) -> None:
-        nn.Module.__init__(self)
-        self.base_layer, self.rows, self.row_bias = tuned.base_layer, tuned.rows, tuned.row_bias
-        self.register_buffer("index", tuned.index, persistent=False)
-        self.training_dtype = cast(FastLinear, tuned.base_layer).training_dtype
-        self._cast: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.merge()
-        weight, bias = self.base_layer.weight.data, self.base_layer.bias
-        if not (self.training_dtype and self.training):
-            return linear(x, self.rows, self.row_bias, weight, bias, self.index)
-        if self._cast is None:
             self._cast = weight.to(torch.bfloat16)
-        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the
-        # first call read.
-        cast = self._cast.index_copy(0, self.index, self.rows.detach().to(torch.bfloat16))
-        return linear(x, self.rows, self.row_bias, cast, bias, self.index).to(self.training_dtype)
+        cast = self._cast
+        if index is not None:
+            # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what
+            # the first call read.
+            cast = cast.index_copy(0, index, rows.detach().to(torch.bfloat16))
+        output = _Linear.apply(x, rows, row_bias, cast, self.bias, index)
+        return output.to(self.training_dtype)
 
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
@@ -172,16 +145,6 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
     if encoder.has_known_parts and encoder.module_names.interface:
         encoder.set_attention(ATTENTION, attention)
     encoder.model.register_forward_pre_hook(_reseed)
-
-
-def install_row_linears(encoder: Encoder) -> None:
-    """Replace the RowLinear modules that a method put into the model by fast ones.
-
-    Other modules that methods add (adapters, LoRA) are small: they stay stock PyTorch.
-    """
-    for name, module in list(encoder.model.named_modules()):
-        if type(module) is RowLinear:
-            encoder.model.set_submodule(name, FastRowLinear(module))
 
 
 class Noise:
@@ -218,29 +181,13 @@ def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     return keep.to(x.dtype).mul_(scale).mul_(x)
 
 
-class _Dropout(Function):
-    """x * keep / (1 - p), with one byte per entry kept for the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(keep)
-        ctx.scale = scale
-        return _dropped(x, keep, scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (keep,) = ctx.saved_tensors
-        return _dropped(gradients[0], keep, ctx.scale), None, None
-
-
 class FastDropout(nn.Dropout):
     """nn.Dropout on the noise of this file."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        result: Tensor = _Dropout.apply(x, NOISE.keep(x.shape, self.p), 1 / (1 - self.p))
-        return result
+        return x * NOISE.keep(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
 
 
 class _Attention(Function):

@@ -271,9 +271,8 @@ class QKVLinear(nn.Module):
 
     def __init__(self, fused: nn.Linear) -> None:
         super().__init__()
-        weights = fused.weight.detach().chunk(3)
-        biases = [None] * 3 if fused.bias is None else fused.bias.detach().chunk(3)
-        parts = (_linear_of(*part) for part in zip(weights, biases, strict=True))
+        biases = [None] * 3 if fused.bias is None else fused.bias.chunk(3)
+        parts = (linear_of(*part) for part in zip(fused.weight.chunk(3), biases, strict=True))
         self.query, self.key, self.value = parts
 
     def forward(self, x: Tensor) -> Tensor:
@@ -282,14 +281,14 @@ class QKVLinear(nn.Module):
     def merge(self) -> nn.Linear:
         """The Linear that computes the same."""
         parts: list[Any] = [self.query, self.key, self.value]
-        bias = None if parts[0].bias is None else torch.cat([part.bias.detach() for part in parts])
-        return _linear_of(torch.cat([part.weight.detach() for part in parts]), bias)
+        bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
+        return linear_of(torch.cat([part.weight for part in parts]), bias)
 
 
-def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """A Linear with copies of the given values."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight.clone())
+    linear.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
-        linear.bias = nn.Parameter(bias.clone())
+        linear.bias = nn.Parameter(bias.detach().clone())
     return linear

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hifi_cli.models.cpu_kernels import FastLinear
 from hifi_cli.models.encoder import Encoder
 
 _MASK = "/mask"
@@ -40,6 +41,9 @@ class RowLinear(nn.Module):
         self.row_bias = nn.Parameter(base_layer.bias[rows]) if has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(self.base_layer, FastLinear):
+            self.merge()
+            return self.base_layer.multiply(x, self.rows, self.row_bias, self.index)
         output: Tensor = self.base_layer(x)
         bias: Tensor | None = self.row_bias
         if bias is None and self.base_layer.bias is not None:
@@ -112,14 +116,12 @@ def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Mo
     Returns:
         The names of the parameters that train: the adapters', and the backbone's LayerNorms.
     """
-    before = {id(parameter) for parameter in encoder.model.parameters()}
     for layer in range(encoder.num_layers):
         for part in ("after_attention", "after_ffn"):
             down, up = (module.to(encoder.device) for module in build())
             encoder.replace(layer, part, partial(BottleneckAdapter, down=down, up=up))
-    parameters = list(encoder.model.named_parameters())
-    added = [name for name, parameter in parameters if id(parameter) not in before]
-    return [*added, *(name for name, _ in parameters if name.rpartition(".")[0] in encoder.norms)]
+    names = [name for name, _ in encoder.model.named_parameters()]
+    return [name for name in names if ".adapter." in name or name.rpartition(".")[0] in encoder.norms]
 
 
 class SparseParameters:

@@ -73,9 +73,9 @@ class Pretrained:
             report = Encoder(self.model).base.load_state_dict(weights, strict=False)
         except RuntimeError as error:
             raise UsageError(f"start_from: the weights do not fit: {_first_line(error)}") from None
-        differing = _without_pooler([*report.missing_keys, *report.unexpected_keys])
-        if differing:
-            raise UsageError(f"start_from: the weights do not fit: {differing[0]}")
+        for name in [*report.missing_keys, *report.unexpected_keys]:
+            if not name.startswith("pooler."):  # a part of the task head
+                raise UsageError(f"start_from: the weights do not fit: {name}")
         names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
         self.missing_keys = [name for name in self.missing_keys if name not in names]
         self.weights_id, self.started_from = weights_id, runs
@@ -187,20 +187,14 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
 
 def _check_encoder_weights(encoder: Encoder, missing_keys: set[str], source: str) -> None:
     """Raise MissingError where the file lacks weights of the encoder: they would be random."""
-    names = {name for name, _ in encoder.base.named_parameters()}
-    prefix = f"{encoder.model.base_model_prefix}."
-    lacking = _without_pooler(sorted({name.removeprefix(prefix) for name in missing_keys} & names))
-    if lacking:
+    head = {name for name, _ in encoder.task_head_parameters()}
+    names = {name for name, _ in encoder.model.named_parameters()} - head
+    if lacking := sorted(missing_keys & names):
         raise MissingError(
             f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
             f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
             " under other names"
         )
-
-
-def _without_pooler(names: list[str]) -> list[str]:
-    """Names of the encoder's parameters without the pooler, which is a part of the task head."""
-    return [name for name in names if not name.startswith("pooler.")]
 
 
 def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
@@ -231,13 +225,12 @@ def _config(
     """The encoder's configuration with the task's labels and the run's dropout."""
     from transformers import AutoConfig
 
-    with _reading(backbone, source):
-        config = AutoConfig.from_pretrained(source, **where)
+    labels = dict(enumerate(task_head.labels))
+    ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
-    if task_head.labels:
-        config.num_labels = len(task_head.labels)
-        config.id2label = dict(enumerate(task_head.labels))
-        config.label2id = {label: index for index, label in enumerate(task_head.labels)}
+    of_task = {"id2label": labels, "label2id": ids} if labels else {}
+    with _reading(backbone, source):
+        config = AutoConfig.from_pretrained(source, **where, **of_task)
     if dropout is not None:
         for key in [key for key in vars(config) if "dropout" in key]:
             setattr(config, key, dropout)

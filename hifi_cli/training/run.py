@@ -17,7 +17,6 @@ from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import delta as deltas
-from hifi_cli.models.cpu_kernels import install_row_linears
 from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained, local_weights_id
@@ -32,7 +31,7 @@ from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, Splits, batch_size, load_splits
 from hifi_cli.training.log import MetricLogger
 from hifi_cli.training.loop import Checkpoint, Diverged, Trainer, measure_reported
-from hifi_cli.training.machine import choose_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.machine import choose_device, uses_bf16
 from hifi_cli.training.step import ModelRunner
 
 logger = logging.getLogger("hifi")
@@ -146,8 +145,6 @@ def prepare(
     device = device or choose_device(config)
     runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
     method = methods.attach(config, encoder, heads, pretrained.missing_keys)
-    if uses_cpu_kernels(config, device):
-        install_row_linears(encoder)
     runner.to_device()
     return PreparedRun(runner, method, pretrained, resources.task_head(config), plain_parameters)
 
