@@ -68,8 +68,7 @@ def content(name):
 def read_train_rows(tmp_path, name, text, required=()):
     """The train rows of a task whose train file holds `text`."""
     task = task_spec.load(name).model_copy(update={"rows": {}})
-    names = task.local.files["train"]
-    path = tmp_path / task.local.folder / (names if isinstance(names, str) else names[0])
+    path = tmp_path / task.local.folder / task.local.files["train"][0]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return data_sources.load(task, data_dir=tmp_path, required=required).splits["train"]

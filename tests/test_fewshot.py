@@ -8,7 +8,7 @@ import pytest
 
 from hifi_cli.errors import UsageError
 from hifi_cli.results.study import Study
-from hifi_cli.tasks import fewshot, task_spec
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.training import run as runs
 
@@ -22,34 +22,34 @@ EXPECTED = {
 
 
 def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
-    drawn = fewshot.sample(CB, ROWS, 16, seed=1)
+    drawn = data_sources.few_shot_sample(CB, ROWS, 16, seed=1)
     for rows in (drawn.train, drawn.dev):
         assert sorted(row.label for row in rows) == [0] * 16 + [1] * 16 + [2] * 16
     ids = [row.id for row in drawn.train + drawn.dev]
     assert len(set(ids)) == len(ids) == 96
-    assert {row.id for row in fewshot.sample(CB, ROWS, 16, seed=2).train} != {row.id for row in drawn.train}
+    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2).train} != {row.id for row in drawn.train}
 
 
 def test_one_shuffle_gives_first_train_then_dev():
     """More shots only append: the order is one shuffle of all rows, not one per class or per part."""
-    few, more = fewshot.sample(CB, ROWS, 4, seed=1), fewshot.sample(CB, ROWS, 8, seed=1)
+    few, more = data_sources.few_shot_sample(CB, ROWS, 4, seed=1), data_sources.few_shot_sample(CB, ROWS, 8, seed=1)
     assert {row.id for row in more.train} == {row.id for row in few.train + few.dev}
 
 
 def test_the_sample_is_the_same_on_every_machine():
     """Written down once: SHA-256 over seed and row number decides, and nothing else may."""
-    drawn = fewshot.sample(CB, ROWS[:30], 2, seed=1)
+    drawn = data_sources.few_shot_sample(CB, ROWS[:30], 2, seed=1)
     assert drawn.record().model_dump() == EXPECTED
     changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
-    assert fewshot.sample(CB, changed, 2, seed=1).record().sha256 != EXPECTED["sha256"]
+    assert data_sources.few_shot_sample(CB, changed, 2, seed=1).record().sha256 != EXPECTED["sha256"]
 
 
 def test_what_has_no_classes_or_too_few_rows_is_refused():
     for name in ("stsb", "squad", "record"):
         with pytest.raises(UsageError, match="has no few-shot setting: shots are counted per class, and it predicts none"):
-            fewshot.sample(task_spec.load(name), ROWS, 16, seed=1)
+            data_sources.few_shot_sample(task_spec.load(name), ROWS, 16, seed=1)
     with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"):
-        fewshot.sample(CB, ROWS[:30], 16, seed=1)
+        data_sources.few_shot_sample(CB, ROWS[:30], 16, seed=1)
 
 
 def test_a_few_shot_run(tiny, hifi, data, make, resources):
@@ -69,7 +69,11 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record().model_dump()
+    drawn = (
+        data_sources.few_shot_sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1)
+        .record()
+        .model_dump()
+    )
     assert results["rte-4-shot"]["fewshot"] == drawn
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
     assert "rte-4-shot" in again.out and "logits identical" in again.out

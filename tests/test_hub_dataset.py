@@ -147,24 +147,12 @@ def test_a_repository_with_other_labels_or_splits_is_refused(tmp_path):
         load("cb", write_repository(tmp_path / "two", "cb", ["train"]))
 
 
-def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypatch):
-    import datasets
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_the_hubs_conversion_of_a_script_has_a_folder_for_each_configuration(monkeypatch):
     requests = []
-    local_copy = write_repository(tmp_path / "repository", "cb", ["train", "validation"])
-    real = datasets.load_dataset
-
-    def load_dataset(name, config=None, data_dir=None, revision=None):
-        requests.append((name, config, data_dir, revision))
-        if revision != "refs/convert/parquet":
-            raise RuntimeError("Dataset scripts are no longer supported, but found super_glue.py")
-        return real(local_copy.id, data_dir)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = load("cb", HubDataset(id="aps/super_glue", config="cb"))
-    assert data.splits["train"] == ROWS["cb"]
-    assert requests == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.load_dataset", lambda *words, **options: requests.append((*words, options)))
+    data_sources.load_tables(HubDataset(id="a/script", revision="refs/convert/parquet"), "cb")
+    assert requests == [("a/script", {"revision": "refs/convert/parquet", "data_dir": "cb"})]
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):

@@ -78,7 +78,7 @@ def test_the_order_of_label_columns_moves_their_values_too(tmp_path):
     assert next(row for row in data.rows("train") if row.sequences[0][0].endswith(" 5")).label == (0, 1, 1, 0)  # dog and cat
     assert next(row for row in data.rows("train") if row.sequences[0][0].endswith(" 6")).label == (1, 0, 0, 1)  # fish and bird
     assert next(row for row in data.rows("train") if row.sequences[0][0].endswith(" 7")).label == (0, 1, 0, 0)  # dog
-    with pytest.raises(UsageError, match=r"a.csv: labels: 'cat' is named twice"):
+    with pytest.raises(UsageError, match=r"labels: one is named twice"):
         load(path, "label=[cat,cat]")
 
 

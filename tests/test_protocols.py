@@ -9,7 +9,7 @@ from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import protocol_chain, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.tasks import fewshot, task_spec
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.training import run as runs
 
 QKVO = ["query", "key", "value", "output"]
@@ -138,7 +138,7 @@ def test_few_shot_runs_have_as_many_epochs_on_every_task():
     supported = []
     for task in registry.names("tasks"):
         try:
-            fewshot.check_supported(task_spec.load(task))
+            data_sources.check_few_shot(task_spec.load(task))
             supported.append(task)
         except UsageError:
             continue

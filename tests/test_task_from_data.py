@@ -116,8 +116,8 @@ def test_given_splits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "overrides", "message"),
     [
-        ({"label": ""}, [], "line 4: the label column 'label' is empty; fill it in, or remove the row"),
-        ({"label": "nan"}, [], "line 4: the label column 'label' is empty; fill it in, or remove the row"),
+        ({"label": ""}, [], "line 4: the label column 'label' is empty; fill it in or remove the row"),
+        ({"label": "nan"}, [], "line 4: the label column 'label' is empty; fill it in or remove the row"),
         ({"price": float("nan")}, ["label=price"], "line 4: the label column 'price' is empty"),
         ({"price": 9 * 10**399}, ["label=price"], "is not a number in [-inf, inf]"),
         ({"sentence2": " "}, [], "line 4: sentence2 is empty; fill it in or remove the row"),

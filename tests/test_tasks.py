@@ -43,15 +43,15 @@ def test_a_mark_crlf_and_empty_lines_change_nothing(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "train.tsv is empty"),
-        ("\n", "train.tsv is empty"),
+        ("", "train.tsv has no rows"),
         ("index\tsentence1\tsentence2\tlabel\n", "train.tsv has no rows"),
-        (GOOD + "2\tshort\n", "train.tsv, line 4: 2 columns, 4 are expected"),
+        (GOOD + "2\tshort\n", "train.tsv, line 4: the label column 'label' is empty; fill it in or remove the row"),
+        (GOOD + "2\ta\tb\tentailment\tmore\n", "train.tsv, line 4: more columns than names"),
         (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; the labels are entailment, not_entailment"),
         (GOOD + "2\t \tb\tentailment\n", "train.tsv, line 4: sentence1 is empty"),
         (GOOD.replace("sentence2", "other"), "line 2: no column 'sentence2'"),
         (GOOD + "1\ta\tb\tentailment\n", "train.tsv, line 4: duplicate id 1"),
-        (GOOD.replace("label", "index"), "line 1: two columns have the same name"),
+        (GOOD.replace("label", "index"), "line 2: more columns than names, or a name stands twice (index, sentence1"),
         (GOOD.encode() + b"2\t\xff\tb\tentailment\n", "train.tsv, line 4: not UTF-8"),
     ],
 )

@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks import data_sources, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
@@ -152,14 +152,14 @@ def test_few_shot_samples_have_enough_sentences_of_every_entity_type():
     kinds = ["PER", "ORG", "LOC", "MISC"]
     rows = rows_of(*((f"a b {at}", f"B-{kinds[at % 4]} O I-{kinds[at % 3]}" if at % 5 else "O O O") for at in range(100)))
     assert CONLL.classes == kinds
-    sample = fewshot.sample(CONLL, rows, 3, seed=1)
+    sample = data_sources.few_shot_sample(CONLL, rows, 3, seed=1)
     for split in (sample.train, sample.dev):
         counts = [sum(index in CONLL.classes_of(row) for row in split) for index in range(4)]
         assert min(counts) >= 3 and len(split) <= 12
         assert all(CONLL.classes_of(row) for row in split)
     assert not {row.id for row in sample.train} & {row.id for row in sample.dev}
     with pytest.raises(UsageError, match=r"has \d+ training rows of '[A-Z]+'; 30 shots require 60"):
-        fewshot.sample(CONLL, rows, 30, seed=1)
+        data_sources.few_shot_sample(CONLL, rows, 30, seed=1)
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     assert (spec.labels, spec.metrics, spec.classes) == (["X", "Y"], ["word_accuracy"], ["X", "Y"])  # no entities
     path = tmp_path / "b.conll"
     path.write_text("the X O\ndog O\n")
-    with pytest.raises(UsageError, match="line 2: 2 columns, 3 are expected"):
+    with pytest.raises(UsageError, match="line 1: the words of this sentence have unlike numbers of columns"):
         task_from_data.task_yaml(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
     with pytest.raises(UsageError, match="has no rows"):

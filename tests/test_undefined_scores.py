@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 
+from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import metrics, task_spec
@@ -39,10 +41,11 @@ def test_weights_that_the_last_step_spoils_are_a_diverged_run(make, resources, m
     ("task", "metric"),
     [("cb", "f1"), ("stsb", "accuracy"), ("squad", "accuracy"), ("rte", "span_f1"), ("rte", "ner_f1"), ("rte", "question_em")],
 )
-def test_a_metric_that_does_not_fit_is_refused(task, metric):
-    spec = task_spec.load(task)
-    with pytest.raises(UsageError, match=f"metric '{metric}' does not fit a task of kind {spec.kind}"):
-        metrics.check_names(spec.model_copy(update={"metrics": [metric]}))
+def test_a_metric_that_does_not_fit_is_refused(tmp_path, task, metric):
+    content = registry.load("tasks", task) | {"metrics": [metric], "primary": metric}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(UsageError, match=f"metrics: {metric} does not fit a task of kind {task_spec.load(task).kind}"):
+        task_spec.load(str(tmp_path / "own.yaml"))
 
 
 def test_an_undefined_score_of_evaluate_is_zero(monkeypatch):

@@ -3,14 +3,18 @@
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hifi_cli import hub as hubs
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import file_digest
+from hifi_cli.files import digest, file_digest
+from hifi_cli.results.record import FewShotRows
 from hifi_cli.tasks import rows, task_spec
 from hifi_cli.tasks.rows import RawRecord
 from hifi_cli.tasks.task_spec import (
@@ -39,7 +43,7 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
         MissingError: the source is missing, or a `required` split of the local files is.
         UsageError: the rows do not fit the task.
     """
-    directory = _directory(spec, data_dir)
+    directory = find_directory(spec, data_dir)
     if directory:
         data = _load_files(spec, directory, required)
     elif spec.hub:
@@ -60,13 +64,11 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
     """
     counts = {}
     for name in names:
-        task = task_spec.load(name)
-        try:
-            is_here = _directory(task, data_dir) is not None
-            splits = load(task, data_dir=data_dir, required=()).splits if is_here else {}
-        except MissingError:
-            splits = {}
-        here = {split: task.count(split_rows) for split, split_rows in splits.items()}
+        task, here = task_spec.load(name), {}
+        with suppress(MissingError):
+            if find_directory(task, data_dir):
+                splits = load(task, data_dir=data_dir, required=()).splits
+                here = {split: task.count(split_rows) for split, split_rows in splits.items()}
         counts[name] = {split: (here.get(split), task.rows.get(split)) for split in dict.fromkeys([*task.local.files, *here])}
     return counts
 
@@ -76,8 +78,12 @@ def demo_directory() -> Path:
     return registry.configs_directory() / "tasks" / "demo"
 
 
-def _directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
-    """Return the directory of the task's files; None if they come from the hub."""
+def find_directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
+    """Return the directory of the task's files; None if they come from the hub.
+
+    Raises:
+        MissingError: there is no directory `data_dir`.
+    """
     if spec.local.generated:
         return demo_directory()
     if spec.local.directory and Path(spec.local.directory).is_dir():
@@ -89,22 +95,21 @@ def _directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
     return data_dir
 
 
+# Files
+
+
 def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> TaskData:
     """Load every split that has a file."""
     files = _files(spec.local, directory)
     splits: dict[Split, list[Row]] = {}
     for split, names in spec.local.files.items():
-        if split in files:
-            path, labelled = files[split], is_labelled(split)
-            records = rows.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
+        missing = f"no file {os.path.normpath(directory / spec.local.folder / names[0])}"
+        if path := files.get(split):
+            records = rows.read(path, spec.local, labelled=is_labelled(split))
             splits[split] = _split_rows(spec, split, records, spec.local, str(path))
-            continue
-        names = names if isinstance(names, str) else names[0]
-        missing = f"no file {os.path.normpath(directory / spec.local.folder / names)}"
-        if split in required:
-            of_what = "that the task names" if spec.local.directory else "of the official download"
-            raise MissingError(f"{missing}; the {split} split {of_what} is required")
-        if is_labelled(split):
+        elif split in required:
+            raise MissingError(f"{missing}; the {split} split is required")
+        elif is_labelled(split):
             logger.warning(f"note: {missing}; the {split} split is missing")
     origin = {split: str(path.relative_to(directory) if spec.local.generated else path) for split, path in files.items()}
     return TaskData(splits, {split: file_digest(path) for split, path in files.items()}, origin)
@@ -124,13 +129,10 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     folders = [directory] if directory.name == local.folder else []
     folders += [directory / parent / local.folder for parent in PARENTS]
     for folder in folders:
-        found = {}
-        for split, names in local.files.items():
-            paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
-            if existing := [path for path in paths if path.is_file()]:
-                found[split] = existing[0]
-        if found:
-            return found
+        found = {split: [folder / name for name in names] for split, names in local.files.items()}
+        present = {split: next(filter(Path.is_file, paths), None) for split, paths in found.items()}
+        if any(present.values()):
+            return {split: path for split, path in present.items() if path}
     if not any(folder.is_dir() for folder in folders):
         raise MissingError(f"no folder {local.folder} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}")
     return {}
@@ -145,51 +147,43 @@ def _split_rows(spec: TaskSpec, split: Split, records: Iterable[RawRecord], sour
     return split_rows
 
 
+# The hub
+
+
 def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
-    """Load every split of a repository in a format that needs no script (parquet, CSV, JSON)."""
+    """Load every split of a repository."""
     splits: dict[Split, list[Row]] = {}
-    loaded: dict[str | None, tuple[Any, str | None]] = {}
+    tables: dict[str | None, Any] = {}
     for split, name in hub.splits.items():
         other_config, _, hub_split = name.rpartition("/")
         config = other_config or hub.config
-        if config not in loaded:
-            loaded[config] = load_tables(hub, config)
-        tables, _ = loaded[config]
-        if hub_split in tables:
+        if config not in tables:
+            tables[config], commit = load_tables(hub, config)
+        if hub_split in tables[config]:
             origin = f"{hub.id}, {hub_split}"
-            splits[split] = _split_rows(spec, split, hub_records(tables[hub_split], origin), hub, origin)
+            splits[split] = _split_rows(spec, split, hub_records(tables[config][hub_split], origin), hub, origin)
         elif is_labelled(split):
-            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables)}")
-    commits = " ".join(dict.fromkeys(commit or "" for _, commit in loaded.values()))
+            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
     digests = {split: rows_digest(split_rows) for split, split_rows in splits.items()}
-    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commits})
+    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
 
 
 def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
-    """Return the splits of a configuration, and the commit.
-
-    Of a repository that needs a script, those of the hub's conversion.
+    """Return the splits of a repository's configuration, and the commit.
 
     Raises:
         MissingError: neither the hub nor the local cache has the repository.
     """
-    from datasets import load_dataset
-    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
+    import datasets  # takes a second
 
-    disable_progress_bar()
-    set_verbosity_error()
+    datasets.disable_progress_bars()
     commit = hubs.resolve_commit("dataset", hub.id, hub.revision)
+    # the hub's conversion has a folder for each configuration
+    names = {"data_dir" if hub.revision == PARQUET_REVISION else "name": config}
     try:
-        return load_dataset(hub.id, config, revision=commit or hub.revision), commit
+        return datasets.load_dataset(hub.id, revision=commit or hub.revision, **names), commit
     except (OSError, ValueError, RuntimeError) as error:
-        problem = hubs.unavailable_error("dataset", hub.id, error)
-        if hub.revision or Path(hub.id).is_dir():
-            raise problem from None
-    try:
-        commit = hubs.resolve_commit("dataset", hub.id, PARQUET_REVISION)
-        return load_dataset(hub.id, data_dir=config, revision=commit or PARQUET_REVISION), commit
-    except (OSError, ValueError, RuntimeError, MissingError):
-        raise problem from None  # the first error is about the repository that the user named
+        raise hubs.unavailable_error("dataset", hub.id, error) from None
 
 
 def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
@@ -208,20 +202,28 @@ def class_names(feature: Any) -> list[str]:
     return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
 
 
+# Samples
+
+
+def _shuffled(rows: Sequence[Row], seed: int) -> list[int]:
+    """Sort row numbers by SHA-256 of seed and number: no library's random generator decides."""
+    return sorted(range(len(rows)), key=lambda number: hashlib.sha256(f"{seed}:{number}".encode()).digest())
+
+
 def _cut(data: TaskData, cut: Cut) -> TaskData:
     """Cut the validation split off the train split.
 
-    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 /
-    fraction)th is cut off. Each label's number of rows, or each range of numbers, thereby has the
-    same fraction within one row, and no library's random generator decides. A row with the same
-    texts as an earlier one is on the side of that one.
+    The shuffled rows are sorted by label; every (1 / fraction)th is cut off. Each label's number of
+    rows, or each range of numbers, thereby has the same fraction within one row. A row with the
+    same texts as an earlier one is on the side of that one.
 
     Raises:
         UsageError: there are too few rows.
     """
     train = data.rows("train")
     first = {row.sequences: number for number, row in reversed([*enumerate(train)])}  # the first row with each texts
-    shuffled = sorted(first.values(), key=lambda number: hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+    distinct = {*first.values()}
+    shuffled = [number for number in _shuffled(train, cut.seed) if number in distinct]
     order = sorted(shuffled, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
     cut_off = {number for at, number in enumerate(order) if int((at + 1) * cut.validation) > int(at * cut.validation)}
     parts = {
@@ -233,3 +235,58 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
         raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
     digests = {split: rows_digest(part) for split, part in parts.items()}
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
+
+
+@dataclass(frozen=True)
+class FewShotSplit:
+    """The rows of a few-shot run, sampled from the official train split (HiFi, section 4.1).
+
+    Attributes:
+        train: k rows of each class, for training.
+        dev: k other rows of each class, which select the best epoch.
+    """
+
+    train: list[Row]
+    dev: list[Row]
+
+    def record(self) -> FewShotRows:
+        """Return the row ids, and a SHA-256 over ids, texts and labels."""
+        content = [[row.id, row.sequences, row.label] for row in (*self.train, *self.dev)]
+        train, dev = ([row.id for row in rows] for rows in (self.train, self.dev))
+        return FewShotRows(train=train, dev=dev, sha256=digest(content, 64))
+
+
+def check_few_shot(spec: TaskSpec) -> None:
+    """Raise UsageError if the task has no classes to sample from."""
+    if not spec.classes or spec.format == "record":
+        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and it predicts none")
+
+
+def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
+    """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev.
+
+    A row of several classes (multi-label; a sentence with entities of several types) is used if any
+    of them still lacks rows: a class may get more than `shots`, none gets fewer. A row of no class
+    is not used.
+
+    Raises:
+        UsageError: the task has no classes, or a class has too few rows.
+    """
+    check_few_shot(spec)
+    splits: list[list[Row]] = [[], []]  # train, dev
+    counts: list[Counter[int]] = [Counter(), Counter()]  # rows of each class in them
+    for number in _shuffled(rows, seed):
+        classes = spec.classes_of(rows[number])
+        for split, count in zip(splits, counts, strict=True):
+            if any(count[index] < shots for index in classes):
+                split.append(rows[number])
+                count.update(classes)
+                break
+    for index, label in enumerate(spec.classes):
+        if min(count[index] for count in counts) < shots:
+            in_all = sum(index in spec.classes_of(row) for row in rows)
+            raise UsageError(
+                f"task {spec.label} has {in_all} training rows of '{label}';"
+                f" {shots} shots require {2 * shots}, half for training and half for validation"
+            )
+    return FewShotSplit(*splits)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifi_cli import hub
-from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
 
@@ -192,49 +191,15 @@ ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # of rows and
     "span_em": partial(_mean_over_answers, exact_match),
     "span_f1": partial(_mean_over_answers, word_f1),
 }
-_CLASSES = ("classification", "multiple-choice")
-_KINDS: dict[str, tuple[str, ...]] = {  # the kinds or formats of tasks that have a metric
-    "accuracy": (*_CLASSES, "multi-label"),
-    "f1": _CLASSES,
-    "f1_macro": (*_CLASSES, "multi-label"),
-    "f1_micro": (*_CLASSES, "multi-label"),
-    "f1a": _CLASSES,
-    "matthews": _CLASSES,
-    "pearson": (*_CLASSES, "regression"),
-    "spearman": (*_CLASSES, "regression"),
-    "question_em": ("multirc",),
-    "gender_parity": _CLASSES,
-    "entity_em": ("record",),
-    "entity_f1": ("record",),
-    "span_em": ("span",),
-    "span_f1": ("span",),
-    "ner_f1": ("token-classification",),
-    "ner_precision": ("token-classification",),
-    "ner_recall": ("token-classification",),
-    "word_accuracy": ("token-classification",),
-}
-
-
-def check_names(spec: TaskSpec) -> None:
-    """Raise UsageError if a task names an unknown metric, or one that does not fit it."""
-    for name in (*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)):
-        if name not in _KINDS:
-            raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, _KINDS)}")
-        needs_two = name in ("f1", "f1a")
-        if not {spec.kind, spec.format} & {*_KINDS[name]} or (needs_two and len(spec.labels) != 2):
-            labels = f" with {len(spec.labels)} labels" if spec.labels else ""
-            raise UsageError(f"task {spec.label}: metric '{name}' does not fit a task of kind {spec.kind}{labels}")
 
 
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
 
     Raises:
-        UsageError: the task names an unknown metric, or `evaluate` does not return the primary
-            metric.
+        UsageError: `evaluate` does not return the primary metric.
         MissingError: the metric of the `evaluate` library cannot be loaded.
     """
-    check_names(spec)
     if spec.kind == "token-classification":
         tags = [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
         predicted = [output.prediction for output in predictions if isinstance(output, Output)]

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ logger = logging.getLogger("hifi")
 MAX_BYTES = 1 << 30  # of a file, which is read into memory
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
+_SKIP = " (skip_incomplete skips such rows)"
 # Raised by code that reads a record with missing keys, or with values of another type.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
-class EmptyText(UsageError):
-    """A text column is empty."""
+class IncompleteRow(UsageError):
+    """A row has no text or no label."""
 
 
 @dataclass(slots=True)
@@ -36,24 +37,22 @@ class RawRecord:
     """A row as its source stores it, whose columns are read by the task's names.
 
     Attributes:
-        values: value of each column, by the source's column names.
+        values: value of each column, by the source's column names; None: the row ends before it.
         where: file and line, for error messages.
-        columns: the source's name of a column, where it differs; of several the first one that is
-            present.
+        columns: the source's names of a column, where they differ; the first one that is present.
         id: of the row that it becomes.
         label: of the row that it becomes; None if it is unknown.
     """
 
     values: dict[str, Any]
     where: str
-    columns: Mapping[str, str | list[str]] = field(default_factory=dict)
+    columns: Mapping[str, list[str]] = field(default_factory=dict)
     id: str = ""
     label: Label | None = None
 
     def column(self, name: str) -> str:
         """Return the source's name of a column."""
-        names = self.columns.get(name, name)
-        names = [names] if isinstance(names, str) else names
+        names = self.columns.get(name, [name])
         return next((column for column in names if column in self.values), names[0])
 
     def value(self, name: str) -> Any:
@@ -67,10 +66,10 @@ class RawRecord:
     def text(self, name: str) -> str:
         """Return the value of a text column."""
         value = self.value(name)
-        if not isinstance(value, str):
+        if not isinstance(value, str | None):
             raise self.error(f"{name} is {value!r:.40}, not text")
-        if not value.strip():
-            raise EmptyText(f"{self.where}: {name} is empty; fill it in or remove the row (skip_incomplete skips such rows)")
+        if not (value and value.strip()):
+            raise IncompleteRow(f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}")
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -80,7 +79,7 @@ class RawRecord:
         if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
             raise self.error(f"{name} is {value!r:.40}, not a list of texts")
         if not texts:
-            raise EmptyText(f"{self.where}: {name} is empty (skip_incomplete skips such rows)")
+            raise IncompleteRow(f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}")
         return texts
 
     def error(self, problem: str) -> UsageError:
@@ -91,113 +90,87 @@ class RawRecord:
 # Files
 
 
-def read(path: Path, local: LocalFiles, *, labelled: bool = True, skip_incomplete: bool = False) -> Iterator[RawRecord]:
+def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[RawRecord]:
     """Read the records of a file.
 
     Args:
         path: the file.
         local: file format and column names.
         labelled: whether the file has labels; only such TSV files may lack a header line.
-        skip_incomplete: skip and count TSV and CSV rows with missing columns instead of refusing
-            the file.
 
     Raises:
         MissingError: no such file.
         UsageError: the file is malformed; the message names the line.
     """
-    name = str(path)
     if not path.exists():
-        raise MissingError(f"no file {name}")
+        raise MissingError(f"no file {path}")
     if local.reader == "parquet":
-        return _parquet(path, name)
+        return _parquet(path)
     content = read_bytes(path, at_most=MAX_BYTES)
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise UsageError(f"{name}, line {line}: not UTF-8; save the file as UTF-8") from None
-    if not text.strip():
-        raise UsageError(f"{name} is empty")
+        raise UsageError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
     if local.reader == "conll":
-        return _conll(name, text, local.header or [])
+        return _conll(path, text, local.header or [])
     if local.reader in ("csv", "tsv"):
-        header = local.header if labelled else None
-        return _table(name, text, local.reader, header, skip_incomplete=skip_incomplete)
-    return _json(name, text, local.reader)
+        return _table(path, text, local.reader, local.header if labelled else None)
+    return _json(path, text, local.reader)
 
 
-def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
-    records: list[dict[str, Any]] = []
-    size = 0
+def _parquet(path: Path) -> Iterator[RawRecord]:
+    """Yield the rows of a Parquet file; a small one may hold a long text a million times."""
+    size, numbers = 0, count()
     try:
-        file = parquet.ParquetFile(path)
-        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-        # A row has at most its group's bytes, in which a repeated text counts once.
-        largest = max([1, *(group.total_byte_size for group in groups)])
-        for batch in file.iter_batches(max(1, min(1024, MAX_BYTES // 8 // largest))):
+        for batch in parquet.ParquetFile(path).iter_batches(batch_size=100):
             size += batch.nbytes
             if size > MAX_BYTES:
-                raise UsageError(f"{name} holds more than {MAX_BYTES:,} bytes, the maximum")
-            records += batch.to_pylist()
+                raise UsageError(f"{path} holds more than {MAX_BYTES:,} bytes, the maximum")
+            yield from (RawRecord(values, f"{path}, row {next(numbers)}") for values in batch.to_pylist())
     except (OSError, ArrowException) as error:
-        raise UsageError(f"{name}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
-    return (RawRecord(values, f"{name}, row {number}") for number, values in enumerate(records))
+        raise UsageError(f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
 
 
-def _table(name: str, text: str, form: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
-    """Yield the records of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
+def _table(path: Path, text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
+    """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
     csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters
     dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    lines = csv.reader(io.StringIO(text, newline="\n"), **dialect)
-    skipped = 0
+    table = csv.DictReader(io.StringIO(text, newline="\n"), header, **dialect)
     try:
-        filled = filter(None, lines)
-        header = header or next(filled)
-        if len(set(header)) < len(header):
-            raise UsageError(f"{name}, line 1: two columns have the same name; rename or remove one of them")
-        for cells in filled:
-            if len(cells) == len(header):
-                yield RawRecord(dict(zip(header, cells, strict=True)), f"{name}, line {lines.line_num}")
-            elif skip_incomplete:
-                skipped += 1
-            else:
-                expected = f"{len(header)} are expected ({', '.join(header)[:200]})"
-                raise UsageError(f"{name}, line {lines.line_num}: {len(cells)} columns, {expected}")
+        for values in table:
+            where, names = f"{path}, line {table.line_num}", table.fieldnames or []
+            if None in values or len({*names}) < len(names):
+                raise UsageError(f"{where}: more columns than names, or a name stands twice ({', '.join(names)[:200]})")
+            yield RawRecord(values, where)
     except csv.Error as error:
-        raise UsageError(f"{name}, line {lines.line_num}: not valid {form.upper()}: {error}") from None
-    if skipped:
-        logger.warning(f"note: {name}: skipped {counted_noun(skipped, 'row')} with missing columns")
+        raise UsageError(f"{path}, line {table.reader.line_num}: not valid {form.upper()}: {error}") from None
 
 
-def _conll(name: str, text: str, names: list[str]) -> Iterator[RawRecord]:
+def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
     """Yield one record per sentence, of each column the list of its cells.
 
     One word per line, its columns separated by tabs or else by spaces; a line without text ends a
     sentence. A column without a name has its number, from 1. Lines of `-DOCSTART-` and, in files
     with tabs, comments (# and no tab) are skipped.
     """
-    sentence: list[list[str]] = []
-    header: list[str] = []
-    separator, first = "\t" if "\t" in text else None, 0
-    for number, line in enumerate([*text.split("\n"), ""], start=1):
-        cells = line.split(separator)
-        if not line.strip() or cells[0] == "-DOCSTART-":
-            if sentence:
-                columns = map(list, zip(*sentence, strict=True))
-                yield RawRecord(dict(zip(header, columns, strict=True)), f"{name}, line {first}")
-            sentence = []
-        elif not (separator and line.startswith("#") and separator not in line):
-            header = header or [*names[: len(cells)], *(str(at + 1) for at in range(len(names), len(cells)))]
-            if len(cells) != len(header):
-                raise UsageError(f"{name}, line {number}: {len(cells)} columns, {len(header)} are expected")
-            first = first if sentence else number
-            sentence.append(cells)
+    separator = "\t" if "\t" in text else None
+    is_comment = re.compile("#[^\t]*" if separator else "(?!)").fullmatch
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if not is_comment(line)]
+    for is_sentence, words in groupby(lines, lambda line: line[1].strip() and not line[1].startswith("-DOCSTART-")):
+        if is_sentence:
+            numbers, rows = zip(*((number, line.split(separator)) for number, line in words), strict=True)
+            columns = [list(column) for column in zip_longest(*rows)]
+            header = [*names, *map(str, range(len(names) + 1, len(columns) + 1))]
+            if len({*map(len, rows)}) > 1:
+                raise UsageError(f"{path}, line {numbers[0]}: the words of this sentence have unlike numbers of columns")
+            yield RawRecord(dict(zip(header, columns, strict=False)), f"{path}, line {numbers[0]}")
 
 
-def _json(name: str, text: str, reader: str) -> Iterator[RawRecord]:
+def _json(path: Path, text: str, reader: str) -> Iterator[RawRecord]:
     """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
-    lines = [(f"{name}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)]
-    for where, line in [(name, text)] if reader == "squad" else lines:
+    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)]
+    for where, line in [(str(path), text)] if reader == "squad" else lines:
         try:
             records = list(_RECORDS_OF[reader](json.loads(line))) if line.strip() else []
         except _MALFORMED as error:
@@ -206,8 +179,7 @@ def _json(name: str, text: str, reader: str) -> Iterator[RawRecord]:
 
 
 def _line(value: Any) -> Iterator[dict[str, Any]]:
-    target = value.get("target")  # WSC stores its two spans one level deeper
-    yield value | target if isinstance(target, dict) else value
+    yield value | value.get("target", {})  # WSC stores its two spans one level deeper
 
 
 def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
@@ -275,7 +247,7 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
             number = len(rows)
             record.id = str(record.values.get(record.column(spec.id), number) if spec.id else number)
             parsed = _FORMATS[spec.format](spec, record)
-        except EmptyText:
+        except IncompleteRow:
             if not spec.skip_incomplete:
                 raise
             skipped += 1
@@ -289,7 +261,7 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
                 raise record.error("no answers")
             rows[row.id] = row
     if skipped:
-        logger.warning(f"note: {origin}: skipped {counted_noun(skipped, 'row')} with an empty text")
+        logger.warning(f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label")
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return list(rows.values())
@@ -303,6 +275,14 @@ def label_name(value: Any) -> str:
 def is_missing(value: Any) -> bool:
     """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
     return not isinstance(value, list) and (value is None or label_name(value).lower() in ("", "nan"))
+
+
+def as_number(value: Any) -> float | None:
+    """Return the number that a label is, or None."""
+    try:
+        return float(label_name(value))
+    except ValueError:
+        return None
 
 
 def labels_in(value: Any, separator: str | None) -> list[str]:
@@ -322,24 +302,19 @@ def parse_label(spec: TaskSpec, record: RawRecord, source: Source) -> Label:
     if spec.label_columns:
         return tuple(_flag(record, column) for column in spec.label_columns)
     value = record.value("label")
+    if value is None or (spec.kind != "multi-label" and is_missing(value)):
+        column = record.column("label")
+        raise IncompleteRow(f"{record.where}: the label column '{column}' is empty; fill it in or remove the row{_SKIP}")
     if spec.kind == "multi-label":
-        labels = [] if value is None else labels_in(value, spec.label_separator)
-        present = {_class_index(name, names, record) for name in labels}
+        present = {_class_index(name, names, record) for name in labels_in(value, spec.label_separator)}
         return tuple(int(index in present) for index in range(len(names)))
-    if is_missing(value):
-        raise record.error(f"the label column '{record.column('label')}' is empty; fill it in, or remove the row")
     if spec.kind == "token-classification":
         return tuple(_class_index(tag, names, record) for tag in labels_in(value, None))
-    name = label_name(value)
     if spec.kind != "regression":
-        return _class_index(name, names, record)
-    low, high = spec.value_range or (float("-inf"), float("inf"))
-    try:
-        number = float(name)
-    except ValueError:
-        raise record.error(f"the label '{name[:40]}' is not a number") from None
-    if not math.isfinite(number) or not low <= number <= high:
-        raise record.error(f"the label {name[:40]} is not a number in [{low:g}, {high:g}]")
+        return _class_index(label_name(value), names, record)
+    number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
+    if number is None or not math.isfinite(number) or not low <= number <= high:
+        raise record.error(f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]")
     return number
 
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BeforeValidator, Field
@@ -18,8 +18,8 @@ from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks import data_sources, rows
-from hifi_cli.tasks.rows import is_missing, label_name, labels_in
-from hifi_cli.tasks.task_spec import ENTITY_TAG, HubDataset, Kind, LocalFiles, Reader, TaskSpec
+from hifi_cli.tasks.rows import as_number, is_missing, label_name, labels_in
+from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, HubDataset, Kind, LocalFiles, Reader, TaskSpec
 
 logger = logging.getLogger("hifi")
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
@@ -39,16 +39,11 @@ INPUT_NAMES = [  # the first of these that the data have
     ["sentence"],
     ["tokens"],
     ["words"],
+    ["1"],  # of a CoNLL file
 ]
 SEPARATOR = "|"  # between the labels of a row
 LABEL_NAMES = [["label"], ["labels"], ["tags"], ["ner_tags"]]
-VALIDATION_NAMES = ("validation", "dev", "valid", "val")  # of a hub dataset's splits
-METRICS: dict[Kind, list[str]] = {
-    "classification": ["accuracy", "f1_macro"],
-    "regression": ["spearman", "pearson"],
-    "multi-label": ["f1_micro", "f1_macro"],
-    "token-classification": ["ner_f1", "ner_precision", "ner_recall", "word_accuracy"],
-}
+SPLIT_NAMES = {"validation": ("validation", "dev", "valid", "val"), "test": ("test",)}  # of hub datasets
 
 
 def _names(value: Any) -> Any:
@@ -121,98 +116,86 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     for override in overrides:
         values |= parse_override(override).values
     options = parse(DataOptions, values, "command line")
-    read = _read_hub if source.startswith(HUB) else _read_file
-    content = read(source, options)
+    data = (_read_hub if source.startswith(HUB) else _read_file)(source, options)
+    content = _task(source, data, options)
     parse(TaskSpec, content, source)
     return content["label"], f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 
 
-def _read_file(source: str, options: DataOptions) -> dict[str, Any]:
-    """Return the content of the YAML of a data file."""
+class _Data(NamedTuple):
+    """A file or dataset, and where the task's YAML says that it is.
+
+    Attributes:
+        name: of the task, unless a shipped one has it.
+        sections: the YAML's keys `local` and `hub`.
+        splits: the file, or the dataset's split, of each split.
+        records: the training rows.
+        class_names: of hub columns that store class indices.
+    """
+
+    name: str
+    sections: dict[str, dict[str, Any]]
+    splits: dict[str, str]
+    records: list[dict[str, Any]]
+    class_names: dict[str, list[str]]
+
+
+def _read_file(source: str, options: DataOptions) -> _Data:
     path = Path(source)
+    directory = path.resolve().parent
     reader = READER_OF_SUFFIX[path.suffix.lower()]
-    validation = options.validation if isinstance(options.validation, str) else None
-    given = {"train": source, "validation": validation, "test": options.test}
-    files = {split: Path(file) for split, file in given.items() if file}
     records = [record.values for record in rows.read(path, LocalFiles(folder=".", files={}, reader=reader))]
     if not records:
         raise UsageError(f"{path} has no rows")
-    directory = path.resolve().parent
-    local: dict[str, Any] = {"folder": ".", "directory": str(directory), "reader": reader}
-    local["files"] = {split: os.path.relpath(file.resolve(), directory) for split, file in files.items()}
-    if reader == "conll":  # its columns have numbers in the place of names
-        columns = list(records[0])
-        usual = {"inputs": options.inputs or columns[:1], "label": options.label or columns[-1:]}
-        options = options.model_copy(update=usual)
+    validation = options.validation if isinstance(options.validation, str) else None
+    given = {"train": source, "validation": validation, "test": options.test}
+    files = {split: os.path.relpath(Path(file).resolve(), directory) for split, file in given.items() if file}
+    local = {"folder": ".", "directory": str(directory), "reader": reader, "files": files}
     name = directory.name if path.stem == "train" else path.stem
-    return _task(name, source, {"local": local}, records, {}, options)
+    return _Data(name, {"local": local}, files, records, {})
 
 
-def _read_hub(source: str, options: DataOptions) -> dict[str, Any]:
-    """Return the content of the YAML of a hub dataset."""
+def _read_hub(source: str, options: DataOptions) -> _Data:
     repository, _, config = source.removeprefix(HUB).partition(":")
     tables, _ = data_sources.load_tables(HubDataset(id=repository), config or None)
-    usual = next((name for name in VALIDATION_NAMES if name in tables), None)
-    validation = usual if options.validation is None else options.validation
-    test = options.test or ("test" if "test" in tables else None)
-    given = {"train": "train", "validation": validation, "test": test}
+    usual = {split: next((name for name in names if name in tables), None) for split, names in SPLIT_NAMES.items()}
+    given = {"train": "train", "validation": options.validation or usual["validation"], "test": options.test or usual["test"]}
     splits = {split: name for split, name in given.items() if isinstance(name, str)}
     for name in splits.values():
         if name not in tables:
             raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
-    records = [record.values for record in data_sources.hub_records(tables["train"], source)]
-    features = tables["train"].features.items()
-    class_names = {column: data_sources.class_names(feature) for column, feature in features}
+    table = tables["train"]
+    records = [record.values for record in data_sources.hub_records(table, source)]
+    class_names = {column: data_sources.class_names(feature) for column, feature in table.features.items()}
     hub = {"id": repository, "config": config or None, "splits": splits}
     name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
-    return _task(name, source, {"local": {"folder": ".", "files": {}}, "hub": hub}, records, class_names, options)
+    return _Data(name, {"local": {"folder": ".", "files": {}}, "hub": hub}, splits, records, class_names)
 
 
-def _task(
-    name: str,
-    source: str,
-    sections: dict[str, Any],
-    records: list[dict[str, Any]],
-    class_names: dict[str, list[str]],
-    options: DataOptions,
-) -> dict[str, Any]:
-    """Return the content of a task's YAML.
-
-    Args:
-        name: of the task, unless a shipped one has it.
-        source: the file or dataset, for messages.
-        sections: the YAML's keys `local` and `hub`.
-        records: the training rows.
-        class_names: of hub columns that store class indices.
-        options: what the command line says.
-    """
-    columns = list(records[0])
+def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
+    """Return the content of a task's YAML, and log what was recognized."""
+    columns = list(data.records[0])
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
-    label = options.label or _usual(LABEL_NAMES, columns)
-    if len(label) > 1:
-        label = options.labels or label
+    label = options.label or _usual([*LABEL_NAMES, [str(len(columns))]], columns)  # the last number of a CoNLL file
     if not inputs or not label:
         raise UsageError(
             f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
-    for column in (*inputs, *label):
-        if column not in columns:
-            suggestion = registry.nearest(column, columns)
-            raise UsageError(f"{source}: no column '{column}'{suggestion}; the columns are {', '.join(columns)}")
-    values = [record.get(label[0]) for record in records]
-    is_tagged = isinstance(records[0][inputs[0]], list)
-    kind = options.kind or ("token-classification" if is_tagged else _kind(values, label, options))
-    labels = label
-    if len(label) == 1:
-        labels = options.labels or class_names.get(label[0]) or _labels(label[0], values, kind, options)
-        sections.get("hub", sections["local"])["columns"] = {"label": label[0]}
-    metrics = METRICS[kind]
-    if kind == "classification" and len(labels) == 2:
-        metrics = ["accuracy", "f1", "matthews"]
-    if kind == "token-classification" and not all(map(ENTITY_TAG.fullmatch, labels)):
-        metrics = ["word_accuracy"]
-    name = safe_name(name)
+    if unknown := next((column for column in (*inputs, *label) if column not in columns), None):
+        suggestion = registry.nearest(unknown, columns)
+        raise UsageError(f"{source}: no column '{unknown}'{suggestion}; the columns are {', '.join(columns)}")
+    has_words = isinstance(data.records[0][inputs[0]], list)
+    values = [record.get(label[0]) for record in data.records]
+    kind = options.kind or ("token-classification" if has_words else _kind(label, values, options))
+    source_section = data.sections.get("hub", data.sections["local"])
+    if len(label) > 1:
+        labels = label = options.labels or label
+    else:
+        labels = options.labels or data.class_names.get(label[0]) or _labels(label[0], values, kind, options)
+        source_section["columns"] = {"label": label[0]}
+    metrics = _metrics(kind, labels)
+    name = safe_name(data.name)
     content = {
         "description": f"{kind} of {' and '.join(inputs)} by {' and '.join(label)}",
         "label": f"{name}-data" if name in registry.names("tasks") else name,
@@ -227,14 +210,14 @@ def _task(
         "metrics": metrics,
         "primary": metrics[0],
         "skip_incomplete": options.skip_incomplete,
-        **sections,
+        **data.sections,
     }
-    if "validation" not in (sections["hub"]["splits"] if "hub" in sections else sections["local"]["files"]):
+    if "validation" not in data.splits:
         fraction = 0.1 if options.validation is None else options.validation
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
     what = f"{kind}, inputs=[{','.join(inputs)}] label=[{','.join(label)}]"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
-    logger.info(f"{source}: {what}{classes}, {len(records)} rows; change it with key=value")
+    logger.info(f"{source}: {what}{classes}, {len(values)} rows; change it with key=value")
     return content
 
 
@@ -244,46 +227,46 @@ def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
     return next(([by_name[name] for name in usual] for usual in names if by_name.keys() >= {*usual}), [])
 
 
-def _kind(values: list[Any], label: list[str], options: DataOptions) -> Kind:
+def _kind(label: list[str], values: list[Any], options: DataOptions) -> Kind:
     """Return the kind of task that the labels show: lists, fractions, or classes."""
     if len(label) > 1 or options.separator or any(isinstance(value, list) for value in values):
         return "multi-label"
-    numbers = [_number(value) for value in values if not is_missing(value)]
+    numbers = [as_number(value) for value in values if not is_missing(value)]
     has_fraction = any(number is not None and not number.is_integer() for number in numbers)
     return "regression" if has_fraction and None not in numbers else "classification"
 
 
+def _metrics(kind: Kind, labels: list[str]) -> list[str]:
+    """Return the metrics of a task, the primary one first."""
+    if kind == "classification":
+        return ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"]
+    if kind == "token-classification" and not all(map(ENTITY_TAG.fullmatch, labels)):
+        return ["word_accuracy"]
+    return [name for name in METRICS[kind] if name != "accuracy"]
+
+
 def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) -> list[str]:
     """Return the class names: numbers, then words, sorted; for regression the column's name."""
+    present = [value for value in values if not is_missing(value)]
     if kind == "regression":
         return [column]
-    present = [value for value in values if not is_missing(value)]
     if kind == "classification":
         names = {label_name(value) for value in present}
         _refuse_two_spellings(column, names)
-        if any(isinstance(value, str) and value != value.strip() for value in present):
-            logger.warning(f"note: spaces around labels in column '{column}' are left out")
-        return sorted(names, key=lambda name: (_number(name) is None, _number(name) or 0.0, name))
-    if kind == "multi-label":
-        return sorted({name for value in present for name in labels_in(value, options.separator or SEPARATOR)})
-    tags = {tag for value in present for tag in labels_in(value, None)}
-    return sorted(tags, key=lambda tag: tag.partition("-")[::-1])  # those of a type together, `O` first
+        return sorted(names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name))
+    separator = (options.separator or SEPARATOR) if kind == "multi-label" else None
+    names = {name for value in present for name in labels_in(value, separator)}
+    # the tags of a type stand together, `O` first
+    return sorted(names, key=lambda name: name.partition("-")[::-1]) if separator is None else sorted(names)
 
 
 def _refuse_two_spellings(column: str, names: set[str]) -> None:
     """Refuse True beside 1, or 1 beside 1.0, which are seldom two classes."""
     spellings: dict[float, str] = {}
     for name in sorted(names):
-        value = {"true": 1.0, "false": 0.0}.get(name.lower(), _number(name))
+        value = {"true": 1.0, "false": 0.0}.get(name.lower(), as_number(name))
         if value is not None and spellings.setdefault(value, name) != name:
             raise UsageError(
                 f"the label column '{column}' has '{spellings[value]}' and '{name}': write one class"
                 " alike, or name all classes with labels=[...]"
             )
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(label_name(value))
-    except ValueError:
-        return None

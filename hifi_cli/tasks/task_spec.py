@@ -1,5 +1,6 @@
 """A task's YAML (`TaskSpec`), its rows (`Row`, `TaskData`), and a row as tokens (`Example`)."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
@@ -23,13 +24,24 @@ OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of th
 UNREAD = -1  # the token of a word that has none
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
 ENTITY_TAG = re.compile(r"O|[BIESLU]-(.+)")  # IOB1, IOB2, IOBES and BILOU; with the type
-_FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
+FORMATS: dict[Kind, tuple[str, ...]] = {
     "classification": ("plain", "wic", "wsc", "multirc", "record"),
     "multi-label": ("plain",),
     "regression": ("plain",),
     "multiple-choice": ("copa", "swag"),
     "span": ("squad",),
     "token-classification": ("words",),
+}
+_OF_CLASSES = ("accuracy", "f1", "f1_macro", "f1_micro", "f1a", "matthews", "pearson", "spearman", "gender_parity")
+METRICS: dict[str, tuple[str, ...]] = {  # by kind or format
+    "classification": _OF_CLASSES,
+    "multirc": ("question_em",),
+    "record": ("entity_f1", "entity_em"),
+    "multiple-choice": _OF_CLASSES,
+    "multi-label": ("f1_micro", "f1_macro", "accuracy"),
+    "regression": ("spearman", "pearson"),
+    "span": ("span_f1", "span_em"),
+    "token-classification": ("ner_f1", "ner_precision", "ner_recall", "word_accuracy"),
 }
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
@@ -39,22 +51,19 @@ def is_labelled(split: Split) -> bool:
     return split in REQUIRED_SPLITS or split.startswith("validation_")
 
 
-def _refuse_repeated(names: list[str]) -> list[str]:
-    """Refuse a name that stands twice: rows would be counted for the first one only."""
-    if repeated := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"'{repeated}' is named twice")
-    return names
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
 
 
-LabelNames = Annotated[list[str], AfterValidator(_refuse_repeated)]
+Names = Annotated[list[str], BeforeValidator(_as_list)]  # a YAML may give a single one without brackets
 
 
 class Source(ConfigModel):
     """How the rows of a source are named where it differs from the task."""
 
-    columns: dict[str, str | list[str]] = {}
+    columns: dict[str, Names] = {}
     """The source's name of an input's, the label's or the id's column; or several, of which one is there."""
-    labels: LabelNames | None = None
+    labels: list[str] | None = None
     """The source's label names, in label order; default: those of the task."""
 
 
@@ -65,7 +74,7 @@ class LocalFiles(Source):
     """The task's folder."""
     directory: str | None = None
     """Where the folder is; `--data-dir` is used if this directory does not exist."""
-    files: dict[Split, str | list[str]]
+    files: dict[Split, Names]
     """File of each split, or several names; the first one that exists is read."""
     reader: Reader = "tsv"
     """File format; see `hifi_cli.tasks.rows`."""
@@ -126,11 +135,11 @@ class TaskSpec(ConfigModel):
     """Text columns, or the column of words; each must exist and must not be empty."""
     id: str | None = None
     """Column of the row's unique id; without it the rows are numbered."""
-    labels: LabelNames = []
+    labels: list[str] = []
     """Class names or tags in label order; for regression the name of the number; for spans none."""
     label_separator: str = "|"
     """Multi-label: the character between the labels of a row, where they are a text."""
-    label_columns: LabelNames = []
+    label_columns: list[str] = []
     """Multi-label: one column of 0 and 1 per label, in label order."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value, for regression."""
@@ -153,7 +162,7 @@ class TaskSpec(ConfigModel):
     rows: dict[Split, int] = {}
     """Official row count of each split (ReCoRD: of its queries); another count causes a warning."""
     skip_incomplete: bool = False
-    """Skip and count rows with missing columns or an empty text instead of refusing the file."""
+    """Skip and count rows without a text or label instead of refusing the file."""
     config: dict[str, Any] = {}
     """Configuration keys that the task sets."""
 
@@ -325,18 +334,24 @@ def load(name: str) -> TaskSpec:
     """
     path = str(registry.find("tasks", name))
     spec = parse(TaskSpec, registry.load("tasks", name), path)
-    formats = _FORMATS_OF_KIND[spec.kind]
-    number_of_labels = {"regression": len(spec.labels) == 1, "span": not spec.labels}
+    formats, labels = FORMATS[spec.kind], spec.labels
+    number_of_labels = {"regression": len(labels) == 1, "span": not labels}
+    fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]
+    named = [*spec.metrics, *itertools.chain(*spec.split_metrics.values())]
+    unfit = [name for name in named if name not in fitting or (name in ("f1", "f1a") and len(labels) != 2)]
     requirements = {
         f"primary: '{spec.primary}' is not among metrics {spec.metrics}": spec.primary in spec.metrics or spec.evaluate,
         "inputs: one or two text columns are required": spec.format != "plain" or len(spec.inputs) in (1, 2),
         "labels: spans require none, regression requires one name, all others two or more": number_of_labels.get(
-            spec.kind, len(spec.labels) > 1
+            spec.kind, len(labels) > 1
         ),
-        "label_columns: there must be as many as labels": len(spec.label_columns) in (0, len(spec.labels)),
+        "labels: one is named twice": len({*labels}) == len(labels),
+        "label_columns: there must be as many as labels": len(spec.label_columns) in (0, len(labels)),
         f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format in formats,
         "evaluate: only for tasks whose predictions are classes or numbers": not spec.evaluate
         or spec.kind not in ("span", "token-classification"),
+        f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"
+        f" others are {', '.join(fitting)}": not unfit,
         "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy": spec.has_entity_tags
         or not any(metric.startswith("ner_") for metric in spec.metrics),
     }

@@ -23,7 +23,7 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
-from hifi_cli.tasks import data_sources, fewshot, task_spec
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import select_device, uses_bf16, uses_cpu_kernels
@@ -248,7 +248,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
     extra = {name: load(split) for name, split in task.extra_validation.items() if split in data.splits}
     reported = load("validation")
     if config.shots:
-        sample = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
+        sample = data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)
         train = resources.tokenize(config, sample.train, config.max_length)
         selection = resources.tokenize(config, sample.dev, config.max_length)
         batches = _batches(config, resources.examples(config, "train", config.max_length))

@@ -16,7 +16,7 @@ from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.tasks import fewshot, metrics
+from hifi_cli.tasks import data_sources
 from hifi_cli.tasks.encode import truncated_rows
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids
@@ -71,7 +71,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     """
     task = resources.task_of(config)
     methods.check_settings(config)
-    metrics.check_names(task)
     directory, missing = RunDirectory.of(config, resources.results_dir), []
 
     def unless_missing(find: Callable[[], T]) -> T | None:
@@ -82,7 +81,8 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
             return None
 
     unless_missing(lambda: select_device(config.device))
-    data = unless_missing(lambda: _local_data(task, config, resources))
+    is_local = unless_missing(lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub)
+    data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
     sized = unless_missing(lambda: model_size(config, resources))
     truncated = None
     if data and sized and (tokenizer := unless_missing(lambda: _tokenizer(config))):
@@ -134,24 +134,13 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
     return ModelSize(total, trained), phases
 
 
-def _local_data(task: TaskSpec, config: RunConfig, resources: ResourceCache) -> TaskData | None:
-    """The data of a run, if they are not the hub's.
-
-    Raises:
-        MissingError: they are nowhere.
-    """
-    own = task.local.directory and Path(task.local.directory).is_dir()
-    is_local = task.local.generated or own or resources.data_dir or not task.hub
-    return resources.rows(config.task) if is_local else None
-
-
 def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int | None:
     """How many rows a run trains on, of its data or of the official ones, as far as is known."""
     if config.shots:
-        fewshot.check_supported(task)
+        data_sources.check_few_shot(task)
         if data is None:
             return batch_size(config, task)
-        return len(fewshot.sample(task, data.rows("train"), config.shots, config.seed).train)
+        return len(data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed).train)
     if data:
         return len(holdout_ids(config, data.rows("train"))[0])
     known = [count for count in (task.rows.get("train"), config.limit) if count]

@@ -58,7 +58,7 @@ def run(
     """
     directory = RunDirectory.of(config, resources.results_dir)
     device = choose_device(config)  # refuses a missing GPU before anything is written
-    metrics.check_names(resources.task_of(config))
+    resources.task_of(config)  # refuses a metric that it does not have
     make_directory(directory.path)
     is_main = machine.is_main()
     with locked(directory.lock, wait=False) if is_main else nullcontext(True) as is_held:
