@@ -172,7 +172,7 @@ def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
     with (broken / "RTE" / "train.tsv").open("a") as file:
         file.write("48\tshort\n")
     answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", broken)
-    assert "train.tsv, line 50: 2 columns" in one_line(answer, 2)
+    assert "train.tsv, line 50: the label column 'label' is empty" in one_line(answer, 2)
     assert not list(Path("results").rglob("config.yaml"))
 
 
