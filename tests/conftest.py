@@ -21,6 +21,8 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
+for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # the tests' runs have the same few shapes
+    os.environ.setdefault(capacity, "1024")
 
 
 @pytest.fixture(scope="session", autouse=True)

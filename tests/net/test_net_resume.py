@@ -13,7 +13,8 @@ import pytest
 from commands import hifi, run, run_numbers
 
 SETTINGS = ["--protocol", "demo", "--task", "demo-entailment", "--seed", "1", "--quiet"]
-SETTINGS += ["limit=64", "batch_size=8", "epochs=4", "log_every=1", "kernels=torch", "precision=fp32"]
+SETTINGS += ["limit=32", "batch_size=4", "epochs=4", "scoring.samples=8", "log_every=1"]
+SETTINGS += ["kernels=torch", "precision=fp32"]
 STEPS = 32
 RUN = "runs/demo/demo/demo-entailment/{method}/seed1"
 slowly = pytest.mark.slow
@@ -39,7 +40,7 @@ def stopped_after(steps, directory):
             if trained_steps(directory) >= steps:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # if it comes after the command has ended
     watcher = threading.Thread(target=watch)
