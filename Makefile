@@ -30,7 +30,7 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not exhaustive'
 
-# All tests of killed processes, full disks, damaged files and 2,000 fuzzed inputs; make test-slow runs a short version of each.
+# Stopped runs and grids in processes of their own, and the scripts that measure.
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m exhaustive
 

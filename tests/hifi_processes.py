@@ -1,6 +1,5 @@
 """`hifi` in processes of their own, which can be stopped and killed."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -61,14 +60,6 @@ def finish(process, timeout=120):
 def run_hifi(*words, cwd, **options):
     """Run a command to its end: its exit code and all it printed."""
     return finish(start(*words, cwd=cwd, **options))
-
-
-def kill_group(process, number=signal.SIGKILL):
-    """Kill a process and all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-    process.wait(timeout=60)
-    process.stdout.close()
 
 
 # A fork has everything imported. On a machine with a GPU, autograd has threads, which a fork would lack.

@@ -5,14 +5,11 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import networkx
-
-from hifi_cli.config import registry
 
 PACKAGE = Path(__file__).parent.parent / "hifi_cli"
 # From the highest level to the lowest; what stands on one level does not import one another.
@@ -131,30 +128,6 @@ def test_methods_import_no_other_but_those_that_they_extend_nor_what_runs_them()
     }
     assert len(methods) > 10
     assert {module: targets for module, targets in forbidden.items() if targets} == {}
-
-
-def test_no_methods_name_appears_in_the_trainer():
-    text = MODULES["hifi_cli.training.loop"].read_text()
-    assert [name for name in registry.names("methods") if f'"{name}"' in text] == []
-
-
-def test_no_two_modules_have_one_name():
-    """A command may be called as what it starts."""
-    by_name = defaultdict(list)
-    for module in MODULES:
-        package, _, name = module.rpartition(".")
-        if module not in (name_of(path) for path in PACKAGE.rglob("__init__.py")) and package != "hifi_cli.cli":
-            by_name[name].append(package)
-    assert {name: packages for name, packages in by_name.items() if len(packages) > 1 and name != "base"} == {}
-
-
-def test_no_two_public_classes_have_one_name():
-    by_name = defaultdict(list)
-    for module, tree in syntax_trees().items():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                by_name[node.name].append(module)
-    assert {name: modules for name, modules in by_name.items() if len(modules) > 1 and name != "Settings"} == {}
 
 
 def test_light_packages_never_load_torch():

@@ -9,88 +9,30 @@ import sys
 import pytest
 from finished_runs import fingerprint, load_arrays, read_json, run_path
 from hifi_processes import (
-    call_hifi,
     environment,
-    finish,
-    run_copy,
-    start,
     train_command,
 )
-from tiny_inputs import QUICK
 
-from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner
 
 pytestmark = pytest.mark.slow
 
-SHORT = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=4"]
-LONG = [*SHORT, "epochs=24"]
 
-
-def train_uninterrupted(encoders, data, root, settings):
-    """The files of a run without any interruption."""
-    backbone = str(encoders["bert"])
-    config = resolve(task="rte", method="hifi-layerwise", backbone=backbone, protocol="hifi", overrides=settings)
-    runs.run(config, ResourceCache(root / "results", data))
-    return fingerprint(run_path(root))
-
-
-def left_behind(root):
-    """Hidden files of a run, as killed processes leave them."""
-    return [path.name for path in run_path(root).rglob(".*") if path.is_file()]
-
-
-def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, hifi, monkeypatch):
-    """SIGTERM in the second epoch of four, SIGKILL in the third; then the same command to the end."""
-    command = train_command(encoders, data, *SHORT)
-    with monkeypatch.context() as patched:
-        send_signal_after_step(8, signal.SIGTERM, patched)
-        stopped = hifi(*command)
-    assert_stopped(stopped.code, 143, stopped.err, tmp_path)
-    checkpoint = run_path(tmp_path) / "checkpoints" / "last.pt"
-    written = checkpoint.stat().st_mtime_ns
-    killed = run_copy(train_until_killed, command, 15, cwd=tmp_path)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert checkpoint.stat().st_mtime_ns > written
-    finished = hifi(*command)
-    assert finished.code == 0, finished.err
-    assert left_behind(tmp_path) in ([], [".lock"])
-    assert fingerprint(run_path(tmp_path)) == train_uninterrupted(encoders, data, tmp_path / "uninterrupted", SHORT)
-
-
-def train_until_killed(command, step):
-    """Train in a process that is killed after so many optimizer steps, with a checkpoint after each of them."""
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(Checkpoint, "is_due", lambda _: True)
-    send_signal_after_step(step, signal.SIGKILL, monkeypatch)
-    call_hifi(command)
-
-
-def send_signal_after_step(step, number, monkeypatch):
-    """Send this process a signal after so many optimizer steps."""
+def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
     train_step = loop.Trainer.train_step
 
-    def sending_step(self, batch):
+    def stopping_step(self, batch):
         train_step(self, batch)
-        if self.progress.step == step:
-            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(loop.Trainer, "train_step", sending_step)
-
-
-def assert_stopped(exit_code, expected_code, output, root):
-    """A stopped run has its exit code, its message and a checkpoint, and no results."""
-    assert exit_code == expected_code, output
-    assert "stopped; the same command continues from its checkpoint" in output
-    assert "Traceback" not in output
-    assert (run_path(root) / "checkpoints" / "last.pt").is_file()
-    assert not (run_path(root) / "results.json").exists()
+    monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
+    answer = tiny("train", "--method", "bitfit")
+    assert answer.code == 143 and "stopped; the same command continues from its checkpoint" in answer.err
 
 
 SLOWER = [
@@ -144,17 +86,6 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
 
 def _terminate(*_):
     raise Terminated
-
-
-@pytest.mark.exhaustive
-def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
-    command = train_command(encoders, data, *QUICK)
-    both = [start(*command, cwd=tmp_path) for _ in range(2)]
-    ends = [finish(process) for process in both]
-    assert sorted(code for code, _ in ends) in ([0, 4], [0, 0]), ends
-    for code, output in ends:
-        assert "another process is writing" in output if code == 4 else "accuracy" in output
-    assert read_json(run_path(tmp_path) / "results.json")["status"] == "done"
 
 
 @pytest.mark.exhaustive

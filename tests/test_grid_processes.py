@@ -2,18 +2,16 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from finished_runs import fingerprint, read_json, run_paths
+from finished_runs import fingerprint, run_paths
 from hifi_processes import (
     environment,
     finish,
-    kill_group,
     run_hifi,
     start,
     wait_for,
@@ -109,44 +107,3 @@ def test_a_stopped_grid_goes_on(encoders, data, tmp_path, number):
     assert "running" not in listed
     code, said = run_hifi("grid", name, "--data-dir", data, "--jobs", "2", *long, cwd=tmp_path)
     assert code == 0, said
-
-
-@pytest.mark.exhaustive
-def test_30_kills_of_a_grid(encoders, data, tmp_path):
-    """The whole of it, as a node that dies, or the grid alone, whose processes then go on under another one."""
-    long = ["batch_size=8", "epochs=60", "heads.k=2", "scoring.samples=12"]
-    reference, rng, killed = tmp_path / "reference", random.Random(0), 0
-    reference.mkdir()
-    content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
-    words = ["--data-dir", data, "--jobs", "2", *long]
-    code, said = run_hifi("grid", write_grid_file(reference, encoders, **content), *words, cwd=reference)
-    assert code == 0, said
-    expected = [fingerprint(path) for path in run_paths(reference)]
-    assert len(expected) == 8
-    while killed < 30:
-        root = tmp_path / f"after-{killed}"
-        root.mkdir()
-        command = ["grid", write_grid_file(root, encoders, **content), *words]
-        while killed < 30:
-            process = start(*command, cwd=root)
-            time.sleep(rng.uniform(2, 9))
-            if process.poll() is not None:
-                process.stdout.close()
-                break
-            if killed % 3:
-                kill_tree(process.pid)
-            kill_group(process)
-            killed += 1
-            for path in (root / "results").rglob("*.json"):
-                assert read_json(path) is not None, path
-        code, said = finish(start(*command, cwd=root), timeout=300)
-        assert code == 0, said
-        assert [fingerprint(path) for path in run_paths(root)] == expected
-
-
-def kill_tree(pid):
-    """Every process below one, as when a node dies."""
-    import psutil
-
-    for child in psutil.Process(pid).children(recursive=True):
-        child.kill()

@@ -54,9 +54,9 @@ def test_a_configuration_key_is_explained_with_its_type_and_default(hifi):
     assert "did you mean" in hifi("ls", "headz.damping").err
 
 
-@pytest.mark.parametrize("path", sorted(registry.configs_directory().glob("*/*.yaml")), ids=lambda path: path.stem)
-def test_every_yaml_starts_with_a_command_that_uses_it(path):
-    assert path.read_text().startswith("# hifi ")
+def test_every_yaml_starts_with_a_command_that_uses_it():
+    paths = registry.configs_directory().glob("*/*.yaml")
+    assert [path for path in paths if not path.read_text().startswith("# hifi ")] == []
 
 
 def test_a_copy_works_wherever_it_lies(hifi):

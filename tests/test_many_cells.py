@@ -1,19 +1,12 @@
 """Grids of many cells: what is read once and not per cell, counted by calls."""
 
-import builtins
 import hashlib
-import io
-import os
-from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
-import pytest
 from finished_runs import read_json
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
-from hifi_cli.errors import UsageError
 from hifi_cli.files import write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import spec as grid_spec
@@ -43,36 +36,6 @@ def store(cell, results_dir, delta=b"delta"):
     return directory
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """How often each file is opened for reading, by its name."""
-    counts, open_file = Counter(), io.open
-
-    def count(file, *arguments, **options):
-        counts[Path(os.fsdecode(file)).name if not isinstance(file, int) else file] += 1
-        return open_file(file, *arguments, **options)
-
-    monkeypatch.setattr(io, "open", count)
-    monkeypatch.setattr(builtins, "open", count)
-    return counts
-
-
-def test_each_yaml_is_opened_and_parsed_once_however_many_seeds_there_are(opened, monkeypatch):
-    registry._read_yaml.cache_clear()
-    lookups, find = Counter(), registry.find
-    monkeypatch.setattr(registry, "find", lambda *words: lookups.update([words]) or find(*words))
-    few = cells(seeds=1)
-    assert {name for name in opened if str(name).endswith(".yaml")} >= {"hifi-2.yaml", "hifi.yaml", "rte.yaml", "bitfit.yaml"}
-    methods = {cell.method for cell in few}
-    assert all(opened[f"{method}.yaml"] == 1 for method in methods)
-    lookups_of_few = lookups.copy()
-    opened.clear(), lookups.clear()
-    many = cells(seeds=40)
-    assert len(many) == 40 * len(few)
-    assert lookups == lookups_of_few  # none is looked up per cell
-    assert not [name for name in opened if str(name).endswith(".yaml")]
-
-
 def test_a_finished_run_is_read_without_parsing_its_config(tmp_path, monkeypatch):
     parsed, parse = [], registry.parse_yaml
     monkeypatch.setattr(registry, "parse_yaml", lambda text, path: parsed.append(path) or parse(text, path))
@@ -81,16 +44,6 @@ def test_a_finished_run_is_read_without_parsing_its_config(tmp_path, monkeypatch
     paths = [directory.path.relative_to(tmp_path).as_posix() for directory in directories]
     assert list(Study(tmp_path).runs.path) == sorted(paths)
     assert not parsed
-
-
-def test_a_copied_run_is_found(tmp_path):
-    first, second = (cell.run_directory(tmp_path) for cell in cells(seeds=2, tasks=["rte"], methods=["bitfit"]))
-    store(cells(seeds=1, tasks=["rte"], methods=["bitfit"])[0], tmp_path)
-    second.path.mkdir()
-    for file in (first.results, first.config_file):
-        (second.path / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(UsageError, match="belongs in"):
-        _ = Study(tmp_path).runs
 
 
 def test_runs_are_listed_wherever_they_are(tmp_path):
