@@ -30,6 +30,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.pretrained import locate
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import run
@@ -102,7 +103,7 @@ def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
     """The last epoch's score, in points."""
     source, _ = locate(config.backbone)
     encoder, pretrained = resources.encoder(config)
-    labels = len(resources.task(config.task).labels)
+    labels = len(task_spec.load(config.task).labels)
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
     model.load_state_dict(encoder.model.state_dict())
     if config.method == "lora":

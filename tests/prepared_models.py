@@ -4,16 +4,16 @@ import torch
 
 from hifi_cli.heads.select import select_heads
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import reload
 from hifi_cli.tasks.encode import collate
+from hifi_cli.training import data
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits
+from hifi_cli.training.data import load_splits, reload
 
 
 def prepare(make, resources, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return runs.prepare(config, resources, select_heads(config, resources)), config
+    return data.prepare(config, resources, select_heads(config, resources)), config
 
 
 def first_batch(config, resources, count=6):

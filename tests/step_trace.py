@@ -136,7 +136,7 @@ def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Traine
         encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
-    runner.to_device()
+    runner.model.to(runner.device)
     batch = [cut(example, 8 + 2 * number) for number, example in enumerate(random_examples(BATCH_SIZE, encoder))]
     trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
     trainer.model.train()

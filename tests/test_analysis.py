@@ -21,11 +21,9 @@ from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import write_hf
-from hifi_cli.results.reload import reload
 from hifi_cli.tasks.encode import padding_values, single_sequences, training_order
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits
-from hifi_cli.training.run import prepare
+from hifi_cli.training.data import load_splits, prepare, reload
 
 pytestmark = pytest.mark.slow
 

@@ -20,8 +20,7 @@ from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
-from hifi_cli.training.data import load_splits
-from hifi_cli.training.run import prepare
+from hifi_cli.training.data import load_splits, prepare
 from hifi_cli.wording import number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")

@@ -4,7 +4,6 @@ import os
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 from prepared_models import prepare
 
 from hifi_cli.errors import MissingError, UsageError
@@ -50,7 +49,7 @@ def test_visible_gpus_that_pytorch_does_not_see_are_an_error(with_gpus):
 def test_the_requested_gpu_is_the_selected_one(with_gpus):
     with_gpus(2)
     assert [str(select_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:0", "cuda:1", "cpu"]
-    with pytest.raises(MissingError, match="device=cuda:2: the visible GPUs are cuda:0 to cuda:1"):
+    with pytest.raises(MissingError, match=r"device=cuda:2 .* the visible GPUs are cuda:0 to cuda:1"):
         select_device("cuda:2")
 
 
@@ -60,7 +59,7 @@ def test_every_process_has_a_gpu_of_its_own(with_gpus):
     with pytest.raises(UsageError, match="device=cuda:0 is one GPU for 2 processes: set device=cuda"):
         select_device("cuda:0")
     with_gpus(2, LOCAL_WORLD_SIZE="4")
-    with pytest.raises(MissingError, match="4 processes on a machine with 2 visible GPUs"):
+    with pytest.raises(MissingError, match="for 4 processes: the visible GPUs are cuda:0 to cuda:1"):
         select_device("cuda")
 
 
@@ -94,28 +93,6 @@ def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
         assert 0 < (bf16[name] - gradient).norm() < 0.1 * gradient.norm() + 1e-4, name
 
 
-def test_no_launcher_decides_the_precision(make, resources, monkeypatch):
-    """Accelerate wraps the model's forward for its own mixed precision, which evaluation would keep."""
-    AcceleratorState._reset_state()
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
-    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
-    prepared, config = prepare(make, resources, "full-ft", "precision=fp32", "kernels=torch")
-    runner, dtypes = prepared.runner, set()
-    runner.encoder.base.register_forward_hook(lambda _, __, output: dtypes.add(output.last_hidden_state.dtype))
-    for module in runner.encoder.model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
-    examples = load_splits(config, resources).train[:4]
-    runner.encoder.model.train()
-    runner.wrap()
-    runner.accumulate_gradient(examples)
-    runner.predict(examples)
-    assert dtypes == {torch.float32}
-    assert runner.accelerator.gradient_accumulation_steps == 1
-    AcceleratorState._reset_state()
-
-
 # --- determinism and random numbers
 
 
@@ -125,20 +102,15 @@ def pretend_gpu(with_gpus, monkeypatch):
     with_gpus(1)
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
+def test_deterministic_sets_what_pytorch_requires(make, pretend_gpu):
     machine.choose_device(make("full-ft", "deterministic=true"))
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     machine.choose_device(make("full-ft"))
     assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
-        machine.choose_device(make("full-ft", "deterministic=true"))

@@ -12,6 +12,7 @@ from project_files import PAGES, ROOT, copy_yaml
 from hifi_cli.heads import measures
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.models.head_outputs import head_outputs
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner
 
@@ -95,7 +96,7 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     exec(blocks("architecture.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
     examples = resources.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()

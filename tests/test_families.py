@@ -20,6 +20,7 @@ from hifi_cli.models.pretrained import load, locate
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import task_head_of
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -184,7 +185,7 @@ def test_a_task_without_a_class_is_refused(make, resources, write_family, task, 
     with pytest.raises(
         UsageError, match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task"
     ):
-        load(config.backbone, task_head=resources.task_head(config), dropout=None)
+        load(config.backbone, task_head=task_head_of(config), dropout=None)
 
 
 def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):

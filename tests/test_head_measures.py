@@ -143,7 +143,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, ta
     resources = ResourceCache(tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data)
     config = make(task=task)
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, resources.task(task), config, padding_values(pretrained.tokenizer), torch.device("cpu"))
+    runner = ModelRunner(encoder, task_spec.load(task), config, padding_values(pretrained.tokenizer), torch.device("cpu"))
     examples = resources.examples(config, "train", 32)[:5]
     together, alone = (head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1))
     assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0

@@ -14,8 +14,7 @@ from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
-from hifi_cli.training.run import prepare
+from hifi_cli.training.data import ResourceCache, load_splits, prepare
 
 MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
 PAD = {"input_ids": 0, "token_type_ids": 0}

@@ -21,11 +21,11 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate, reload
+from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
-from hifi_cli.training.run import count_parameters, prepare
+from hifi_cli.training.data import ResourceCache, load_splits, prepare, reload
+from hifi_cli.training.run import count_parameters
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
 # Of the adapter types of peft one goes through the whole suite; tests/test_peft.py holds for all.

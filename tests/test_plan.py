@@ -29,13 +29,13 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
     sizes |= {"k": 2, "top": 1, "reduction": 4, "bottleneck": 8, "prefix": 4, "mlp": 8, "diff": 0.05, "circulant": 8}
     shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
-    stages = run_plan.size.trained
+    stages = run_plan.trained
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
     else:
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
-    assert run_plan.size.total == shape.backbone + head
+    assert run_plan.parameters == shape.backbone + head
     with_head = head - HIDDEN**2 if method == "bitfit" else head  # of the pooler BitFit trains the bias
     assert method == "diff-pruning" or stages[-1][0] == stages[-1][1] + with_head
     assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
@@ -50,8 +50,8 @@ def test_counts_are_those_of_the_run(make, resources):
         results = runs.run(config, resources)
         run_plan = plan(config, resources)
         counts = results.params
-        assert run_plan.size.trained[-1] == (counts.trainable, counts.trainable_backbone)
-        assert run_plan.size.total == counts.total
+        assert run_plan.trained[-1] == (counts.trainable, counts.trainable_backbone)
+        assert run_plan.parameters == counts.total
         assert run_plan.state == "finished (done): would be skipped"
 
 

@@ -6,8 +6,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.training import loop
-from hifi_cli.training.data import load_splits
-from hifi_cli.training.run import prepare
+from hifi_cli.training.data import load_splits, prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
 SETTINGS = ["dropout=0.0", "warmup=0.25", "weight_decay=0.1", "learning_rate=1e-3", "max_grad_norm=0.5"]

@@ -19,7 +19,6 @@ from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.step import ModelRunner
 
 # 21 rows in batches of 5: the processes have batches of different sizes, of which stock dropout draws different amounts
 SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernels=torch"]
@@ -53,21 +52,20 @@ def main(backbone: str, data: str, root: Path) -> None:
 
     facts = {}
     noise, buffers, predicted = [], [], []
-    train_step, predict = Trainer.train_step, ModelRunner.predict_own_batches
+    train_step, gather = Trainer.train_step, machine.gather
 
     def watched_step(trainer, batch):
         train_step(trainer, batch)
         noise.append(torch.initial_seed())
         buffers.append(trainer.runner.model.broadcast_buffers)
 
-    def watched_predict(runner, examples):
-        batches = predict(runner, examples)
-        predicted.append(sum(len(batch) for batch, _ in batches))
-        return batches
+    def watched_gather(outputs):
+        predicted.append(sum(len(batch) for batch, _ in outputs))
+        return gather(outputs)
 
-    Trainer.train_step, ModelRunner.predict_own_batches = watched_step, watched_predict
+    Trainer.train_step, machine.gather = watched_step, watched_gather
     uninterrupted, result = train("whole")
-    Trainer.train_step, ModelRunner.predict_own_batches = train_step, predict
+    Trainer.train_step, machine.gather = train_step, gather
     facts["noise"], facts["predicted"] = machine.gather(noise), machine.gather(predicted)
     facts["broadcast_buffers"] = any(buffers)
     facts["results"] = machine.gather(digest(dict(result.scores)))

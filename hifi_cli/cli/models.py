@@ -50,7 +50,7 @@ def evaluate(
         if format == "text":
             _print_evaluation(evaluations[-1])
     if submission:
-        files += reload.complete_submissions(run_dirs, resources, submission)
+        files += reload.complete_submissions(run_dirs, submission)
     if format == "json":
         options.print_json([{"path": path} for path in files] if split == "test" else list(map(_as_json, evaluations)))
     elif files:

@@ -20,7 +20,7 @@ from hifi_cli.wording import counted_noun, first_of
 
 if TYPE_CHECKING:
     from hifi_cli.training.data import ResourceCache
-    from hifi_cli.training.plan import ModelSize
+    from hifi_cli.training.plan import RunPlan
 
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
@@ -101,7 +101,7 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
     """
     config, directory = parse(RunConfig, registry.read_yaml(file), str(file)), RunDirectory(file.parent)
     if own := [*directory.user_files.glob("*/*.yaml")]:
-        from hifi_cli.results.reload import refuse_code
+        from hifi_cli.training.data import refuse_code
 
         for path in own:
             registry.register_user_file(path.parent.name, path, trust=trust)
@@ -164,11 +164,8 @@ def _print_plan(run: ResolvedConfig, resources: "ResourceCache") -> None:
     lines = {
         "directory": f"{planned.directory} ({planned.state})",
         "steps": f"{steps}{counted_noun(config.epochs, 'epoch')} of {examples} examples in batches of {planned.batch_size}",
-        "parameters": _sizes(planned.size) if planned.size else "unknown without the backbone's configuration",
+        "parameters": _sizes(planned),
     }
-    if planned.truncated is not None:
-        rows, longer = "{:,} rows of train, {:,} of validation".format(*planned.truncated), f"max_length={config.max_length}"
-        lines["truncated"] = f"{rows} (longer than {longer})"
     for name, text in lines.items():
         print(f"# {name:10} {text}")
     for text in planned.missing or ["nothing"]:
@@ -188,10 +185,15 @@ def _add_method_defaults(values: dict[str, Any], sources: dict[str, str], prefix
         _add_method_defaults(values["stage1"], sources, "stage1.")
 
 
-def _sizes(size: "ModelSize") -> str:
+def _sizes(planned: "RunPlan") -> str:
+    if planned.parameters is None:
+        return "unknown without the backbone's configuration"
     stages = []
-    for number, counts in enumerate(size.trained, start=1):
-        stage = f"stage {number}: " if len(size.trained) > 1 else ""
-        known = f"{counts[0]:,} trained ({counts[0] / size.total:.2%}), {counts[1]:,} of them in the backbone" if counts else ""
-        stages.append(f"{stage}{known or 'determined by the previous stage'}")
-    return f"{size.total:,}; {'; '.join(stages)}"
+    for number, counts in enumerate(planned.trained, start=1):
+        stage = f"stage {number}: " if len(planned.trained) > 1 else ""
+        known = "determined by the previous stage"
+        if counts:
+            share = counts[0] / planned.parameters
+            known = f"{counts[0]:,} trained ({share:.2%}), {counts[1]:,} of them in the backbone"
+        stages.append(f"{stage}{known}")
+    return f"{planned.parameters:,}; {'; '.join(stages)}"

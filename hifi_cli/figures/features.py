@@ -21,11 +21,10 @@ from hifi_cli.grids.cells import GridCell
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import MLPTaskHead
-from hifi_cli.results.reload import reload
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, rows_of, single_sequences
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.data import ResourceCache, load_splits, reload, task_of
 
 Floats = NDArray[np.float64]
 
@@ -148,7 +147,7 @@ class Tsne(Kind):
         return pd.DataFrame(rows)
 
     def _rows(self, request: FigureRequest, config: RunConfig) -> list[Row]:
-        task, splits = request.resources.task_of(config), load_splits(config, request.resources)
+        task, splits = task_of(config), load_splits(config, request.resources)
         if task.kind != "classification" or config.task_head.kind != "mlp":
             raise UsageError(f"{task.label}: this figure requires a task with classes and task_head.kind=mlp")
         encoder = encoder_with_trained_head(config, request.resources)

@@ -29,8 +29,9 @@ from hifi_cli.grids.cells import GridCell, variant
 from hifi_cli.heads import select as head_selection
 from hifi_cli.results.study import Study
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
-from hifi_cli.training.loop import Callback, Diverged, Trainer
+from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, prepare
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.step import Diverged
 
 KINDS = {  # the module and the class of each kind
     "correlation": "head_scores:Correlation",
@@ -203,7 +204,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
             figure.savefig(temporary, format=out.suffix[1:].lower())
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> runs.PreparedRun:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> PreparedRun:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
@@ -215,7 +216,7 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     if only_stage1 and config.stage1 is None:
         raise UsageError(f"method {config.method} has one stage; this figure is for EH-FT and LP-FT")
     heads, splits = head_selection.select_heads(config, resources), load_splits(config, resources)
-    prepared = runs.prepare(config, resources, heads)
+    prepared = prepare(config, resources, heads)
     calibration = splits.calibration_batches
     trainer = Trainer(
         prepared.runner,

@@ -27,6 +27,7 @@ from hifi_cli.methods.base import Heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.results.record import Provenance, StoredFile
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import machine
@@ -260,7 +261,7 @@ def _prepare(config: RunConfig, resources: ResourceCache) -> tuple[ModelRunner, 
     examples = sample(_training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed)
     seed = config.seed if scoring.warm_steps else scoring.seed
     encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
-    runner = ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer), device)
+    runner = ModelRunner(encoder, task_spec.load(config.task), config, padding_values(pretrained.tokenizer), device)
     if scoring.warm_steps:
         _warm_up(runner, _training_examples(config, resources, config.max_length), pretrained.missing_keys)
     common = {

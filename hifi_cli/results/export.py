@@ -14,9 +14,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import RunResult
-from hifi_cli.results.reload import reload
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.run import PreparedRun
+from hifi_cli.training.data import PreparedRun, ResourceCache, reload, task_head_of
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
@@ -56,7 +54,7 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
         UsageError: this form cannot hold the model.
     """
     with reload(run, resources) as (prepared, result):
-        is_plain = prepared.method.mergeable and not prepared.task_head.is_own
+        is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
         if not (is_plain if form == "hf" else fits_peft(prepared)):
             raise UsageError(
                 f"--as {form}: no such model holds the task head or the modules of this run of"
@@ -76,11 +74,11 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     prepared.method.merge(prepared.encoder)
     prepared.encoder.join_projections()
     model: Any = prepared.encoder.model
-    model.config.problem_type = _PROBLEM.get(prepared.task_head.kind)
+    model.config.problem_type = _PROBLEM.get(prepared.task.kind)
     model.save_pretrained(to, safe_serialization=True)
     # Other runs of the process use it too
     tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)
-    tokenizer.model_max_length = prepared.runner.config.max_length
+    tokenizer.model_max_length = prepared.config.max_length
     tokenizer.save_pretrained(to)
 
 
@@ -93,7 +91,7 @@ def fits_peft(prepared: PreparedRun) -> bool:
     encoder = prepared.encoder
     if encoder.has_known_parts and encoder.module_names.fused:
         return False  # peft would look for three Linears where the file has one
-    if prepared.task_head.is_own or prepared.runner.config.start_from:
+    if task_head_of(prepared.config).is_own or prepared.config.start_from:
         return False
     from hifi_cli.methods.peft import Peft
 
@@ -108,14 +106,14 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     """
     from peft import get_peft_model
 
-    config = prepared.runner.config
+    config = prepared.config
     untrained, pretrained = resources.encoder(config)
     base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
     method: Any = prepared.method
     adapter = method.peft_config(untrained)
-    kind = prepared.task_head.kind
+    kind = prepared.task.kind
     adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
     adapter.base_model_name_or_path = base
     adapter.revision = config.backbone.revision
@@ -146,7 +144,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    task, config = prepared.task, prepared.runner.config
+    task, config = prepared.task, prepared.config
     dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
     method, pipeline = method_spec(result.method), _PIPELINES.get(task.kind, task.kind)
     scores = [

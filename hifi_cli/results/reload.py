@@ -1,8 +1,7 @@
 """Rebuild a finished run's model from its backbone and its delta: to evaluate and to predict."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -13,68 +12,23 @@ import pandas as pd
 from scipy.special import expit, softmax
 from torch import nn
 
-from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import json_text
-from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import Prediction, RunResult
+from hifi_cli.results.record import Prediction
 from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks import rows as task_rows
 from hifi_cli.tasks.metrics import Predictions
 from hifi_cli.tasks.rows import RawRecord
 from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
 from hifi_cli.tasks.task_spec import Example, LocalFiles, Row, TaskSpec
-from hifi_cli.training.data import ResourceCache, check_backbone, load_splits, read_delta
+from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, reload
 from hifi_cli.training.loop import measure_reported
-from hifi_cli.training.run import PreparedRun, prediction_rows, prepare
+from hifi_cli.training.run import prediction_rows
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 Form = Literal["tsv", "csv", "jsonl", "json"]
-
-
-@contextmanager
-def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, RunResult]]:
-    """Rebuild a finished run's model, and give it with its result.
-
-    Inside the block, the run's own YAMLs stand for their names.
-
-    Raises:
-        MissingError: no finished run is there, or its backbone is not available.
-        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that
-            is not trusted.
-        RunFailed: the run diverged and has no model.
-    """
-    directory = RunDirectory(path)
-    refuse_code(directory, trust=resources.trust)
-    with directory.opened(trust=resources.trust) as config:
-        # The run's own device may not be on this machine
-        config = config.model_copy(update={"device": "auto"})
-        result, tensors, metadata = read_delta(directory)
-        if resources.backbone:
-            elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
-            config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(config, resources, metadata.heads)
-        check_backbone(directory, config, prepared.pretrained.weights_id, metadata)
-        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
-        yield prepared, result
-
-
-def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
-    """Refuse a run whose own files name code, a method's or a metric's, unless the user trusts it.
-
-    Raises:
-        UsageError: it does.
-    """
-    for file in [] if trust else sorted(directory.user_files.glob("*/*.yaml")):
-        metric = read_yaml(file).get("evaluate")
-        code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
-        if code:
-            raise UsageError(
-                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
-            )
 
 
 def open_model(
@@ -130,7 +84,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         UsageError: the data are not those of the run; see also `reload`.
     """
     with reload(path, resources) as (prepared, result):
-        config = prepared.runner.config
+        config = prepared.config
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
             raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
@@ -187,7 +141,7 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     if not file.exists():
         raise MissingError(f"no file {file}")
     with reload(run, resources) as (prepared, _):
-        config = prepared.runner.config
+        config = prepared.config
         rows = read(prepared.task, file)
         _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
     return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
@@ -274,7 +228,7 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
         UsageError: the task has no submission, or the rows are not the official ones.
     """
     with reload(path, resources) as (prepared, _):
-        config, task = prepared.runner.config, prepared.task
+        config, task = prepared.config, prepared.task
         data, written = resources.rows(config.task), []
         unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
         names = submission.spec_of(task).files if submission_dir else unlabelled
@@ -287,7 +241,7 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
         return written
 
 
-def complete_submissions(paths: list[Path], resources: ResourceCache, directory: Path) -> list[Path]:
+def complete_submissions(paths: list[Path], directory: Path) -> list[Path]:
     """Check all files of each benchmark that the runs belong to, and zip them.
 
     Raises:
@@ -297,5 +251,5 @@ def complete_submissions(paths: list[Path], resources: ResourceCache, directory:
     benchmarks = set()
     for path in paths:
         with RunDirectory(path).opened() as config:
-            benchmarks.add(submission.spec_of(resources.task(config.task)).benchmark)
+            benchmarks.add(submission.spec_of(task_spec.load(config.task)).benchmark)
     return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]

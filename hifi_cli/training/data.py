@@ -1,19 +1,22 @@
-"""What runs read: rows, examples and their splits, the encoder, a finished run's delta."""
+"""What runs read: rows, examples and their splits, the encoder, a finished run's model."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, run_name
+from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import pretrained as backbones
@@ -23,10 +26,22 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
-from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.encode import TokenizationSettings, tokenize, training_order
+from hifi_cli.tasks import data_sources, metrics, task_spec
+from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
-from hifi_cli.training.machine import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.machine import choose_device, select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.step import ModelRunner
+
+
+def task_of(config: RunConfig) -> TaskSpec:
+    """Load a run's task, with the primary metric that its configuration names."""
+    return task_spec.load(config.task).with_primary(config.primary_metric)
+
+
+def task_head_of(config: RunConfig) -> TaskHeadSpec:
+    """What the task of a run requires of its head, as configured."""
+    task = task_spec.load(config.task)
+    return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
 
 
 @dataclass
@@ -47,41 +62,52 @@ class ResourceCache:
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
     _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
 
-    def task(self, name: str) -> TaskSpec:
-        """Load a task's specification."""
-        return task_spec.load(name)
-
-    def task_of(self, config: RunConfig) -> TaskSpec:
-        """Load a run's task, with the primary metric that its configuration names."""
-        return self.task(config.task).with_primary(config.primary_metric)
-
-    def task_head(self, config: RunConfig) -> TaskHeadSpec:
-        """What the task of a run requires of its head, as configured."""
-        task = self.task(config.task)
-        return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
-
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
-        spec = self.task(task)
+        spec = task_spec.load(task)
         key = spec.model_dump_json()  # not the name: runs with own YAMLs may name different tasks alike
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
 
+    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
+        """Tokenize a split."""
+        names = f"{task_spec.load(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
+        key = (names, _tokenization_settings(config, max_length), split)
+        if key not in self._examples:
+            rows = self.rows(config.task).rows(split)
+            self._examples[key] = self.tokenize(config, rows, max_length)
+        return self._examples[key]
+
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+        """Tokenize some rows; the result is not cached.
+
+        Raises:
+            UsageError: a row has more tokens than the backbone has positions for.
+        """
+        pretrained, settings = self.pretrained(config), _tokenization_settings(config, max_length)
+        examples = tokenize(pretrained.tokenizer, task_spec.load(config.task), rows, settings)
+        longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
+        if bound is not None and longest > bound:
+            raise UsageError(
+                f"max_length={max_length}: a row has {longest:,} tokens, and"
+                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
+            )
+        return examples
+
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
-        device, task_head = select_device(config.device), self.task_head(config)
+        device, task_head = select_device(config.device), task_head_of(config)
         kernels = f"{config.kernels} {config.precision} {config.device}"
         backbone = config.backbone.model_dump_json()
         key = f"{backbone} {task_head} {config.dropout} {kernels} {config.start_from}"
         if key not in self._pretrained:
-            start = self._starting_weights(config) if config.start_from else None
+            start = self._starting_model(config) if config.start_from else None
             self._pretrained.clear()  # large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if start:
-                weights, chain = start
-                weights_id = digest([loaded.weights_id, chain[0].delta_sha256], 64)
-                loaded.start_from(weights, chain, weights_id)
+                weights_id = digest([loaded.weights_id, start[1][0].delta_sha256], 64)
+                loaded.start_from(start[0].base.state_dict(), start[1], weights_id)
             if uses_cpu_kernels(config, device):
                 cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, device))
             self._pretrained[key] = loaded
@@ -94,8 +120,8 @@ class ResourceCache:
         backbones.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
-    def _starting_weights(self, config: RunConfig) -> tuple[dict[str, Tensor], list[StartingRun]]:
-        """The merged encoder weights of the run that a run starts from, and the chain of runs.
+    def _starting_model(self, config: RunConfig) -> tuple[Encoder, list[StartingRun]]:
+        """The merged model of the run that a run starts from, and the chain of runs.
 
         Raises:
             MissingError: there is no such finished run.
@@ -109,61 +135,26 @@ class ResourceCache:
         directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
         if not directory.config_file.is_file():
             raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
-        with directory.opened(trust=self.trust) as own:
-            if own.backbone.name != config.backbone.name:
+        name = directory.read_config().backbone.name
+        if name != config.backbone.name:
+            raise UsageError(
+                f"start_from={config.start_from}: that run's backbone is {name}, this one's {config.backbone.name}"
+            )
+        # merged on the CPU by stock PyTorch, wherever this run trains
+        how = {"backbone": config.backbone, "device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
+        with reload(directory.path, self, **how) as (prepared, result):
+            if not prepared.method.mergeable:
                 raise UsageError(
-                    f"start_from={config.start_from}: that run's backbone is {own.backbone.name},"
-                    f" this one's {config.backbone.name}"
+                    f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has"
                 )
-            changes = {"backbone": config.backbone, "device": config.device, "kernels": "torch"}
-            own = own.model_copy(update=changes)
-            result, tensors, metadata = read_delta(directory)
-            encoder, pretrained = self.encoder(own)  # follows the chain of runs
-            check_backbone(directory, own, pretrained.weights_id, metadata)
-            method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
-            if not method.mergeable:
-                raise UsageError(f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has")
-            methods.load_final_delta(method, encoder, tensors)
-            method.merge(encoder)
+            prepared.method.merge(prepared.encoder)
         assert result.delta_sha256
         link = StartingRun(
             run=run_name(str(directory.path.resolve())),
             config_hash=result.config_hash,
             delta_sha256=result.delta_sha256,
         )
-        return encoder.base.state_dict(), [link, *pretrained.started_from]
-
-    def examples(self, config: RunConfig, split: Split, max_length: int, tokenizer: Any = None) -> list[Example]:
-        """Tokenize a split.
-
-        Args:
-            tokenizer: the backbone's; None: it is loaded with its weights.
-        """
-        names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
-        key = (names, _tokenization_settings(config, max_length), split)
-        if key not in self._examples:
-            rows = self.rows(config.task).rows(split)
-            self._examples[key] = self.tokenize(config, rows, max_length, tokenizer)
-        return self._examples[key]
-
-    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None) -> list[Example]:
-        """Tokenize some rows; the result is not cached.
-
-        Raises:
-            UsageError: a row has more tokens than the backbone has positions for.
-        """
-        task, settings = self.task(config.task), _tokenization_settings(config, max_length)
-        if tokenizer:  # of a plan, which loads no model
-            return tokenize(tokenizer, task, rows, settings)
-        pretrained = self.pretrained(config)
-        examples = tokenize(pretrained.tokenizer, task, rows, settings)
-        longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
-        if bound is not None and longest > bound:
-            raise UsageError(
-                f"max_length={max_length}: a row has {longest:,} tokens, and"
-                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
-            )
-        return examples
+        return prepared.encoder, [link, *prepared.pretrained.started_from]
 
 
 def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
@@ -171,7 +162,111 @@ def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSe
     return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
 
 
-def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], DeltaMetadata]:
+# --- a run's model, to train or trained
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run ready to train, or a finished one ready to predict.
+
+    Attributes:
+        pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
+    """
+
+    runner: ModelRunner
+    method: Method
+    pretrained: Pretrained
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration, with the batch size of a few-shot run."""
+        return self.runner.config
+
+    @property
+    def encoder(self) -> Encoder:
+        """The run's own model under the names that all architectures share."""
+        return self.runner.encoder
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task, with the primary metric that the configuration names."""
+        return self.runner.task
+
+
+def prepare(
+    config: RunConfig,
+    resources: ResourceCache,
+    heads: Heads | None = None,
+) -> PreparedRun:
+    """Load the encoder, build the run's method, and let it prepare the model on its device.
+
+    Args:
+        heads: that the method tunes; None for a method that needs none.
+    """
+    device = choose_device(config)
+    encoder, pretrained = resources.encoder(config)
+    task = task_of(config)
+    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
+    # as a batch
+    config = config.model_copy(update={"batch_size": batch_size(config, task)})
+    runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
+    method = methods.attach(config, encoder, heads, pretrained.missing_keys)
+    encoder.model.to(device)
+    return PreparedRun(runner, method, pretrained)
+
+
+@contextmanager
+def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tuple[PreparedRun, RunResult]]:
+    """Rebuild a finished run's model, and give it with its result.
+
+    Inside the block, the run's own YAMLs stand for their names.
+
+    Args:
+        changes: keys of the configuration, instead of the run's own.
+
+    Raises:
+        MissingError: no finished run is there, or its backbone is not available.
+        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that
+            is not trusted.
+        RunFailed: the run diverged and has no model.
+    """
+    directory = RunDirectory(path)
+    refuse_code(directory, trust=resources.trust)
+    with directory.opened(trust=resources.trust) as config:
+        # the run's own device may not be on this machine
+        config = config.model_copy(update={"device": "auto", **changes})
+        result, tensors, metadata = read_delta(directory)
+        if resources.backbone:
+            elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
+            config = config.model_copy(update={"backbone": elsewhere})
+        prepared = prepare(config, resources, metadata.heads)
+        if prepared.pretrained.weights_id != metadata.backbone_weights_id:
+            started = f", or train {config.start_from} as it was" if config.start_from else ""
+            raise UsageError(
+                f"the run in {directory.path} was trained on other weights of backbone"
+                f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
+                f" hub id that has them{started}"
+            )
+        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
+        yield prepared, result
+
+
+def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
+    """Refuse a run whose own files name code, a method's or a metric's, unless the user trusts it.
+
+    Raises:
+        UsageError: it does.
+    """
+    for file in [] if trust else sorted(directory.user_files.glob("*/*.yaml")):
+        metric = read_yaml(file).get("evaluate")
+        code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
+        if code:
+            raise UsageError(
+                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+            )
+
+
+def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, torch.Tensor], DeltaMetadata]:
     """The result of a finished run, and its delta with what it belongs to.
 
     Raises:
@@ -189,19 +284,7 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
     return result, *deltas.load(directory.delta)
 
 
-def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:
-    """Check that a run's delta belongs to these backbone weights.
-
-    Raises:
-        UsageError: it does not.
-    """
-    if weights_id != metadata.backbone_weights_id:
-        started = f", or train {config.start_from} as it was" if config.start_from else ""
-        raise UsageError(
-            f"the run in {directory.path} was trained on other weights of backbone"
-            f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
-            f" hub id that has them{started}"
-        )
+# --- the examples of a run
 
 
 @dataclass(frozen=True)
@@ -238,7 +321,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
         MissingError: the data are missing.
         UsageError: there are too few rows for `shots`.
     """
-    task, data = resources.task(config.task), resources.rows(config.task)
+    task, data = task_spec.load(config.task), resources.rows(config.task)
 
     def load(split: Split) -> list[Example]:
         if config.limit is None:

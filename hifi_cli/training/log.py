@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -40,10 +40,8 @@ class MetricLogger(Callback):
         report_to: Sequence[str] = (),
     ) -> None:
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
-        self.report_to = report_to
         self.is_main = machine.is_main()
-        self.trackers: list[Any] = []
-        self.status = ""
+        self.trackers = start_trackers(report_to, run, config, directory) if self.is_main else []
         console = Console(stderr=True)
         is_terminal = sys.stderr.isatty() and not console.is_dumb_terminal
         self.bar = Progress(
@@ -59,8 +57,6 @@ class MetricLogger(Callback):
         )
 
     def __enter__(self) -> "MetricLogger":
-        if self.is_main:
-            self.trackers = start_trackers(self.report_to, self.run, self.config, self.directory)
         self.bar.start()
         return self
 
@@ -73,15 +69,14 @@ class MetricLogger(Callback):
         """Write the lines of a resumed run, which terminal and trackers got before."""
         self.trainer, self.first_step = trainer, trainer.progress.step
         self.start = time.monotonic()
+        history = trainer.progress.log_history
         if self.is_main:
-            self.directory.write_metrics(trainer.progress.log_history)
-        for line in trainer.progress.log_history:
-            self._set_status(line)
-        if self.first_step and self.is_main:
+            self.directory.write_metrics(history)
+        if self.first_step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
-        self.task = self.bar.add_task(self.run, total=trainer.total_steps, status=self.status)
-        self.bar.update(self.task, completed=self.first_step)
+        status = self.describe(history[-1]) if history else ""
+        self.task = self.bar.add_task(self.run, total=trainer.total_steps, completed=self.first_step, status=status)
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Move the progress bar."""
@@ -92,28 +87,24 @@ class MetricLogger(Callback):
         if not self.is_main:
             return
         self.directory.append_metrics(line)
-        self._set_status(line)
-        step = self.trainer.progress.step
+        step, status = self.trainer.progress.step, self.describe(line)
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
-        self.bar.update(self.task, status=self.status)
+        self.bar.update(self.task, status=status)
         if isinstance(line, EpochMetrics):
             made, to_go = step - self.first_step, self.trainer.total_steps - step
             left = (time.monotonic() - self.start) / made * to_go if made else 0
             memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
-            more = f", {format_duration(left)} left" if left else ""
-            logger.info(f"{self.run}: {self.status}, {memory}{more}")
-        else:
-            logger.debug(f"{self.run}: {self.status}")
+            status += f", {memory}, {format_duration(left)} left" if left else f", {memory}"
+        logger.log(logging.INFO if isinstance(line, EpochMetrics) else logging.DEBUG, f"{self.run}: {status}")
 
-    def _set_status(self, line: MetricsLine) -> None:
+    def describe(self, line: MetricsLine) -> str:
         """Say a line in a few words."""
-        if isinstance(line, EpochMetrics):
-            where = "" if line.selection is None else " on the selection split"
-            score = f"{self.primary}{where} {100 * line.selecting_score(self.primary):.2f}"
-            self.status = f"epoch {line.epoch} of {self.config.epochs}, {score}"
-        else:
-            self.status = f"step {line.step}, loss {line.loss:.4f}"
+        if not isinstance(line, EpochMetrics):
+            return f"step {line.step}, loss {line.loss:.4f}"
+        where = "" if line.selection is None else " on the selection split"
+        score = f"{self.primary}{where} {100 * line.selecting_score(self.primary):.2f}"
+        return f"epoch {line.epoch} of {self.config.epochs}, {score}"
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -136,19 +127,14 @@ def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory:
         "wandb": {"run_name": "hifi", "name": run, "dir": directory.path},
         "trackio": {"run_name": "hifi", "name": run},
     }
-    started = []
-    for name in names:
-        tracker = LOGGER_TYPE_TO_CLASS[name](**arguments[name])
-        tracker.start()
-        tracker.store_init_configuration(flat(config.model_dump(mode="json")))
-        started.append(tracker)
-    return started
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Flatten nested keys, with dots between them; lists and null become strings."""
-    return {
-        key: value if isinstance(value, bool | int | float | str) else str(value)
-        for key, value in flatten(values).items()
+    # trackers take nothing nested: dots between the keys, text for lists and null
+    flat = {
+        key: value if isinstance(value, bool | int | float) else str(value)
+        for key, value in flatten(config.model_dump(mode="json")).items()
         if value != {}
     }
+    trackers = [LOGGER_TYPE_TO_CLASS[name](**arguments[name]) for name in names]
+    for tracker in trackers:
+        tracker.start()
+        tracker.store_init_configuration(flat)
+    return trackers

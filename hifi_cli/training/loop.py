@@ -4,17 +4,17 @@ import logging
 import math
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate import Accelerator
+from accelerate.utils import reduce
 from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError
@@ -24,18 +24,15 @@ from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metr
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training import machine
 from hifi_cli.training.data import Splits
-from hifi_cli.training.step import ModelRunner, NonFiniteLogits, PhaseState, train_step
+from hifi_cli.training.step import Diverged, ModelRunner, learning_rate_factor
 from hifi_cli.wording import counted_noun
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
-_LAYOUT = 6  # of the file; one of another layout is not used
-
+_LAYOUT = 7  # of the file; one of another layout is not used
 
 logger = logging.getLogger("hifi")
-Delta = dict[str, Tensor]
 
 
 class Checkpoint:
@@ -61,7 +58,14 @@ class Checkpoint:
         Several processes need no states of their own: each of them is seeded in every step.
         """
         start = time.monotonic()
-        rng = rng_state(device)
+        # for a user's own method: ours draw from torch
+        name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())
+        rng = {
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "python": random.getstate(),
+            "numpy": (name, keys.tolist(), *rest),  # in types that torch loads with `weights_only`
+        }
         with atomic_path(self.path) as temporary:
             torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
         self._saved_at = time.monotonic()
@@ -71,33 +75,20 @@ class Checkpoint:
         """The saved state; None, with a warning, if it is damaged or another run's."""
         if not self.path.is_file():
             return None
+        problem = "of other data, heads or weights"
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            is_same_run = state["run_id"] == self.run_id
+            if state["run_id"] == self.run_id:
+                return state
         except Exception as error:  # torch raises half a dozen kinds for a damaged file
             first_line = str(error).strip().partition("\n")[0][:100]
             problem = f"damaged ({first_line})"
-        else:
-            if is_same_run:
-                return state
-            problem = "of other data, heads or weights"
         logger.warning(f"the checkpoint {self.path} is {problem}; the run starts from the beginning")
         return None
 
 
-def rng_state(device: torch.device) -> dict[str, Any]:
-    """The state of every source of randomness, in types that torch loads with `weights_only`."""
-    name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())  # for a user's own method; ours draw from torch
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),
-    }
-
-
 def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Set what `rng_state` returned; the part of a GPU is ignored on a CPU."""
+    """Set what a checkpoint has as `rng`; the part of a GPU is ignored on a CPU."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -105,43 +96,22 @@ def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
     np.random.set_state(state["numpy"])
 
 
-class StopSignal:
-    """SIGINT and SIGTERM in the block act at the next `check`, a second one at once."""
+@contextmanager
+def deferred_signals() -> Iterator[list[type[BaseException]]]:
+    """The exceptions of the SIGINT and SIGTERM of the block; a second signal raises at once."""
+    received: list[type[BaseException]] = []
 
-    _EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+    def note(number: int, _: FrameType | None) -> None:
+        received.append(KeyboardInterrupt if number == signal.SIGINT else Terminated)
+        if len(received) > 1:
+            raise received[-1]
 
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        self._received: type[BaseException] | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignal":
-        if threading.current_thread() is threading.main_thread():  # only it gets signals
-            self._previous = {number: signal.signal(number, self._note) for number in self._EXCEPTIONS}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._previous.items():
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
             signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        exception = self._EXCEPTIONS[signal.Signals(number)]
-        if self._received:
-            raise exception
-        self._received = exception
-
-    def check(self) -> type[BaseException] | None:
-        """The exception to stop with, None to go on; several processes agree."""
-        if self._accelerator.num_processes == 1:
-            return self._received
-        if self._received:
-            self._accelerator.set_trigger()
-        return Terminated if self._accelerator.check_trigger() else None
 
 
 @dataclass
@@ -154,7 +124,7 @@ class Progress:
         best_epoch: the first one with the highest score on the selection split, counted from 1; 0:
             none yet.
         log_history: lines of metrics.jsonl so far.
-        loss_sum, loss_count: of the losses since the last logged one.
+        loss_count: of losses since the last logged one.
         seconds: training time, evaluation included, over all resumptions.
     """
 
@@ -164,7 +134,6 @@ class Progress:
     best_epoch: int = 0
     best_score: float = -math.inf
     log_history: list[MetricsLine] = field(default_factory=list)
-    loss_sum: float = 0.0
     loss_count: int = 0
     seconds: float = 0.0
 
@@ -172,18 +141,6 @@ class Progress:
     def epoch_metrics(self) -> list[EpochMetrics]:
         """The lines of finished epochs."""
         return [line for line in self.log_history if isinstance(line, EpochMetrics)]
-
-
-class Diverged(Exception):
-    """The training loss, or what the model predicts, is no longer a finite number.
-
-    Attributes:
-        phase: number of the method's phase in which that happened.
-    """
-
-    def __init__(self, reason: str, progress: Progress) -> None:
-        super().__init__(f"{reason} at step {progress.step}")
-        self.phase = progress.phase
 
 
 class Callback:
@@ -217,6 +174,8 @@ class Trainer:
         logits: of the reported split at that epoch; None where it was not evaluated then.
         total_steps: optimizer steps of the whole run.
         phase_ends: for each phase, the number of finished steps after which it ends.
+        optimizer, lr_scheduler: of the current phase.
+        clip_groups: parameters whose gradients are clipped by one norm.
 
     Raises:
         UsageError: there are fewer steps than phases.
@@ -243,12 +202,15 @@ class Trainer:
         self.total_steps = self.config.epochs * self.steps_per_epoch
         self.phases = method.phases()
         self.phase_ends = phase_ends(self.phases, self.total_steps)
-        self.phase_state: PhaseState | None = None
         self.progress = Progress()
-        self.delta: Delta = {}
+        self.delta: dict[str, Tensor] = {}
         self.logits: Values | None = None
         self.loss_sum = torch.zeros((), device=runner.device)
-        self.last_time = time.monotonic()
+
+    @property
+    def phase(self) -> Phase:
+        """The current phase."""
+        return self.phases[self.progress.phase]
 
     def train(self) -> None:
         """Train to the end, from the checkpoint if there is one.
@@ -257,13 +219,18 @@ class Trainer:
             Diverged: the loss or the model's predictions are not finite.
             RunFailed: a batch does not fit in memory.
         """
-        seed_everything(self.config.seed)
-        self.last_time = time.monotonic()
-        if not self.resume():
+        seed = self.config.seed
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        self.start = time.monotonic()
+        if saved := self.checkpoint and self.checkpoint.read():
+            self.resume(saved)
+        else:
             self.setup_phase(0)
         for callback in self.callbacks:
             callback.on_train_begin(self)
-        with StopSignal(self.runner.accelerator) as stop:
+        with deferred_signals() as signals:
             while self.progress.epoch < self.config.epochs:
                 self.model.train()
                 for batch in self.remaining_batches():
@@ -276,19 +243,21 @@ class Trainer:
                     if step == self.max_steps:
                         self.before_evaluation()
                         return
-                    self.stop_or_save(stop)
+                    self.stop_or_save(signals)
                 self.refuse_divergence(self.loss_sum.item())
                 self.before_evaluation()
                 self.end_epoch()
-                self.stop_or_save(stop)
+                self.stop_or_save(signals)
 
-    def stop_or_save(self, stop: StopSignal) -> None:
+    def stop_or_save(self, signals: list[type[BaseException]]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
-        stop_with = stop.check()
-        if stop_with or (self.checkpoint and self.checkpoint.is_due()):
+        stops = bool(signals)
+        if self.runner.processes.num_processes > 1:  # which must agree
+            stops = bool(reduce(torch.tensor(float(stops), device=self.runner.device), "sum"))
+        if stops or (self.checkpoint and self.checkpoint.is_due()):
             self.save_checkpoint()
-        if stop_with:
-            raise stop_with
+        if stops:
+            raise signals[0] if signals else Terminated
 
     def remaining_batches(self) -> list[list[Example]]:
         """The batches of the current epoch that were not trained on yet."""
@@ -304,76 +273,86 @@ class Trainer:
 
     def setup_phase(self, number: int) -> None:
         """Start a phase: prepare the model, call the method's hook, create the optimizer."""
-        self.phase_state = None  # frees the optimizer of the phase before
         self.progress.phase = number
         self.seed_process(0)
-        phase = self.phases[number]
         self.runner.unwrap()
         if number:  # the method prepared the model for the first phase
-            phase.prepare_model(self.encoder)
+            self.phase.prepare_model(self.encoder)
         self.model.train()
         gradients = calibration_gradients(self.runner, self.calibration_batches)
-        phase.method.on_phase_start(self.model, gradients)
+        self.phase.method.on_phase_start(self.model, gradients)
         self.create_optimizer()
 
     def create_optimizer(self) -> None:
-        """Create the optimizer and the learning rate schedule of the current phase."""
-        number = self.progress.phase
+        """Create AdamW over what the current phase trains, and its learning rate schedule."""
+        number, method = self.progress.phase, self.phase.method
         steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
-        self.phases[number].method.steps = steps
-        self.phase_state = PhaseState.create(self.runner, self.phases[number], len(steps))
+        method.steps = steps
+        training = self.phase.training or self.config
+        self.optimizer = torch.optim.AdamW(
+            method.param_groups(self.model, training.weight_decay),
+            lr=training.learning_rate,
+            betas=training.adam_betas,
+            eps=training.adam_epsilon,
+            fused=True,
+        )
+        schedules = {"run": learning_rate_factor(training, len(steps)), "constant": lambda _: 1.0}
+        factors = [schedules[group.get("lr_schedule", "run")] for group in self.optimizer.param_groups]
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
+        self.max_grad_norm, self.clip_groups = training.max_grad_norm, method.clip_groups(self.model)
         self.runner.wrap()
 
     def train_step(self, batch: list[Example]) -> None:
-        """One optimizer step on a batch."""
-        assert self.phase_state
-        self.seed_process(self.runner.accelerator.process_index)
-        step = self.progress.step
-        self.loss_sum += train_step(self.runner, self.phase_state, batch, step, self.on_backward_end)
+        """One optimizer step on a batch; nothing waits for its loss."""
+        method = self.phase.method
+        self.seed_process(self.runner.processes.process_index)
+        method.before_step(self.model, self.progress.step)
+        self.loss_sum += self.runner.accumulate_gradient(batch, method.regularization_loss)
+        method.after_backward(self.model)
+        for callback in self.callbacks:
+            callback.on_backward_end(self)
+        if self.max_grad_norm:
+            for parameters in self.clip_groups:
+                torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+        method.before_optimizer_step(self.model)
+        self.optimizer.step()
+        self.lr_scheduler.step()
+        method.after_optimizer_step(self.model)
+        self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
         self.progress.loss_count += 1
         for callback in self.callbacks:
             callback.on_step_end(self)
 
-    def on_backward_end(self) -> None:
-        """Call the callbacks that read gradients."""
-        for callback in self.callbacks:
-            callback.on_backward_end(self)
-
     def log_loss(self) -> None:
         """Log the mean loss since the last time."""
-        assert self.phase_state
         mean = self.loss_sum.item() / self.progress.loss_count
         self.refuse_divergence(mean)
-        learning_rate = float(self.phase_state.lr_scheduler.get_last_lr()[0])
+        learning_rate = float(self.lr_scheduler.get_last_lr()[0])
         self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
         self.reset_loss()
 
     def before_evaluation(self) -> None:
         """Let the method of the phase bring the model's weights to what training has reached."""
-        assert self.phase_state
-        self.phase_state.method.before_evaluation(self.model)
+        self.phase.method.before_evaluation(self.model)
 
     def seed_process(self, rank: int) -> None:
         """If several processes train, seed torch for a step, or for a phase (as rank 0 in all).
 
         So each process has dropout noise of its own, and a resumed run needs no process's state.
         """
-        if self.runner.accelerator.num_processes > 1:
+        if self.runner.processes.num_processes > 1:
             torch.manual_seed(int(digest([self.config.seed, self.progress.step, rank]), 16))
 
     def refuse_divergence(self, loss: float) -> None:
         """Raise Diverged when a loss is not finite."""
         if not math.isfinite(loss):
-            raise Diverged(f"the training loss is {loss}", self.progress)
+            raise Diverged(f"the training loss is {loss}")
 
     def end_epoch(self) -> None:
         """Score the model, and keep its delta if this epoch is the one to report so far."""
         progress = self.progress
-        try:
-            scored = self.evaluate(self.evaluated) if self.evaluated else None
-        except NonFiniteLogits:
-            raise Diverged("the logits are not finite", progress) from None
+        scored = self.evaluate(self.evaluated) if self.evaluated else None
         progress.epoch += 1
         if scored:
             metrics, logits = scored
@@ -387,15 +366,18 @@ class Trainer:
                 self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
                 self.logits = logits
         self.reset_loss()
-        self.count_time()
+        progress.seconds = time.monotonic() - self.start
 
     @property
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last phase has trained it, or it is the last."""
-        assert self.phase_state
+        """Whether the model may be reported: the last phase has trained it, or it is the last.
+
+        The first step of a warm-up has a learning rate of 0 and trains nothing.
+        """
+        factors, steps = self.lr_scheduler.lr_lambdas, range(self.lr_scheduler.last_epoch)  # steps, in spite of its name
+        has_trained = any(factor(step) > 0 for factor in factors for step in steps)
         is_last_phase = self.progress.phase == len(self.phases) - 1
-        is_last = self.progress.step == self.total_steps
-        return is_last_phase and (self.phase_state.has_trained or is_last)
+        return is_last_phase and (has_trained or self.progress.step == self.total_steps)
 
     def evaluate(self, splits: Splits) -> tuple[EpochMetrics, Values | None]:
         """The metrics of an epoch, with the logits of the reported split where it was evaluated."""
@@ -417,12 +399,6 @@ class Trainer:
         self.loss_sum.zero_()
         self.progress.loss_count = 0
 
-    def count_time(self) -> None:
-        """Add the time since the last call to the training time."""
-        now = time.monotonic()
-        self.progress.seconds += now - self.last_time
-        self.last_time = now
-
     def log(self, line: MetricsLine) -> None:
         """Give a line to all callbacks."""
         self.progress.log_history.append(line)
@@ -431,41 +407,36 @@ class Trainer:
 
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
-        if self.checkpoint and self.phase_state and self.runner.accelerator.is_main_process:
-            self.count_time()
-            self.progress.loss_sum = self.loss_sum.item()
+        if self.checkpoint and self.runner.processes.is_main_process:
+            self.progress.seconds = time.monotonic() - self.start
             history = [line.model_dump() for line in self.progress.log_history]
             state: dict[str, Any] = {
                 "progress": {**asdict(self.progress), "log_history": history},
+                "loss_sum": self.loss_sum,
                 "delta": self.delta,
                 "logits": None if self.logits is None else torch.from_numpy(self.logits),
-                "method": self.phase_state.method.training_state(self.model),
-                "optimizer": self.phase_state.optimizer.state_dict(),
-                "lr_scheduler": self.phase_state.lr_scheduler.state_dict(),
+                "method": self.phase.method.training_state(self.model),
+                "optimizer": self.optimizer.state_dict(),
+                "lr_scheduler": self.lr_scheduler.state_dict(),
             }
             self.checkpoint.save(state, self.runner.device)
 
-    def resume(self) -> bool:
-        """Continue from the checkpoint; returns whether there is one."""
-        saved = self.checkpoint.read() if self.checkpoint else None
-        if saved is None:
-            return False
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Continue from the state of a checkpoint."""
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
         self.progress = Progress(**{**saved["progress"], "log_history": history})
+        self.start -= self.progress.seconds
         self.delta = saved["delta"]
         self.logits = None if saved["logits"] is None else saved["logits"].numpy()
-        self.loss_sum.fill_(self.progress.loss_sum)
+        self.loss_sum.copy_(saved["loss_sum"])
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)
         with torch.no_grad():
-            method = self.phases[self.progress.phase].method
-            method.load_training_state(self.model, saved["method"])
+            self.phase.method.load_training_state(self.model, saved["method"])
         self.create_optimizer()
-        assert self.phase_state
-        self.phase_state.optimizer.load_state_dict(saved["optimizer"])
-        self.phase_state.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
         set_rng_state(saved["rng"], self.runner.device)
-        return True
 
 
 def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:
@@ -496,20 +467,15 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     return ends
 
 
-def seed_everything(seed: int) -> None:
-    """Seed every source of randomness."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
 def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
     """Leave the gradient of each batch in the parameters, the same bits in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()
         runner.accumulate_gradient(batch)
-        if machine.process_state().num_processes > 1:
+        if runner.processes.num_processes > 1:
             # GPUs add in any order, and a method chooses by these gradients
-            machine.average_gradients(runner.encoder.model)
+            for parameter in runner.encoder.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad = reduce(parameter.grad, "mean")
         yield
     runner.encoder.model.zero_grad()

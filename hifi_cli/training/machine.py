@@ -16,7 +16,6 @@ from typing import TypeVar, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
@@ -28,8 +27,6 @@ from hifi_cli.version import __version__
 
 T = TypeVar("T")
 
-_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it when it starts
-_DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
 # Results, which a grid writes into the checkout, change no number
 _SOURCES = ("hifi_cli", "configs")
 _LIBRARIES = (
@@ -46,14 +43,11 @@ def choose_device(config: RunConfig) -> torch.device:
 
     Raises:
         MissingError: the requested GPU is not there.
-        UsageError: CUDA was started without what `deterministic` requires.
     """
     device = select_device(config.device)
     if device.type == "cuda":
-        if config.deterministic and os.environ.get(_WORKSPACE) not in _DETERMINISTIC_WORKSPACES:
-            if torch.cuda.is_initialized():
-                raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
-            os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
+        if config.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
         torch.cuda.set_device(device)
         # cuDNN builds a plan for each new shape of a batch, about a second each
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -89,10 +83,11 @@ def select_device(requested: str) -> torch.device:
     index = requested.partition(":")[2]
     if index and processes > 1:
         raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
-    if processes > gpus:
-        raise MissingError(f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu")
-    if int(index or 0) >= gpus:
-        raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
+    if max(processes, int(index or 0) + 1) > gpus:
+        raise MissingError(
+            f"device={requested} for {processes} processes: the visible GPUs are cuda:0 to"
+            f" cuda:{gpus - 1}; start one process per GPU, or set device=cpu"
+        )
     return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))
 
 
@@ -190,15 +185,6 @@ def from_main(compute: Callable[[], T]) -> T:
 def gather(value: T) -> list[T]:
     """The values of all processes, in the order of their ranks, in every process."""
     return cast(list[T], gather_object([value])) if process_state().num_processes > 1 else [value]
-
-
-@torch.no_grad()
-def average_gradients(model: nn.Module) -> None:
-    """Replace every gradient by its mean over the processes."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            torch.distributed.all_reduce(parameter.grad)
-            parameter.grad /= process_state().num_processes
 
 
 # --- what a record says of the machine; never environment variables

@@ -17,27 +17,12 @@ from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import data_sources
-from hifi_cli.tasks.encode import truncated_rows
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
-from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids
+from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids, task_head_of, task_of
 from hifi_cli.training.loop import phase_ends
 from hifi_cli.training.machine import select_device
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """Numbers of parameters of a run's model.
-
-    Attributes:
-        total: parameters of the plain model.
-        trained: trained parameters of each stage, in all and in the backbone; None where training
-            decides.
-    """
-
-    total: int
-    trained: list[tuple[int, int] | None]
 
 
 @dataclass(frozen=True)
@@ -48,9 +33,10 @@ class RunPlan:
         state: of its directory.
         examples: rows that it trains on, of its data or else of the official ones; None: not known.
         steps: optimizer steps, if every row is one example.
-        size: None without the backbone's configuration.
+        parameters: of the plain model; None without the backbone's configuration.
+        trained: trained parameters of each stage, in all and in the backbone; None where training
+            decides.
         missing: what the run needs and is not there, a line each.
-        truncated: rows of train and validation split with a text that is cut; None: not known.
     """
 
     directory: Path
@@ -58,9 +44,9 @@ class RunPlan:
     examples: int | None
     batch_size: int
     steps: int | None
-    size: ModelSize | None
+    parameters: int | None
+    trained: list[tuple[int, int] | None]
     missing: list[str]
-    truncated: tuple[int, int] | None
 
 
 def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
@@ -69,7 +55,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     Raises:
         UsageError: what the run itself would refuse: a setting, or the data.
     """
-    task = resources.task_of(config)
+    task = task_of(config)
     methods.check_settings(config)
     directory, missing = RunDirectory.of(config, resources.results_dir), []
 
@@ -83,38 +69,26 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     unless_missing(lambda: select_device(config.device))
     is_local = unless_missing(lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub)
     data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
-    sized = unless_missing(lambda: model_size(config, resources))
-    truncated = None
-    if data and sized and (tokenizer := unless_missing(lambda: _tokenizer(config))):
-        train, validation = (
-            truncated_rows(resources.examples(config, split, config.max_length, tokenizer)) for split in ("train", "validation")
-        )
-        truncated = train, validation
+    parameters, trained, phases = unless_missing(lambda: model_size(config)) or (None, [], [])
     examples, batch = _train_examples(config, task, data), batch_size(config, task)
     steps = config.epochs * math.ceil(examples / batch) if examples else None
-    if sized and steps:
-        phase_ends(sized[1], steps)  # refuses too few of them
-    return RunPlan(
-        directory.path,
-        _directory_state(directory, config),
-        examples,
-        batch,
-        steps,
-        sized and sized[0],
-        missing,
-        truncated,
-    )
+    if steps:
+        phase_ends(phases, steps)  # refuses too few of them
+    state = _directory_state(directory, config)
+    return RunPlan(directory.path, state, examples, batch, steps, parameters, trained, missing)
 
 
-def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, list[Phase]]:
-    """Count the parameters of a run on a model without values; returns its phases too.
+def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], list[Phase]]:
+    """Count the parameters of a run on a model without values.
+
+    Returns:
+        Parameters of the plain model, `RunPlan.trained`, and the phases of the run's method.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.
         UsageError: the method's settings do not fit.
     """
-    head_spec = resources.task_head(config)
-    model = backbones.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout)
+    model = backbones.meta_model(config.backbone, task_head=task_head_of(config), dropout=config.dropout)
     encoder = Encoder(model)
     total, head_names = encoder.num_parameters, set(methods.task_head_names(encoder))
     heads = methods.placeholder_heads(config, encoder)
@@ -131,7 +105,7 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         sizes = phase.method.trainable_counts(encoder.model)
         in_head = sum(size for name, size in sizes.items() if name in head_names)
         trained.append((sum(sizes.values()), sum(sizes.values()) - in_head))
-    return ModelSize(total, trained), phases
+    return total, trained, phases
 
 
 def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int | None:
@@ -147,15 +121,6 @@ def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) ->
     if not known or config.selection != "holdout":
         return min(known, default=None)
     return min(known) - max(1, round(config.holdout * min(known)))
-
-
-def _tokenizer(config: RunConfig) -> Any:
-    """The tokenizer of a backbone in a directory; None for one of the hub, which is not asked."""
-    source, _ = backbones.locate(config.backbone)
-    if source == config.backbone.hub:
-        return None
-    local = {"local_files_only": True, "trust_remote_code": False}
-    return backbones.load_tokenizer(config.backbone, source, local)
 
 
 def _missing_keys(config: RunConfig, head_names: set[str]) -> list[str]:

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,21 @@ from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import Pretrained, local_weights_id
-from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.models.pretrained import local_weights_id
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunResult, RunScores
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.encode import padding_values, rows_of, truncated_rows
+from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.task_spec import Example, TaskSpec
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, Splits, batch_size, load_splits
+from hifi_cli.training.data import PreparedRun, ResourceCache, Splits, load_splits, prepare, task_of
 from hifi_cli.training.log import MetricLogger
-from hifi_cli.training.loop import Checkpoint, Diverged, Trainer, measure_reported
-from hifi_cli.training.machine import choose_device, uses_bf16
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.loop import Checkpoint, Trainer, measure_reported
+from hifi_cli.training.step import Diverged
 
 logger = logging.getLogger("hifi")
 
@@ -57,11 +53,10 @@ def run(
             example.
     """
     directory = RunDirectory.of(config, resources.results_dir)
-    device = choose_device(config)  # refuses a missing GPU before anything is written
-    resources.task_of(config)  # refuses a metric that it does not have
+    machine.choose_device(config)  # refuses a missing GPU before anything is written
+    task_of(config)  # refuses a metric that it does not have
     make_directory(directory.path)
-    is_main = machine.is_main()
-    with locked(directory.lock, wait=False) if is_main else nullcontext(True) as is_held:
+    with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as is_held:
         finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:
             weights = config.backbone.path and local_weights_id(config.backbone.path)
@@ -74,159 +69,87 @@ def run(
             return finished
         heads = select_heads(config, resources)
         splits = load_splits(config, resources)
-        prepared = prepare(config, resources, heads, device)
+        prepared = prepare(config, resources, heads)
+        data = resources.rows(config.task)
+        # what a checkpoint must agree in to be continued
+        decisive = [config.hash, heads, prepared.pretrained.weights_id, data.fingerprint]
         trainer = Trainer(
             prepared.runner,
             prepared.method,
             splits.train,
             evaluated=splits,
             calibration_batches=splits.calibration_batches,
-            checkpoint=Checkpoint(directory.checkpoint, _run_id(config, prepared, resources)),
+            checkpoint=Checkpoint(directory.checkpoint, digest(decisive)),
         )
-        # Nothing can refuse the run any more: what the directory holds of a former one goes
+        # nothing can refuse the run any more: what the directory holds of a former one goes
         machine.from_main(lambda: directory.begin(config, anew=force))
-        return _train(config, trainer, prepared, splits, directory, resources, report_to)
-
-
-@dataclass(frozen=True)
-class PreparedRun:
-    """A run ready to train, or a finished one ready to predict.
-
-    Attributes:
-        pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
-        plain_parameters: number of parameters of the model before the method prepared it.
-    """
-
-    runner: ModelRunner
-    method: Method
-    pretrained: Pretrained
-    task_head: TaskHeadSpec
-    plain_parameters: int
-
-    @property
-    def encoder(self) -> Encoder:
-        """The run's own model under the names that all architectures share."""
-        return self.runner.encoder
-
-    @property
-    def task(self) -> TaskSpec:
-        """The task, with the primary metric that the configuration names."""
-        return self.runner.task
-
-    @property
-    def delta_metadata(self) -> DeltaMetadata:
-        """What a delta of this run belongs to."""
-        config = self.runner.config
-        return DeltaMetadata(
+        code = machine.method_code(config)  # as it is now: the file may change while the run trains
+        device = prepared.runner.device
+        machine.reset_peak_memory(device)
+        start = time.monotonic()
+        reason = _train(trainer, directory, report_to)
+        params = count_parameters(prepared)
+        if reason:
+            outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
+        else:
+            outcome = {"status": "done", **_store(trainer, prepared, splits, directory)}
+        result = RunResult(
+            **outcome,
+            task=config.task,
             method=config.method,
             backbone=config.backbone.name,
-            backbone_weights_id=self.pretrained.weights_id,
-            heads=self.method.context.heads,
+            protocol=config.protocol,
+            seed=config.seed,
+            split="validation",
+            selection="few-shot" if config.shots else config.selection,
+            report=config.report,
+            primary_metric=prepared.task.primary,
+            params=params,
+            n_examples=splits.count(lambda examples: len(rows_of(examples))),
+            truncated=splits.count(truncated_rows),
+            shots=config.shots,
+            fewshot=splits.fewshot,
+            precision="bf16" if machine.uses_bf16(config.precision, device) else "fp32",
+            limit=config.limit,
+            variant=config.variant,
+            config=config.model_dump(mode="json"),
+            config_hash=config.hash,
+            setting_hash=config.setting_hash,
+            heads=heads,
+            # of what all seeds share
+            heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,
+            backbone_weights=prepared.pretrained.weights_id,
+            started_from=prepared.pretrained.started_from,
+            method_code=code,
+            data=data.fingerprint,
+            data_origin=data.origin,
+            wall_s=round(time.monotonic() - start, 3),
+            peak_memory_bytes=machine.peak_memory(device),
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            epoch_metrics=trainer.progress.epoch_metrics,
+            provenance=machine.describe_provenance(device, processes=machine.process_state().num_processes),
         )
+        if machine.is_main():
+            directory.finish(result)
+    logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
+    return result
 
 
-def prepare(
-    config: RunConfig,
-    resources: ResourceCache,
-    heads: Heads | None = None,
-    device: torch.device | None = None,
-) -> PreparedRun:
-    """Load the encoder, build the run's method, and let it prepare the model on its device.
-
-    Args:
-        heads: that the method tunes; None for a method that needs none.
-        device: None: the configuration's.
-    """
-    encoder, pretrained = resources.encoder(config)
-    plain_parameters, task = encoder.num_parameters, resources.task_of(config)
-    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
-    # as a batch
-    config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    device = device or choose_device(config)
-    runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
-    method = methods.attach(config, encoder, heads, pretrained.missing_keys)
-    runner.to_device()
-    return PreparedRun(runner, method, pretrained, resources.task_head(config), plain_parameters)
-
-
-def _run_id(config: RunConfig, prepared: PreparedRun, resources: ResourceCache) -> str:
-    """What a checkpoint must agree in to be continued: configuration, heads, weights and data."""
-    heads, data = prepared.method.context.heads, resources.rows(config.task).fingerprint
-    return digest([config.hash, heads, prepared.pretrained.weights_id, data])
-
-
-def _train(
-    config: RunConfig,
-    trainer: Trainer,
-    prepared: PreparedRun,
-    splits: Splits,
-    directory: RunDirectory,
-    resources: ResourceCache,
-    report_to: Sequence[str],
-) -> RunResult:
-    """Train, score and store a run; results.json is written last."""
-    runner, method = prepared.runner, prepared.method
-    heads, data = method.context.heads, resources.rows(config.task)
-    code = machine.method_code(config)  # as it is now: the file may change while the run trains
-    machine.reset_peak_memory(runner.device)
-    start = time.monotonic()
-    reason = ""
-    with MetricLogger(name(config), config, prepared.task.primary, directory, report_to) as log:
+def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
+    """Train to the end; returns why the run diverged, if it did."""
+    run_name = name(trainer.config)
+    with MetricLogger(run_name, trainer.config, trainer.runner.task.primary, directory, report_to) as log:
         trainer.callbacks = [log]
         try:
             trainer.train()
         except Diverged as error:
-            reason = str(error)
-            methods.prepare_last_phase(method, prepared.encoder, error.phase)
+            methods.prepare_last_phase(trainer.method, trainer.encoder, trainer.progress.phase)
+            return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
-                logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
+                logger.warning(f"{run_name}: stopped; the same command continues from its checkpoint")
             raise
-    params = count_parameters(prepared)
-    if reason:
-        outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
-    else:
-        outcome = {"status": "done", **_store(trainer, prepared, splits, directory)}
-    result = RunResult(
-        **outcome,
-        task=config.task,
-        method=config.method,
-        backbone=config.backbone.name,
-        protocol=config.protocol,
-        seed=config.seed,
-        split="validation",
-        selection="few-shot" if config.shots else config.selection,
-        report=config.report,
-        primary_metric=prepared.task.primary,
-        params=params,
-        n_examples=splits.count(lambda examples: len(rows_of(examples))),
-        truncated=splits.count(truncated_rows),
-        shots=config.shots,
-        fewshot=splits.fewshot,
-        precision="bf16" if uses_bf16(config.precision, runner.device) else "fp32",
-        limit=config.limit,
-        variant=config.variant,
-        config=config.model_dump(mode="json"),
-        config_hash=config.hash,
-        setting_hash=config.setting_hash,
-        heads=heads,
-        # of what all seeds share
-        heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,
-        backbone_weights=prepared.pretrained.weights_id,
-        started_from=prepared.pretrained.started_from,
-        method_code=code,
-        data=data.fingerprint,
-        data_origin=data.origin,
-        wall_s=round(time.monotonic() - start, 3),
-        peak_memory_bytes=machine.peak_memory(runner.device),
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        epoch_metrics=trainer.progress.epoch_metrics,
-        provenance=machine.describe_provenance(runner.device, processes=runner.accelerator.num_processes),
-    )
-    if machine.is_main():
-        directory.finish(result)
-    logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
-    return result
+    return ""
 
 
 def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory) -> dict[str, Any]:
@@ -246,7 +169,13 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
     predictions = metrics.predictions_of(task, splits.reported, logits)
     delta_sha256 = delta_bytes = None
     if machine.is_main():
-        deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
+        belongs_to = DeltaMetadata(
+            method=config.method,
+            backbone=config.backbone.name,
+            backbone_weights_id=prepared.pretrained.weights_id,
+            heads=prepared.method.context.heads,
+        )
+        deltas.save(directory.delta, trainer.delta, belongs_to)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         rows = prediction_rows(task, splits.reported, logits, predictions)
         directory.write_predictions(rows)
@@ -282,7 +211,7 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
 
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
-    """How many numbers train, in all and in the backbone; those of delta and model."""
+    """How many numbers train, in all and in the backbone; those of delta and plain model."""
     model, method = prepared.encoder.model, prepared.method
     task_head = set(methods.task_head_names(prepared.encoder))
     trained, stored = method.trainable_counts(model), method.delta(model).values()
@@ -291,7 +220,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
         trainable_backbone=sum(count for key, count in trained.items() if key not in task_head),
         stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
         stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
-        total=prepared.plain_parameters,
+        total=Encoder(prepared.pretrained.model).num_parameters,
     )
 
 
@@ -307,25 +236,20 @@ def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, pre
             return [task.labels[tag] for tag in value]
         return task.labels[int(value)]
 
-    if not isinstance(predictions, np.ndarray):
-        is_span = task.kind == "span"
-        return [
-            Prediction(
-                id=row.id,
-                label=[text for text, _ in row.answers] if is_span else label_word(row.label),
-                prediction=output.prediction,
-                logits=output.logits,
-            )
-            for row, output in zip(rows_of(examples), predictions, strict=True)
-        ]
+    outputs: list[tuple[Any, list[float]]]
+    if isinstance(predictions, np.ndarray):
+        floats = logits.astype(np.float32).tolist()
+        outputs = [(label_word(value), row) for value, row in zip(predictions, floats, strict=True)]
+    else:
+        outputs = [(output.prediction, output.logits) for output in predictions]
     return [
         Prediction(
-            id=example.row.id,
-            label=label_word(example.row.label),
-            prediction=label_word(predicted),
-            logits=[float(np.float32(value)) for value in row],
+            id=row.id,
+            label=[text for text, _ in row.answers] if task.kind == "span" else label_word(row.label),
+            prediction=prediction,
+            logits=values,
         )
-        for example, row, predicted in zip(examples, logits, predictions, strict=True)
+        for row, (prediction, values) in zip(rows_of(examples), outputs, strict=True)
     ]
 
 

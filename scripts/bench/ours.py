@@ -6,8 +6,8 @@ from typing import Any
 from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
+from hifi_cli.training.data import PreparedRun, prepare
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.run import PreparedRun, prepare
 
 
 def build(work: Work, method: str, **keys: Any) -> PreparedRun:

@@ -16,6 +16,7 @@ from transformers import (
 from work import BATCH_SIZE, EVAL_BATCH_SIZE, LEARNING_RATE, MAX_LENGTH, Work
 
 from hifi_cli.models.pretrained import locate
+from hifi_cli.tasks import task_spec
 
 
 class _Clock(TrainerCallback):
@@ -31,7 +32,7 @@ class _Clock(TrainerCallback):
 def model_of(work: Work) -> nn.Module:
     """The encoder with the classifier that transformers puts on it."""
     source, _ = locate(work.config("full-ft").backbone)
-    labels = len(work.resources.task(work.task).labels)
+    labels = len(task_spec.load(work.task).labels)
     return AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
 
 

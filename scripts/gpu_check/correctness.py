@@ -16,9 +16,8 @@ from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
 from hifi_cli.results.record import MetricsLine, StepMetrics
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer
-from hifi_cli.training.run import prepare
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding

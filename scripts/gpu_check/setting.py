@@ -120,7 +120,7 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, choose_device(config))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
-    runner.to_device()
+    runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
     trainer = Trainer(runner, method, examples, calibration_batches=[examples[: setting.batch_size]])
