@@ -1,7 +1,5 @@
 """Tables of what finished runs took, beside Full-FT, and of the rows of the data."""
 
-import json
-
 import pytest
 from json_output import table_of
 from synthetic_runs import write_run
@@ -70,4 +68,3 @@ def test_table_4_counts_the_data_at_hand(hifi, data):
     table = table_of(answer)
     train = {row["source"]: row for row in table["rows"] if row["label"] == "train"}
     assert (train["runs"]["rte"], train["published"]["rte"]) == (48, 2490)
-    assert "the official release has 2,490 rows" in json.dumps(table)

@@ -149,9 +149,7 @@ def test_a_task_without_its_train_file_says_which(tmp_path):
 
 def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    counts = data_sources.count_rows(["cb", "rte"], data_dir=tmp_path)
-    assert counts["cb"] == {"train": (1, 250), "validation": (None, 56), "test": (None, 250)}
-    assert [*counts["rte"].values()] == [(None, 2490), (None, 277), (None, 3000)]
+    assert data_sources.count_rows(["cb", "rte"], data_dir=tmp_path) == {"cb": {"train": 1}}
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="invalid JSON"):
         data_sources.count_rows(["cb"], data_dir=tmp_path)

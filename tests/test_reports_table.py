@@ -262,7 +262,6 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (["odd.yaml"], "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'"),
         (["worse.yaml"], "rows.0.metod"),
-        (["seeds.yaml"], "seeds: a seed is named twice"),
         (["lost.yaml", "--published"], "no table 'fullshot'; did you mean 'full-shot'?"),
     ],
 )
@@ -270,7 +269,6 @@ def test_wrong_usage(words, message, hifi):
     Path("odd.yaml").write_text("{kind: score, protocol: hifi, backbone: minilm}")
     Path("worse.yaml").write_text("{protocol: hifi, backbone: minilm, rows: [{metod: full-ft}]}")
     Path("lost.yaml").write_text("{protocol: hifi, backbone: minilm, published: hifi/fullshot}")
-    Path("seeds.yaml").write_text("{protocol: hifi, backbone: minilm, seeds: [2, 2]}")
     answer = hifi("table", *words)
     assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
 

@@ -1,6 +1,5 @@
 """`hifi table`: finished runs beside one another and beside the papers' numbers."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +7,6 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.sources import run_name
-from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.reports import other_tables, table_spec, tables
 from hifi_cli.reports.render import render
@@ -29,13 +27,6 @@ def table(
     score: options.ScoreChoice = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
-    test_scores: Annotated[
-        Path | None,
-        typer.Option(
-            help="Scores that the GLUE server returned, as CSV, in place of validation scores.",
-            rich_help_panel=options.WHAT,
-        ),
-    ] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
@@ -52,10 +43,6 @@ def table(
     table_format = options.table_format(format, out)
     layout = table_spec.load(name) if name and name != "search" else None
     kind = layout.kind if layout else "scores"
-    if test_scores and (not layout or kind != "scores" or score):
-        raise UsageError(
-            "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
-        )
     tasks, methods, of_shots = task or [], method or [], options.shots_of_runs(shots)
     where: dict[str, Any] = {"protocol": protocol and run_name("protocols", protocol), "backbone": backbone}
     where |= {"tasks": options.run_names("tasks", tasks), "methods": options.run_names("methods", methods)}
@@ -72,22 +59,20 @@ def table(
     specs = [layout] if layout else tables.specs_of(study, **setting)
     if not specs:
         raise study.no_setting_error(**setting)
-    known = {"methods": study.names("method"), "tasks": study.names("task")}
     numbers = options.parse_seeds(seeds)
-    specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, known=known) for spec in specs]
-    for spec in specs if layout else ():  # a user's own may name what there is not
-        table_spec.check_names("methods", spec.methods, known["methods"])
-        table_spec.check_names("tasks", spec.tasks, known["tasks"])
+    specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots) for spec in specs]
+    table_spec.check_names("methods", specs[0].methods, study.names("method"))
+    table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
     counted = options.counted_flags(include, exclude)
     if kind == "settings":
-        shown = [other_tables.settings(spec, show_published=published) for spec in specs]
+        shown = [other_tables.settings(specs[0], show_published=published)]
     elif kind == "statistics":
         from hifi_cli.tasks import data_sources
 
-        counts = [data_sources.count_rows(spec.tasks, data_dir=data_dir) for spec in specs]
-        shown = [other_tables.row_counts(spec, of, show_published=published) for spec, of in zip(specs, counts, strict=True)]
+        counts = data_sources.count_rows(specs[0].tasks, data_dir=data_dir)
+        shown = [other_tables.row_counts(specs[0], counts, show_published=published)]
     elif kind == "costs":
-        shown = [other_tables.costs(spec, study, counted=counted) for spec in specs]
+        shown = [other_tables.costs(specs[0], study, counted=counted)]
     else:
         rows = [registry.argument_of("methods", row) for row in specs[0].methods] if method else []
         given: dict[str, Any] = {"tasks": ",".join(tasks), "methods": ",".join(rows), "seeds": seeds}
@@ -96,9 +81,9 @@ def table(
         words = [word for option, value in given.items() if value for word in (f"--{option}", str(value))]
         words += [f"shots={'null' if of_shots == 'full' else of_shots}"] if of_shots else []
         grid = command_line(["hifi", "grid", str(name), *words]) if layout else ""  # it makes the runs of the table
-        table_options = tables.TableOptions(score, counted, published, test_scores, grid)
+        table_options = tables.TableOptions(score, counted, published, grid)
         shown = [tables.build(spec, study, table_options) for spec in specs]
-        if layout and study.shown.empty and not test_scores:
+        if layout and study.shown.empty:
             options.logger.warning(str(study.no_run_error(f"hifi table {name}")))
     for built in shown if layout else ():
         changes = [(key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")]

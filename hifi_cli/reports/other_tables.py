@@ -1,6 +1,6 @@
 """Tables of settings (HiFi, table 5), numbers of rows (table 4), costs (table 1; EH-FT, section 4.3) and searches."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,45 +10,26 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs, published
-from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
 from hifi_cli.results import search
 from hifi_cli.results.study import SETTING, Study
 
-UNEQUAL = "differs from the paper"
 FULL_FT = "full-ft"  # the reference for costs
 SPLITS = ("train", "validation", "test")
-Counts = Mapping[str, Mapping[str, tuple[int | None, int | None]]]  # by task and split: rows here, and in the official release
+COSTS = {"trained_percent": "Trained %", "time": "Time", "memory": "Memory", "stored": "Stored", "stored_mb": "MB"}
 
 
 def settings(spec: TableSpec, *, show_published: bool) -> Table:
-    """Batch size and learning rate of each method on each task; needs no run and no data.
-
-    The paper's own are shown where they differ from ours, or everywhere with `show_published`.
-    """
+    """Batch size and learning rate of each method on each task; needs no run and no data."""
     columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
-    paper = published.load(spec.published) if spec.published else None
-    rows: list[dict[str, Any]] = []
-    footnotes: dict[Place, list[str]] = {}
-    for row in spec.rows or [RowSpec(method=name) for name in registry.names("methods")]:
-        if row.method is None:
-            continue
-        label = row.label or label_of("methods", row.method)
-        texts = {column.name: _setting(spec, row.method, column.task) for column in columns}
-        theirs = _printed(paper[1], row.published_name, columns) if paper else {}
-        differing = [key for key, text in theirs.items() if text and texts[key] and text != texts[key]]
-        footnotes |= {(len(rows), key): [UNEQUAL] for key in differing}
-        rows.append({"method": row.method, "label": label, "source": "runs", **texts})
-        if theirs and (show_published or differing):
-            rows.append({"method": row.method, "label": label, "source": "published", **theirs})
-    return Table(
-        title=f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})",
-        frame=pd.DataFrame(rows),
-        headings=_headings(columns),
-        footnotes=footnotes,
-        notes=["batch size / learning rate", *_source(paper)],
-    )
+    rows = [row for row in spec.rows if row.method] or [RowSpec(method=name) for name in registry.names("methods")]
+    rows = [row.model_copy(update={"label": row.label or label_of("methods", str(row.method))}) for row in rows]
+    spec = spec.model_copy(update={"columns": columns, "rows": rows})
+    table = _beside_paper(spec, lambda row, column: _setting(spec, row, column.task), show_published)
+    table.title = f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})"
+    table.notes.insert(0, "batch size / learning rate")
+    return table
 
 
 def _setting(spec: TableSpec, method: str, task: str) -> str | None:
@@ -60,41 +41,43 @@ def _setting(spec: TableSpec, method: str, task: str) -> str | None:
     return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
-def _printed(paper: PublishedTable, name: str | None, columns: Sequence[ColumnSpec]) -> dict[str, str | None]:
-    """What a paper prints in a row of texts, by column; empty where it has no such row."""
-    if name not in paper.rows:
-        return {}
-    texts = dict(zip(paper.columns, paper.rows[name].texts, strict=True))
-    return {column.name: texts.get(column.published_name) for column in columns}
+def row_counts(spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show_published: bool) -> Table:
+    """Numbers of rows of each split of the local data.
+
+    Args:
+        counts: by task and split.
+    """
+
+    def count(split: str, column: ColumnSpec) -> int | None:
+        of_task = counts.get(column.task, {})
+        return of_task.get(f"{split}_{column.split}", of_task.get(split))
+
+    splits = [RowSpec.model_construct(method=split, label=split) for split in SPLITS]
+    table = _beside_paper(spec.model_copy(update={"rows": splits}), count, show_published)
+    table.frame = table.frame.astype(dict.fromkeys(table.headings, "Int64"))
+    table.corner, table.formats = "Split", dict.fromkeys(table.headings, ",.0f")
+    return table
 
 
-def row_counts(spec: TableSpec, counts: Counts, *, show_published: bool) -> Table:
-    """Numbers of rows of each split of the local data, beside the paper's; notes name the official release's."""
+def _beside_paper(spec: TableSpec, ours: Callable[[str, ColumnSpec], Any], show_published: bool) -> Table:
+    """A table of what `ours` says of each row and column, each row above the paper's."""
     paper = published.load(spec.published) if spec.published and show_published else None
     rows: list[dict[str, Any]] = []
     footnotes: dict[Place, list[str]] = {}
-    for split in SPLITS:
-        ours: dict[str, Any] = {"method": split, "label": split, "source": "runs"}
-        for column in spec.columns:
-            of_task = counts.get(column.task, {})
-            ours[column.name], official = of_task.get(f"{split}_{column.split}") or of_task.get(split) or (None, None)
-            if ours[column.name] and official and official != ours[column.name]:
-                footnotes[len(rows), column.name] = [f"the official release has {official:,} rows"]
-        rows.append(ours)
-        if paper:
-            printed = paper[1].rows[split]
-            footnotes |= {(len(rows), ""): [printed.note] if printed.note else []}
-            theirs = {column.name: paper[1].mean(split, column.published_name) for column in spec.columns}
-            rows.append({"method": split, "label": split, "source": "published", **theirs})
-    headings = _headings(spec.columns)
+    for row in spec.rows:
+        line = {"method": row.method, "label": row.label}
+        rows.append({**line, "source": "runs", **{column.name: ours(str(row.method), column) for column in spec.columns}})
+        if paper and row.published_name in paper[1].rows:
+            printed, name = paper[1].rows[row.published_name], row.published_name
+            footnotes[len(rows), ""] = [printed.note] if printed.note else []
+            theirs = {column.name: paper[1].mean(name, column.published_name) for column in spec.columns}
+            rows.append({**line, "source": "published", **theirs})
     return Table(
         title=spec.description,
-        frame=pd.DataFrame(rows).astype(dict.fromkeys(headings, "Int64")),
-        headings=headings,
-        corner="Split",
-        formats=dict.fromkeys(headings, ",.0f"),
+        frame=pd.DataFrame(rows),
+        headings={column.name: column.label or label_of("tasks", column.task) for column in spec.columns},
         footnotes=footnotes,
-        notes=_source(paper),
+        notes=[f"published: {paper[0]}, table {paper[1].number}"] if paper else [],
     )
 
 
@@ -107,26 +90,25 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     runs = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=spec.backbone)
     runs = runs[runs["seed"].isin(spec.seeds or runs["seed"])]
     measured = relative_costs(pairs.comparable(pairs.with_changes(study, runs), counted)[0])
-    paper = published.load(spec.published) if spec.published else None
-    printed = list(paper[1].columns) if paper else []
-    rows: list[dict[str, Any]] = []
-    for row in spec.rows or [RowSpec(method=name) for name in measured.index]:
-        marks = paper[1].rows[row.published_name].texts if paper and row.published_name in paper[1].rows else []
-        content = {"method": row.method, "label": row.label or label_of("methods", str(row.method)), "source": "runs"}
-        content |= dict(zip(printed, marks, strict=False))
-        rows.append(content | (measured.loc[row.method].to_dict() if row.method in measured.index else {}))
+    rows = spec.rows or [RowSpec(method=name) for name in measured.index]
     notes = ["time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"]
     if alone := {*runs["method"]} - {*measured.index}:
         notes.append(f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}")
-    if paper:
-        notes.append(f"check marks as printed in {paper[0]}, table {paper[1].number}")
-        notes += [paper[1].note] if paper[1].note else []
-    costs = {"trained_percent": "Trained %", "time": "Time", "memory": "Memory", "stored": "Stored", "stored_mb": "MB"}
+    names = {
+        "method": [row.method for row in rows],
+        "label": [row.label or label_of("methods", str(row.method)) for row in rows],
+        "source": "runs",
+    }
+    marks: dict[str, list[Any]] = {}
+    if spec.published:
+        paper, table = published.load(spec.published)
+        marks = {column: [table.mean(str(row.published_name), column) for row in rows] for column in table.columns}
+        notes += [f"check marks as printed in {paper}, table {table.number}", *([table.note] if table.note else [])]
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
-        frame=pd.DataFrame(rows, columns=["method", "label", "source", *printed, *measured.columns]),
-        headings={key: key for key in printed} | costs,
-        formats={**dict.fromkeys(costs, ".2f"), "stored": ".3f"},
+        frame=pd.DataFrame({**names, **marks}).join(measured, on="method"),
+        headings={key: key for key in marks} | COSTS,
+        formats={**dict.fromkeys(COSTS, ".2f"), "stored": ".3f"},
         notes=notes,
     )
 
@@ -145,7 +127,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
             stored=runs["delta_bytes"].astype(float),
             stored_mb=runs["delta_bytes"].astype(float) / 1e6,
         )
-        .groupby(["method", "task", "device"])[["trained_percent", "time", "memory", "stored", "stored_mb"]]
+        .groupby(["method", "task", "device"])[[*COSTS]]
         .mean()
     )
     ratios = ["time", "memory", "stored"]
@@ -183,34 +165,33 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     """A row for each setting of each method, a column for each task: score on the split that chooses the epoch."""
     protocol, backbone, shots = setting
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
-    rows: list[dict[str, Any]] = []
-    footnotes: dict[Place, list[str]] = {}
-    for (method, keys), of_setting in tried.groupby(["method", "setting"], sort=False):
-        scores = of_setting.set_index("task")
-        label = f"{label_of('methods', method)}, {keys or 'as configured'}"
-        footnotes |= {(len(rows), task): ["diverged"] for task in scores.index[scores["score"].isna()]}
-        row = {"method": method, "label": label, "source": "runs", **(100 * scores["score"]).to_dict()}
-        row |= {f"{task}_std": 100 * deviation for task, deviation in scores["deviation"].items()}
-        row["mean"] = scores["score"].reindex([*tasks]).mean(skipna=False) * 100
-        row["seeds"] = " and ".join(map(str, sorted(scores["seeds"].unique())))
-        rows.append(row | {"best_on": ", ".join(tasks[task] for task in scores.index[scores["best"]]) or None})
-    columns = ["method", "label", "source", *(name for task in tasks for name in (task, f"{task}_std"))]
-    shown = {**({"mean": "Mean"} if len(tasks) > 1 else {}), "seeds": "Seeds", "best_on": "Best on"}
+    cells = tried.assign(label=tried["task"].map(tasks)).groupby(["method", "setting"], sort=False)
+    order = [*cells.groups]
+    scores, deviations = (
+        100 * tried.pivot(index=["method", "setting"], columns="task", values=value).reindex(order)[[*tasks]]
+        for value in ("score", "deviation")
+    )
+    frame = pd.concat([scores, deviations.add_suffix("_std")], axis=1)
+    if len(tasks) > 1:
+        frame["mean"] = scores.mean(axis=1, skipna=False)
+    frame["seeds"] = cells["seeds"].agg(lambda numbers: " and ".join(map(str, sorted(numbers.unique()))))
+    frame["best_on"] = (
+        tried[tried["best"]].groupby(["method", "setting"])["task"].agg(lambda names: ", ".join(names.map(tasks)))
+    )
+    frame = frame.reset_index()
+    keys = frame.pop("setting").replace("", "as configured")
+    frame.insert(1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + keys)
+    frame.insert(2, "source", "runs")
+    diverged = tried[tried["score"].isna()]
+    places = [(order.index((run.method, run.setting)), run.task) for run in diverged.itertuples()]
+    shown = {"mean": "Mean", "seeds": "Seeds", "best_on": "Best on"}
     few = f", {shots:.0f}-shot" if shots and pd.notna(shots) else ""
     return Table(
         title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
-        frame=pd.DataFrame(rows, columns=[*columns, *shown]),
-        headings=tasks | shown,
+        frame=frame,
+        headings=tasks | {key: heading for key, heading in shown.items() if key in frame},
         corner="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
-        footnotes=footnotes,
+        footnotes={place: ["diverged"] for place in places},
         notes=[f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"],
     )
-
-
-def _headings(columns: Sequence[ColumnSpec]) -> dict[str, str]:
-    return {column.name: column.label or label_of("tasks", column.task) for column in columns}
-
-
-def _source(paper: tuple[str, PublishedTable] | None) -> list[str]:
-    return [f"published: {paper[0]}, table {paper[1].number}"] if paper else []

@@ -3,8 +3,6 @@
 from functools import cache
 from typing import Literal
 
-from pydantic import model_validator
-
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
@@ -53,27 +51,17 @@ class PublishedTable(ConfigModel):
     rows: dict[str, PublishedRow]
     """Rows, by method."""
 
-    @model_validator(mode="after")
-    def _has_one_entry_per_column(self) -> "PublishedTable":
-        for name, row in self.rows.items():
-            for entries in (row.means, row.deviations, row.texts):
-                if entries and len(entries) != len(self.columns):
-                    raise ValueError(f"row {name} has {len(entries)} entries for {len(self.columns)} columns")
-        return self
-
-    def mean(self, row: str, column: str) -> Number:
-        """Return a printed number; None where the table has no such cell."""
-        return self._entry(self.rows[row].means, column) if row in self.rows else None
+    def mean(self, row: str, column: str) -> Number | str:
+        """A printed mean or text; None where the table has no such cell."""
+        printed = self.rows.get(row, PublishedRow())
+        return dict(zip(self.columns, printed.means or printed.texts, strict=False)).get(column)
 
     def deviation(self, row: str, column: str) -> Number:
-        """Return a printed standard deviation; None where the table has none."""
-        return self._entry(self.rows[row].deviations, column) if row in self.rows else None
-
-    def _entry(self, entries: list[Number], column: str) -> Number:
-        return entries[list(self.columns).index(column)] if entries and column in self.columns else None
+        """A printed standard deviation; None where the table has none."""
+        return dict(zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)).get(column)
 
     def cell_notes(self, row: str, column: str) -> list[str]:
-        """Return the footnotes on a printed cell: our remark, and whether it is legible."""
+        """The footnotes on a printed cell: our remark, and whether it is legible."""
         notes = [note for key, note in self.rows[row].cell_notes.items() if key == column]
         if self.mean(row, column) == "illegible":
             notes.append("illegible in our copy of the paper")
@@ -82,7 +70,7 @@ class PublishedTable(ConfigModel):
         return notes
 
     def misprint(self, row: str) -> str:
-        """Return how a printed average differs from the mean of its cells by more than their rounding; empty: it does not."""
+        """How a printed average differs from the mean of its cells by more than their rounding; empty: it does not."""
         printed, cells = self.rows[row].average, [mean for mean in self.rows[row].means if isinstance(mean, float)]
         if printed is None or not cells or len(cells) < len(self.rows[row].means):
             return ""

@@ -22,7 +22,7 @@ from hifi_cli.files import json_text
 
 DASH = "-"
 WIDTH = 100  # columns of text in a file or a pipe, where a table is not wider
-_LABEL_WIDTH = 24  # of the rows' labels where a table is too wide
+_LABEL_WIDTH = 18  # of the rows' labels where a table is too wide
 Place = tuple[int, str]  # a cell: row and column; the column is "" for the row as a whole
 
 
@@ -77,30 +77,19 @@ class Table:
         places: dict[Place, int] = {}
         for key in self.best:
             for source, rows in self.frame.groupby("source"):
-                printed = {row: self.number(row, key) for row in rows.index if (row, key) not in self.apart}
-                numbers = {row: float(text) for row, text in printed.items() if text != DASH and source != "difference"}
-                order = sorted({*numbers.values()}, reverse=True)[:2]
-                found = {(row, key): 1 + order.index(value) for row, value in numbers.items() if value in order}
-                places |= found if len(order) > 1 else {}
+                compared = [row for row in rows.index if (row, key) not in self.apart and source != "difference"]
+                printed = pd.Series({row: self.number(row, key) for row in compared}, dtype=object)
+                ranks = printed[printed != DASH].astype(float).rank(method="dense", ascending=False)
+                if ranks.nunique() > 1:
+                    places |= {(row, key): int(rank) for row, rank in ranks[ranks <= 2].items()}
         return places
 
     @cached_property
     def marks(self) -> dict[str, str]:
         """The letter of each footnote."""
-        texts = dict.fromkeys(text for texts in self.shown_footnotes.values() for text in texts)
+        cells = [(row, key) for row in self.frame.index for key in ("", *self.headings)]
+        texts = dict.fromkeys(text for cell in cells for text in self.footnotes.get(cell, []))
         return {text: ascii_lowercase[at % 26] * (1 + at // 26) for at, text in enumerate(texts)}
-
-    @cached_property
-    def shown_footnotes(self) -> dict[Place, list[str]]:
-        """The footnotes as readers see them: one that all cells of a row with a standard deviation share is on the row."""
-        shown: dict[Place, list[str]] = {}
-        for row in range(len(self.frame)):
-            texts = {key: self.footnotes.get((row, key), []) for key in ("", *self.headings)}
-            means = [texts[key] for key in self.headings if self.spread(row, key)]
-            shared = [text for text in means[0] if all(text in other for other in means)] if len(means) > 1 else []
-            shown |= {(row, key): [text for text in texts[key] if text not in shared] for key in texts}
-            shown[row, ""] += shared
-        return shown
 
     def number(self, row: int, key: str) -> str:
         """A number or text as every format prints it: half up, as in both papers (55.95 is 56.0), and never -0.0."""
@@ -156,8 +145,8 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
     """The table as readers see it: texts of a format, the labels in the first column."""
 
     def marked(row: int, key: str = "") -> str:
-        marks = [table.marks[text] for text in table.shown_footnotes[row, key]]
-        return style.mark.format(",".join(sorted(marks, key=lambda mark: (len(mark), mark)))) if marks else ""
+        marks = [table.marks[text] for text in table.footnotes.get((row, key), [])]
+        return style.mark.format(",".join(marks)) if marks else ""
 
     def cell(row: int, key: str) -> str:
         spread, place = table.spread(row, key), table.places.get((row, key), 0)
@@ -207,22 +196,19 @@ def as_text(table: Table, width: int | None = None) -> str:
     terminal, stream = sys.stdout.isatty(), io.StringIO()
     width = width or (Console().width if terminal else WIDTH)
     cells = _cells(table, _TEXT)
-    plain = [[Text.from_markup(text).plain for text in [name, *cells.iloc[:, at]]] for at, name in enumerate(cells)]
-    widths = [max(map(len, column)) for column in plain]
-    space = 2
-    if sum(widths) + space * (len(widths) - 1) > width:  # each word on a line of its own, but for labels
-        cells.columns = pd.Index([re.sub("[()]", "", heading) for heading in cells])
-        words = [[re.sub("[()]", "", column[0]), *column[1:]] if at else column for at, column in enumerate(plain)]
-        widths = [max(map(len, " ".join(column).split())) for column in words]
-        widths[0], space = max(widths[0], *(len(label[:_LABEL_WIDTH]) for label in plain[0])), 1
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, space - 1, 0, 0), show_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for at, heading in enumerate(cells):
-        grid.add_column(heading, justify="right" if at else "left", width=widths[at])
+        words = Text.from_markup(" ".join([heading, *cells.iloc[:, at]])).plain.split()
+        least = max(map(len, words)) if at else max(len(label[:_LABEL_WIDTH]) for label in cells.iloc[:, 0])
+        grid.add_column(heading, justify="right" if at else "left", min_width=least)
     for label, *texts in cells.itertuples(index=False):
         grid.add_row(label, *texts, style="dim" if label.startswith(" ") else "")
-    Console(file=stream, width=max(width, sum(widths) + space * len(widths)), force_terminal=terminal, highlight=False).print(
-        grid
-    )
+    if Console(width=10_000).measure(grid).maximum > width:  # each word on a line of its own
+        grid.padding = 0
+        for column in grid.columns:
+            column.width = column.min_width
+    whole = Console(width=10_000).measure(grid).maximum
+    Console(file=stream, width=max(width, whole), force_terminal=terminal, highlight=False).print(grid)
     drawn = [line.rstrip() for line in stream.getvalue().splitlines()]
     below = [f"{mark}: {text}" for text, mark in table.marks.items()] + table.notes
     wrapped = [textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) for text in below]

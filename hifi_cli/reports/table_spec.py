@@ -1,10 +1,10 @@
 """Table specifications: what a table's YAML says, and how the command line changes it."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
@@ -85,13 +85,6 @@ class TableSpec(ConfigModel):
     average: bool = True
     """Whether the table has a column Avg., the plain mean over all columns, as in both papers."""
 
-    @field_validator("seeds")
-    @classmethod
-    def _has_no_duplicates(cls, seeds: list[Seed]) -> list[Seed]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("a seed is named twice")
-        return seeds
-
     @property
     def methods(self) -> list[str]:
         """The methods of all rows."""
@@ -128,34 +121,23 @@ def with_changes(
     *,
     protocol: str | None = None,
     backbone: str | None = None,
-    methods: Iterable[str] = (),
-    tasks: Iterable[str] = (),
+    methods: Sequence[str] = (),
+    tasks: Sequence[str] = (),
     seeds: list[int] | None = None,
     shots: str | None = None,
-    known: dict[str, set[str]],
 ) -> TableSpec:
     """Apply another protocol, backbone, shots or seeds to a table, or select rows and columns.
 
     Methods and tasks that the table does not have are added at the end.
-
-    Args:
-        known: names of finished runs (`methods`, `tasks`), which are accepted without a YAML.
-
-    Raises:
-        UsageError: a method or task has no YAML and no finished run, and is not in the table.
     """
     options = {"protocol": protocol, "backbone": backbone, "seeds": seeds, "shots": shots}
     update: dict[str, Any] = {key: value for key, value in options.items() if value}
-    if names := list(methods):
-        rows = {row.method: row for row in spec.rows if row.method}
-        check_names("methods", names, known["methods"] | rows.keys())
-        update["rows"] = [row for name, row in rows.items() if name in names]
-        update["rows"] += [RowSpec(method=name) for name in names if name not in rows]
-    if names := list(tasks):
-        present = {column.task for column in spec.columns}
-        check_names("tasks", names, known["tasks"] | present)
-        update["columns"] = [column for column in spec.columns if column.task in names]
-        update["columns"] += [ColumnSpec(task=name) for name in names if name not in present]
+    if methods:
+        added = [RowSpec(method=name) for name in methods if name not in spec.methods]
+        update["rows"] = [row for row in spec.rows if row.method in methods] + added
+    if tasks:
+        others = [ColumnSpec(task=name) for name in tasks if name not in spec.tasks]
+        update["columns"] = [column for column in spec.columns if column.task in tasks] + others
     return spec.model_copy(update=update)
 
 

@@ -54,22 +54,19 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
-def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
-    """Count the rows of each split, here and in the official release; None where they are unknown.
-
-    Files are counted, of `data_dir` or of the task itself; nothing is downloaded for a count.
+def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:
+    """Count the rows of each split that is here, of `data_dir` or of the task itself; nothing is downloaded for a count.
 
     Raises:
         UsageError: the data do not fit the task.
     """
-    counts = {}
+    counts: dict[str, dict[str, int]] = {}
     for name in names:
-        task, here = task_spec.load(name), {}
+        task = task_spec.load(name)
         with suppress(MissingError):
             if find_directory(task, data_dir):
                 splits = load(task, data_dir=data_dir, required=()).splits
-                here = {split: task.count(split_rows) for split, split_rows in splits.items()}
-        counts[name] = {split: (here.get(split), task.rows.get(split)) for split in dict.fromkeys([*task.local.files, *here])}
+                counts[name] = {split: task.count(split_rows) for split, split_rows in splits.items()}
     return counts
 
 
