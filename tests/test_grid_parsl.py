@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -166,28 +165,13 @@ def begun(encoders, data, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
-    root, process, _, expected = begun
-    assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's: tasks that come over the network are executed
-    victim, *others = pools(root)
-    assert len(others) == 1
-    victim.kill()
-    code, said = finish(process, timeout=400)
-    assert code == 0, said
-    assert "4 of 4 done, 0 failed" in said
-    assert [fingerprint(path) for path in run_paths(root)] == expected
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("everything", [False, True])
-def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
+def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun):
     root, process, command, expected = begun
-    began = time.monotonic()
-    os.killpg(process.pid, signal.SIGTERM) if everything else process.send_signal(signal.SIGTERM)
-    code, said = finish(process, timeout=90)
+    assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's: tasks that come over the network are executed
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process, timeout=60)
     assert code == 143, said
-    assert time.monotonic() - began < 60
     wait_for(lambda: not pools(root))
     code, said = finish(start(*command, cwd=root), timeout=400)
-    assert code == 0, said
+    assert code == 0 and "4 of 4 done" in said, said
     assert [fingerprint(path) for path in run_paths(root)] == expected

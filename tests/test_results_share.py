@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from fake_hub import serve
 from finished_runs import read_json
+from huggingface_hub.utils import filter_repo_objects
 from project_files import copy_yaml
 
+from hifi_cli.results import share
 from hifi_cli.results.study import Study
 
 RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
@@ -203,19 +204,32 @@ def test_control_characters_of_others_do_not_reach_the_terminal(hifi, finish_run
 # --- the hub
 
 
-@pytest.fixture
-def fake_hub(hifi, monkeypatch, tmp_path):
-    from huggingface_hub import constants
+class FakeHub:
+    """What `hifi` calls of HfApi, with one dataset repository, whose files are here."""
 
-    with serve() as (hub, address):
-        monkeypatch.setenv("HF_TOKEN", "hf_test")
-        monkeypatch.delenv("HF_HUB_OFFLINE")
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        yield hub
+    def __init__(self):
+        self.files = {}
+
+    def list_repo_files(self, repository, *, repo_type):
+        if (repository, repo_type) != ("owner/shared", "dataset"):
+            raise FileNotFoundError("no such repository")
+        return list(self.files)
+
+    def upload_folder(self, *, repo_id, repo_type, folder_path, allow_patterns):
+        self.files |= {name: (folder_path / name).read_bytes() for name in allow_patterns}
+
+    def snapshot_download(self, repository, *, repo_type, local_dir, allow_patterns, ignore_patterns):
+        for name in filter_repo_objects(self.files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
+            path = Path(local_dir, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.files[name])
+
+
+@pytest.fixture
+def fake_hub(monkeypatch):
+    hub = FakeHub()
+    monkeypatch.setattr(share, "HfApi", lambda: hub)
+    return hub
 
 
 def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, fake_hub):
@@ -232,7 +246,7 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert files_of("mine") == fake_hub.files
     assert hifi("eval", Path("mine") / RUN, "--data-dir", data).code == 0
     missing = hifi("results", "push", "hub:owner/unknown")
-    assert missing.code == 3 and "hub:owner/unknown: RepositoryNotFoundError" in missing.err
+    assert missing.code == 3 and "hub:owner/unknown: FileNotFoundError" in missing.err
 
 
 def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(hifi, finish_run, fake_hub, tmp_path):

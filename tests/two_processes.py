@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from unittest import mock
@@ -24,8 +25,12 @@ from hifi_cli.training.loop import Trainer
 SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernels=torch"]
 
 
-def main(backbone: str, data: str, root: Path) -> None:
-    """Make the runs in one of the processes; the environment says which one it is."""
+def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
+    """Make the runs in one of the two processes, with the environment that torchrun gives it."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port, TOKENIZERS_PARALLELISM="false")
+    os.chdir(root)
+    warnings.simplefilter("ignore")  # those of libraries, as they are for a user
     torch.set_num_threads(1)
     AcceleratorState._reset_state(reset_partial_state=True)  # a copy of a process has its
 
