@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
         return answer.err
 
     assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
-    assert "line 3: 1 columns" in refused(b"sentence1\tsentence2\na\tb\nc\n")
+    assert "line 3: sentence2 is empty" in refused(b"sentence1\tsentence2\na\tb\nc\n")
     assert "sentence2 is empty" in refused(b"sentence1\tsentence2\na\t \n")
     error = refused(b"premise,hypothesis\na,b\n", name="new.csv")  # never a row, although it has as many columns
     assert "no column 'sentence1'; the columns are premise, hypothesis" in error

@@ -249,10 +249,7 @@ def test_scores_of_heads_are_those_of_the_columns_that_are_read(hifi, encoders, 
         words = ["--task", source, f"validation={validation}", f"inputs={inputs}", "--backbone", encoders["bert"]]
         answer = hifi("score", *words, "--results-dir", results, "scoring.samples=8", "--format", "json")
         assert answer.code == 0, answer.err
-        return [
-            (path.name, json.loads(path.read_text())["sha256"])
-            for path in sorted((tmp_path / results).rglob("scores/*/*/*.json"))
-        ]
+        return sorted(path.name for path in (tmp_path / results).rglob("scores/*/*/*.json"))
 
     title, both = scores("sentence1", "one"), scores("sentence2", "one")
     assert len(title) == 1 and len(both) == 2 and both != title

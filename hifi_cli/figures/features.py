@@ -160,7 +160,7 @@ class Tsne(Kind):
         rows, start = [], 0
         for split, part in parts.items():
             own = slice(start, start := start + len(part))
-            labels = [task.classes_of(example.row)[0] for example in part]
+            labels = [example.row.label for example in part if isinstance(example.row.label, int)]
             score = metrics.compute(task, rows_of(part), metrics.predictions_of(task, part, logits[own]))[task.primary]
             silhouette = float(silhouette_score(hidden[own], labels)) if len({*labels}) > 1 else None
             keys = {

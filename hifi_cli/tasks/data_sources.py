@@ -253,37 +253,30 @@ class FewShotSplit:
         return FewShotRows(train=train, dev=dev, sha256=digest(content, 64))
 
 
-def check_few_shot(spec: TaskSpec) -> None:
-    """Raise UsageError if the task has no classes to sample from."""
-    if not spec.classes or spec.format == "record":
-        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and it predicts none")
-
-
 def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
     """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev.
-
-    A row of several classes (multi-label; a sentence with entities of several types) is used if any
-    of them still lacks rows: a class may get more than `shots`, none gets fewer. A row of no class
-    is not used.
 
     Raises:
         UsageError: the task has no classes, or a class has too few rows.
     """
     check_few_shot(spec)
-    splits: list[list[Row]] = [[], []]  # train, dev
-    counts: list[Counter[int]] = [Counter(), Counter()]  # rows of each class in them
-    for number in _shuffled(rows, seed):
-        classes = spec.classes_of(rows[number])
-        for split, count in zip(splits, counts, strict=True):
-            if any(count[index] < shots for index in classes):
-                split.append(rows[number])
-                count.update(classes)
-                break
+    train: list[Row] = []
+    dev: list[Row] = []
+    counts: Counter[Any] = Counter()
+    for row in (rows[number] for number in _shuffled(rows, seed)):
+        counts[row.label] += 1
+        if counts[row.label] <= 2 * shots:
+            (train if counts[row.label] <= shots else dev).append(row)
     for index, label in enumerate(spec.classes):
-        if min(count[index] for count in counts) < shots:
-            in_all = sum(index in spec.classes_of(row) for row in rows)
+        if counts[index] < 2 * shots:
             raise UsageError(
-                f"task {spec.label} has {in_all} training rows of '{label}';"
+                f"task {spec.label} has {counts[index]} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"
             )
-    return FewShotSplit(*splits)
+    return FewShotSplit(train, dev)
+
+
+def check_few_shot(spec: TaskSpec) -> None:
+    """Raise UsageError if the task has no classes to sample from."""
+    if not spec.classes:
+        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and its rows have no class")

@@ -63,14 +63,11 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     for row in rows:
         numbers = range(first, first + len(row.sequences))
         sequences = tuple(_model_inputs(encoded, index) for index in numbers)
-        is_truncated = any(is_cut[index] or _has_overflow(encoded, index) for index in numbers)
-        word_spans: tuple[Span, ...] = ()
-        word_tokens: tuple[int, ...] = ()
-        if spec.has_target_words:
-            word_spans = _token_spans(encoded, first, row.word_spans[order], row, settings)
-        elif spec.kind == "token-classification":
-            word_tokens = tuple(_first_token(encoded, first, span) for span in row.word_spans)
-        examples.append(Example(row, sequences, word_spans, word_tokens, is_truncated=is_truncated))
+        is_truncated = any(is_cut[index] or encoded.encodings[index].overflowing for index in numbers)
+        spans = _token_spans(encoded, first, row, order, settings) if spec.has_target_words else ()
+        is_tagged = spec.kind == "token-classification"
+        tokens = tuple(_first_token(encoded, first, span) for span in row.word_spans) if is_tagged else ()
+        examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
         first += len(row.sequences)
     if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
         words = sum(len(example.word_tokens) for example in examples)
@@ -100,18 +97,11 @@ def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     return {name: np.array(encoded[name][index], dtype=np.int32) for name in encoded if name in ("input_ids", "token_type_ids")}
 
 
-def _has_overflow(encoded: Any, index: int) -> bool:
-    """Whether a sequence was longer than `max_length`."""
-    return bool(encoded.encodings[index].overflowing)
-
-
-def _token_spans(
-    encoded: Any, index: int, word_spans: Sequence[Span], row: Row, settings: TokenizationSettings
-) -> tuple[Span, ...]:
+def _token_spans(encoded: Any, index: int, row: Row, order: slice, settings: TokenizationSettings) -> tuple[Span, ...]:
     """Return the span of the tokens that overlap the target word of each text."""
     offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     token_spans = []
-    for text, (start, end) in enumerate(word_spans):
+    for text, (start, end) in enumerate(row.word_spans[order]):
         tokens = [
             token for token, (first, last) in enumerate(offsets) if text_ids[token] == text and first < end and last > start
         ]
@@ -166,8 +156,7 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
     """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
     encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True)
     ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
-    is_cut = [_has_overflow(encoded, index) for index in range(len(texts))]
-    return [text[:end] for text, end in zip(texts, ends, strict=True)], is_cut
+    return [text[:end] for text, end in zip(texts, ends, strict=True)], [bool(one.overflowing) for one in encoded.encodings]
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, count, groupby, zip_longest
+from itertools import accumulate, chain, count, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def _table(path: Path, text: str, form: str, header: list[str] | None) -> Iterat
     """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
     csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters
     dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    table = csv.DictReader(io.StringIO(text, newline="\n"), header, **dialect)
+    table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
     try:
         for values in table:
             where, names = f"{path}, line {table.line_num}", table.fieldnames or []
@@ -186,29 +186,38 @@ def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
     """Yield one record per answer; its idx holds the indices of paragraph, question and answer."""
     for question in value["passage"]["questions"]:
         for answer in question["answers"]:
-            idx = {"paragraph": value["idx"], "question": question["idx"], "answer": answer["idx"]}
-            texts = {"paragraph": value["passage"]["text"], "question": question["question"]}
-            yield {**texts, "answer": answer["text"], "idx": idx, "label": answer.get("label")}
+            yield {
+                "paragraph": value["passage"]["text"],
+                "question": question["question"],
+                "answer": answer["text"],
+                "idx": {"paragraph": value["idx"], "question": question["idx"], "answer": answer["idx"]},
+                "label": answer.get("label"),
+            }
 
 
 def _record_queries(value: Any) -> Iterator[dict[str, Any]]:
     """Yield one record per query, with the hub's column names; `end` is an entity's last character."""
     passage = value["passage"]["text"]
-    entities = [passage[entity["start"] : entity["end"] + 1] for entity in value["passage"]["entities"]]
     for query in value["qas"]:
-        answers = [answer["text"] for answer in query.get("answers", [])]  # the test split has none
-        idx = {"passage": value["idx"], "query": query["idx"]}
-        yield {"passage": passage, "query": query["query"], "entities": entities, "answers": answers, "idx": idx}
+        yield {
+            "passage": passage,
+            "query": query["query"],
+            "entities": [passage[entity["start"] : entity["end"] + 1] for entity in value["passage"]["entities"]],
+            "answers": [answer["text"] for answer in query.get("answers", [])],  # the test split has none
+            "idx": {"passage": value["idx"], "query": query["idx"]},
+        }
 
 
 def _squad_questions(value: Any) -> Iterator[dict[str, Any]]:
     """Yield one record per question, with the column names of the hub."""
-    for article in value["data"]:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                answers = {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")}
-                columns = {"id": question["id"], "question": question["question"], "answers": answers}
-                yield columns | {"context": paragraph["context"]}
+    for paragraph in chain.from_iterable(article["paragraphs"] for article in value["data"]):
+        for question in paragraph["qas"]:
+            yield {
+                "id": question["id"],
+                "question": question["question"],
+                "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
+                "context": paragraph["context"],
+            }
 
 
 _RECORDS_OF: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
@@ -349,9 +358,9 @@ def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
     """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
     connective = CONNECTIVES[record.text("question")]
     premise = record.text("premise").strip().removesuffix(".")
-    choices = [record.text(name).strip() for name in ("choice1", "choice2")]
-    texts = [f"{premise} {connective} {choice[0].lower()}{choice[1:]}" for choice in choices]
-    return [Row(record.id, tuple((text,) for text in texts), record.label)]
+    choices = (record.text(name).strip() for name in ("choice1", "choice2"))
+    texts = tuple((f"{premise} {connective} {choice[0].lower()}{choice[1:]}",) for choice in choices)
+    return [Row(record.id, texts, record.label)]
 
 
 def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
@@ -381,8 +390,7 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.value("idx")
-    answer = record.value("answer")  # an official one is empty
-    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
+    texts = (record.text("paragraph"), f"{record.text('question')} {record.value('answer')}")  # an official answer is empty
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 

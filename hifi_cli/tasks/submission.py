@@ -76,11 +76,10 @@ def _multirc_passages(rows: Sequence[Row], labels: Sequence[str | int]) -> Itera
 
 def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
     """Return for each file of a benchmark's zip the task's name, the task and the split."""
-    tasks = {name: specs.load(name) for name in registry.names("tasks")}
     return {
         file: (name, task, split)
-        for name, task in tasks.items()
-        if task.submission and task.submission.benchmark == benchmark
+        for name in registry.names("tasks")
+        if (task := specs.load(name)).submission and task.submission.benchmark == benchmark
         for split, file in task.submission.files.items()
     }
 

@@ -247,17 +247,17 @@ def _metrics(kind: Kind, labels: list[str]) -> list[str]:
 
 def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) -> list[str]:
     """Return the class names: numbers, then words, sorted; for regression the column's name."""
-    present = [value for value in values if not is_missing(value)]
     if kind == "regression":
         return [column]
+    separators = {"multi-label": options.separator or SEPARATOR, "token-classification": None}
+    present = [value for value in values if not is_missing(value)]
     if kind == "classification":
         names = {label_name(value) for value in present}
         _refuse_two_spellings(column, names)
         return sorted(names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name))
-    separator = (options.separator or SEPARATOR) if kind == "multi-label" else None
-    names = {name for value in present for name in labels_in(value, separator)}
+    names = {name for value in present for name in labels_in(value, separators[kind])}
     # the tags of a type stand together, `O` first
-    return sorted(names, key=lambda name: name.partition("-")[::-1]) if separator is None else sorted(names)
+    return sorted(names, key=lambda name: name.partition("-")[::-1] if kind == "token-classification" else name)
 
 
 def _refuse_two_spellings(column: str, names: set[str]) -> None:

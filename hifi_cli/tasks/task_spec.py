@@ -203,20 +203,9 @@ class TaskSpec(ConfigModel):
 
     @property
     def classes(self) -> list[str]:
-        """What rows are counted by: the labels, or the entity types of tags; none for numbers and spans."""
-        if self.kind == "token-classification" and self.has_entity_tags:
-            return list(dict.fromkeys(filter(None, map(entity_type, self.labels))))
-        return [] if self.kind in ("regression", "span") else self.labels
-
-    def classes_of(self, row: "Row") -> list[int]:
-        """The indices of the classes that a row belongs to."""
-        if not isinstance(row.label, tuple):
-            return [] if row.label is None or not self.classes else [int(row.label)]
-        if self.kind == "multi-label":
-            return [index for index, is_present in enumerate(row.label) if is_present]
-        tags = {self.labels[index] for index in row.label}
-        present = tags | {entity_type(tag) for tag in tags}
-        return [index for index, name in enumerate(self.classes) if name in present]
+        """The labels of which each row has one; none for ReCoRD, whose rows are candidates."""
+        has_one = self.kind in ("classification", "multiple-choice") and self.format != "record"
+        return self.labels if has_one else []
 
     @property
     def extra_validation(self) -> dict[str, Split]:
