@@ -143,13 +143,6 @@ def test_scores_that_fail_are_left_to_the_runs(tmp_path, caplog):
     assert any("score/demo-entailment failed (hifi: score went wrong)" in line for line in caplog.messages)
 
 
-def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(executor, "BUSY_SECONDS", 0.01)
-    state, ran = scripted_run(tmp_path, {"demo-entailment/full-ft/seed1": [4] * 3})
-    assert not state.failed and len(state.finished) == 8
-    assert ran.count("demo-entailment/full-ft/seed1") == 4
-
-
 def test_finished_cells_are_skipped(tmp_path):
     all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     for cell in all_cells[:3]:

@@ -30,10 +30,7 @@ logger = logging.getLogger("hifi")
 Submit = Callable[[list[str], Path], "Future[int]"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-BUSY = 4  # exit code: another process trains the run, as those of a grid that was killed may
-BUSY_SECONDS = 20.0  # before a busy run is tried again
 _STOPPED = (130, 143)  # exit codes of a run told to stop, as by a cluster that wants its node back
-_STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 
 @dataclass
@@ -60,11 +57,23 @@ class GridState:
             ConflictError: the directory of a cell holds a run of another configuration.
         """
         for cell in self.cells:
-            directory = cell.run_directory(self.results_dir)
-            directory.check_is_of(cell.config)
-            if directory.results.is_file():
-                self.finished[cell] = directory.read_result()
+            cell.run_directory(self.results_dir).check_is_of(cell.config)
+            self.add(cell)
         self.finished_before = len(self.finished)
+
+    def add(self, cell: GridCell, code: int = 0) -> bool:
+        """Whether a cell has a result, done or diverged.
+
+        Args:
+            code: exit code of the command that trained it.
+        """
+        directory = cell.run_directory(self.results_dir)
+        result = directory.read_result() if directory.results.is_file() else None
+        # After a failure a result is a former one, which --force would have replaced
+        if result is None or (code != 0 and result.is_done):
+            return False
+        self.finished[cell] = result
+        return True
 
     @property
     def left(self) -> list[GridCell]:
@@ -109,56 +118,33 @@ def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = Fa
 
 
 def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0) -> None:
-    """Run jobs to their end, and keep in `state` what became of their cells."""
+    """Run jobs to their end, and keep in `state` what became of their cells.
+
+    A bar shows on a terminal how far the grid is, and otherwise a line whenever a job has ended.
+    """
     make_directory(logs)
-    running: dict[Future[int], Job] = {}
-    busy: list[Job] = []
-    attempts: Counter[str] = Counter()
-
-    def log_of(job: Job) -> Path:
-        return logs / f"{safe_name(job.name.replace('/', '-'))}.log"
-
-    def start(job: Job) -> None:
-        running[submit(job.command, log_of(job))] = job
-
-    for job in jobs:
-        start(job)
-    with _display(state) as show:
-        while running or busy:
-            seconds = BUSY_SECONDS if busy else None
-            ended = wait(running, timeout=seconds, return_when=FIRST_COMPLETED).done
-            if not ended:  # for a while; or only busy runs are left
-                time.sleep(0 if running else BUSY_SECONDS)
-                while busy:
-                    start(busy.pop())
-            for future in ended:
+    files = {job.name: logs / f"{safe_name(job.name.replace('/', '-'))}.log" for job in jobs}
+    running = {submit(job.command, files[job.name]): job for job in jobs}
+    failures: Counter[str] = Counter()
+    console = Console(stderr=True)
+    has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
+    columns = BarColumn(bar_width=16), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not has_bar) as progress:
+        bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, code = running.pop(future), future.result()
-                if code in _STOPPED:
-                    start(job)
-                elif code == BUSY:
-                    busy.append(job)
-                elif not _is_finished(state, job, code):
-                    attempts[job.name] += 1
-                    if attempts[job.name] <= retries:
-                        start(job)
-                    elif job.cell:
-                        state.failed[job.cell] = _reason(log_of(job), code)
-                    else:
-                        logger.warning(f"{job.name} failed ({_reason(log_of(job), code)}); its runs try it again")
-                show()
-
-
-def _is_finished(state: GridState, job: Job, code: int) -> bool:
-    """Whether a job is done, or its run diverged; then the result of its cell is in `state`."""
-    if job.cell is None:
-        return code == 0
-    directory = job.cell.run_directory(state.results_dir)
-    result = directory.read_result() if directory.results.is_file() else None
-    # After a failure a result is a former one, which --force would have replaced
-    if result is None or (code != 0 and result.is_done):
-        return False
-    state.finished[job.cell] = result
-    return True
+                is_finished = state.add(job.cell, code) if job.cell else code == 0
+                failures[job.name] += not is_finished and code not in _STOPPED
+                if not is_finished and failures[job.name] <= retries:
+                    running[submit(job.command, files[job.name])] = job
+                elif not is_finished and job.cell:
+                    state.failed[job.cell] = _reason(files[job.name], code)
+                elif not is_finished:
+                    logger.warning(f"{job.name} failed ({_reason(files[job.name], code)}); its runs try it again")
+                progress.update(bar, completed=len(state.finished) + len(state.failed), description=str(state))
+                if not has_bar:
+                    logger.info(f"grid: {state}")
 
 
 def _reason(log: Path, code: int) -> str:
@@ -169,25 +155,6 @@ def _reason(log: Path, code: int) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     texts = [line.rpartition("\r")[2].strip() for line in lines]  # without progress bars
     return next((text for text in reversed(texts) if text), f"exit code {code}")
-
-
-@contextmanager
-def _display(state: GridState) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, and otherwise a line whenever a cell has ended."""
-    console = Console(stderr=True)
-    if not console.is_terminal or not logger.isEnabledFor(logging.INFO):
-        yield lambda: logger.info(f"grid: {state}")
-        return
-    columns = BarColumn(bar_width=16), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
-        bar = progress.add_task(str(state), total=len(state.cells))
-
-        def show() -> None:
-            ended = len(state.finished) + len(state.failed)
-            progress.update(bar, completed=ended, description=str(state))
-
-        show()
-        yield show
 
 
 @contextmanager
@@ -226,13 +193,9 @@ def local_executor(jobs: int) -> Iterator[Submit]:
         stopping.set()
         for process in list(running):
             process.terminate()
-        for process in list(running):
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
         raise
-    pool.shutdown()
+    finally:
+        pool.shutdown()
 
 
 def process_arguments(command: Sequence[str]) -> list[str]:
