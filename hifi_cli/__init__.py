@@ -4,13 +4,12 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from hifi_cli.version import __version__
-
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
     from hifi_cli.reports.run_listing import read_results
     from hifi_cli.results.reload import open_model
 
+__version__ = "0.2.0.dev0"
 __all__ = [
     "ScoredHeads",
     "__version__",

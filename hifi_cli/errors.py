@@ -1,4 +1,13 @@
-"""The errors a user can meet: one line, what is wrong and how to fix it; each has an exit code."""
+"""Messages: the errors that a user can meet, each with an exit code, and how texts show counts, lists and durations.
+
+An error is one line: what is wrong, and how to fix it.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
 
 
 class HifiError(Exception):
@@ -9,8 +18,6 @@ class HifiError(Exception):
 
 class RunFailed(HifiError):
     """A run started and failed."""
-
-    exit_code = 1
 
 
 class UsageError(HifiError):
@@ -35,3 +42,24 @@ class Terminated(BaseException):
     """SIGTERM was received. Like KeyboardInterrupt, it is not an Exception."""
 
     exit_code = 143
+
+
+def printable(text: str) -> str:
+    """Return a text with U+FFFD in place of control characters: names in data or files of others may hold a terminal's."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def counted_noun(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 epoch`, `2 epochs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def first_of(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the names, of more than three the first three: `a, b, c and 4 more`."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{separator.join(names[:3])}{more}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """`h:mm:ss`; `?` where it is unknown."""
+    return "?" if seconds is None else str(timedelta(seconds=round(seconds)))

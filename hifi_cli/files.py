@@ -10,23 +10,20 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.wording import printable
+from hifi_cli.errors import MissingError, RunFailed, UsageError, printable
 
 logger = logging.getLogger("hifi")
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
-_MAX_JSON_BYTES = 1 << 26  # results and scores have some thousands
-_MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -130,34 +127,14 @@ def json_text(value: Any) -> str:
 # --- reading
 
 
-def read_bytes(path: Path, *, at_most: int) -> bytes:
-    """The content of a regular file.
-
-    Raises:
-        UsageError: it is a pipe, a device or a directory, or larger than `at_most` bytes.
-        OSError: it cannot be read.
-    """
-    size = path.stat().st_size
-    if not path.is_file():  # a pipe or /dev/zero may never end
-        raise UsageError(f"{path} is not a regular file: give the path of a file")
-    if size > at_most:
-        raise UsageError(f"{path} is larger than {at_most:,} bytes, the maximum for such a file")
-    return path.read_bytes()
-
-
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
-    """Read a JSON object without control characters in its texts.
+    """Read a JSON object; see `json_object`.
 
     Raises:
         MissingError: there is no such file.
         UsageError: it is not a JSON object.
     """
-    try:
-        return json_object(read_bytes(path, at_most=_MAX_JSON_BYTES))
-    except FileNotFoundError:
-        raise MissingError(f"no {what} at {path}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
+    return json_object(_read_bytes(path, what), str(path))
 
 
 def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
@@ -167,29 +144,29 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
-    rows = []
+    lines = _read_bytes(path, what).splitlines()
+    return [json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _read_bytes(path: Path, what: str) -> bytes:
     try:
-        for line in read_bytes(path, at_most=_MAX_JSONL_BYTES).splitlines():
-            rows.append(json_object(line))
+        return path.read_bytes()
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged (line {len(rows) + 1}: {error}); train the run again with --force") from None
-    return rows
 
 
-def json_object(text: bytes) -> dict[str, Any]:
+def json_object(text: bytes, origin: str) -> dict[str, Any]:
     """A JSON object, with U+FFFD in place of the control characters of its texts.
 
     Raises:
-        ValueError: it is none.
+        UsageError: it is none; names `origin`.
     """
     try:
         value = json.loads(text)
-    except RecursionError as error:
-        raise ValueError(error) from None
-    if not isinstance(value, dict):
-        raise ValueError("no JSON object")
+        if not isinstance(value, dict):
+            raise ValueError("no JSON object")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{origin} is damaged ({error}); delete it and make it again") from None
     # Looking at every text takes time, and most files have nothing to replace
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
     return _printable(value) if may_hold_controls else value
@@ -230,13 +207,10 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     make_directory(path.parent)
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
     lock = FileLock(path) if has_flock else SoftFileLock(path)
-    try:
-        lock.acquire(timeout=_LOCK_TIMEOUT_SECONDS)
-    except Timeout:
-        if not has_flock:
-            logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
-        if wait:
-            lock.acquire()
+    if not has_flock and path.exists():
+        logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
+    with suppress(Timeout):
+        lock.acquire(timeout=-1 if wait else _LOCK_TIMEOUT_SECONDS)
     try:
         yield lock.is_locked
     finally:

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from hifi_cli.grids import spec
-from hifi_cli.results.search import tried_settings
-from hifi_cli.results.study import Study
+from hifi_cli.results.study import Study, tried_settings
 
 RESULTS = Path("results/laptop-runs")
 

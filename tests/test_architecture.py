@@ -28,14 +28,13 @@ LEVELS = [
     {"records"},  # the part of results that reports and training read
     {"config"},
     {"heads", "statistics", "files", "hub"},
-    {"errors", "version", "wording"},
+    {"errors"},
 ]
 WITHOUT_TORCH, RECORD_MODULES = (
     ["config", "records", "grids", "reports"],
     [
         "results.record",
         "results.directory",
-        "results.search",
         "results.study",
     ],
 )
@@ -62,7 +61,8 @@ def imported_names(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            # the version stands in the root package, above its imports
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__")
 
 
 def module_of(name):

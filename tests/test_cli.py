@@ -16,12 +16,10 @@ from json_output import table_of
 from project_files import copy_yaml
 
 from hifi_cli.cli.app import COMMANDS, OF_RESULTS, load
-from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
 from hifi_cli.training.data import load_splits, prepare
-from hifi_cli.wording import number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -132,7 +130,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["train", "--report-to", "wand"], 2, "did you mean 'wandb'?"),
         (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
-        (["eval", "nowhere"], 3, "no run in nowhere"),
+        (["eval", "nowhere"], 3, "no file nowhere/config.yaml"),
         (["ls", "nonsense"], 2, "unknown kind"),
         (["train", "--heads", "nowhere.json", "--protocol", "demo"], 3, "nowhere.json"),
         (["ls", "rtx"], 2, "did you mean"),
@@ -315,22 +313,6 @@ def test_a_list_is_given_once_with_commas_or_more_often(hifi):
 
 def test_the_rankings_are_those_that_are_implemented():
     assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
-
-
-@pytest.mark.parametrize(
-    ("seeds", "text"),
-    [
-        ([], ""),
-        ([7], "7"),
-        ([3, 1, 2], "1,2,3"),
-        ([1, 2, 3, 4], "1-4"),
-        ([1, 2, 5, 6, 7, 8, 10], "1,2,5-8,10"),
-        (range(6, 84), "6-83"),
-    ],
-)
-def test_printed_seeds_are_those_that_the_option_accepts(seeds, text):
-    assert number_ranges(seeds) == text
-    assert not text or parse_seeds(text) == sorted(seeds)
 
 
 def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):

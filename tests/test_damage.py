@@ -11,7 +11,7 @@ from finished_runs import fingerprint, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
-from hifi_cli.results import directory as run_directory
+from hifi_cli.results import record
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
@@ -47,19 +47,19 @@ def fill(disk, *, leave):
 def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch, saving_every_step):
     config = make("hifi-layerwise")
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    directory, write_json = RunDirectory.of(config, small_disk), run_directory.write_json
+    directory, write_json = RunDirectory.of(config, small_disk), record.write_json
 
     def full(path, value):
         if path.name == "results.json":
             fill(small_disk, leave=0)
         write_json(path, value)
 
-    monkeypatch.setattr(run_directory, "write_json", full)
+    monkeypatch.setattr(record, "write_json", full)
     with pytest.raises(RunFailed, match=r"results\.json: No space left on device.*make room"):
         runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists() and directory.checkpoint.is_file()
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
-    monkeypatch.setattr(run_directory, "write_json", write_json)
+    monkeypatch.setattr(record, "write_json", write_json)
     (small_disk / "ballast").unlink()
     runs.run(config, ResourceCache(small_disk, data))
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)

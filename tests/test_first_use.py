@@ -73,16 +73,6 @@ def test_a_dry_run_names_a_missing_gpu(hifi, encoders, data):
     assert "requires a GPU" in missing("device=cuda:99")
 
 
-def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_path):
-    finish_run().parents[5].rename(tmp_path / "trained")
-    (tmp_path / "results").mkdir()
-    for words in (["table"], ["report"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
-        answer = hifi(*words)
-        command = f"hifi {' '.join(words)} --results-dir trained"
-        assert answer.code == 3 and f"no finished run in results, but in trained: {command}" in answer.err
-    assert "hifi table hifi-2 --results-dir trained" in hifi("table", "hifi-2").err
-
-
 def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     for seed in (1, 2):
         write_search("results", "full-ft", "rte", [0.6, 0.7], seed)

@@ -11,7 +11,6 @@ from hifi_cli.files import write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import spec as grid_spec
 from hifi_cli.heads import select as head_selection
-from hifi_cli.results.directory import RunDirectory, run_directories
 from hifi_cli.results.study import Study
 
 
@@ -44,18 +43,6 @@ def test_a_finished_run_is_read_without_parsing_its_config(tmp_path, monkeypatch
     paths = [directory.path.relative_to(tmp_path).as_posix() for directory in directories]
     assert list(Study(tmp_path).runs.path) == sorted(paths)
     assert not parsed
-
-
-def test_runs_are_listed_wherever_they_are(tmp_path):
-    result = [store(cell, tmp_path) for cell in cells(seeds=1, tasks=["rte"], methods=["bitfit"])]
-    for place in ("runs/hifi/bert-large/rte/bitfit/a-variant/seed1", "runs/moved"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "config.yaml").write_text("{}")
-        result.append(RunDirectory(tmp_path / place))
-    own = result[0].user_files / "tasks" / "config.yaml"  # a user's task of that name
-    own.parent.mkdir(parents=True)
-    own.write_text("{}")
-    assert run_directories(tmp_path) == sorted(result, key=lambda run: run.path)
 
 
 def test_scorings_of_different_tasks_do_not_wait_for_each_other(make, resources, monkeypatch):

@@ -63,7 +63,7 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
     stored = [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()]
     assert stored[:2] == [{"step": 2, "loss": 0.75, "learning_rate": 1e-4}, {"epoch": 1, "accuracy": 0.5, "f1": 0.25}]
     first, second = (record.message for record in caplog.records if record.levelno == logging.INFO)
-    assert re.fullmatch(r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, [\d.]+ GB, \d:\d\d left", first)
+    assert re.fullmatch(r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, [\d.]+ GB, \d:\d\d:\d\d left", first)
     assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, [\d.]+ GB", second)
 
 

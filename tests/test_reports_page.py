@@ -11,7 +11,7 @@ import pytest
 from project_files import copy_yaml
 from synthetic_runs import write_run
 
-from hifi_cli.version import __version__
+from hifi_cli import __version__
 
 pytestmark = pytest.mark.slow
 

@@ -78,7 +78,7 @@ def test_a_damaged_packed_study_is_named(hifi, line):
     Path("packed/runs.jsonl").write_text(line + "\n")
     for words in (["merge", "packed"], ["check", "packed"]):
         answer = hifi("results", *words)
-        assert answer.code == 2 and "runs.jsonl is damaged" in answer.err, answer
+        assert answer.code == 2 and "packed/runs.jsonl" in answer.err and "is damaged" in answer.err, answer
 
 
 @pytest.mark.parametrize("path", ["../../outside", "/tmp/outside", "runs/hifi/tiny-bert/rte/full-ft/seed2"])

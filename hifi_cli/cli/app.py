@@ -12,9 +12,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from hifi_cli.errors import HifiError, RunFailed, Terminated
-from hifi_cli.version import __version__
-from hifi_cli.wording import printable
+from hifi_cli import __version__
+from hifi_cli.errors import HifiError, RunFailed, Terminated, printable
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 COMMANDS = {  # module and function, what it does, and the arguments of an example

@@ -39,7 +39,7 @@ def compare(
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
     if study.shown.empty:
-        raise study.no_run_error(f"hifi compare {' '.join(methods)}")
+        raise study.no_run_error()
     task_names = options.run_names("tasks", tasks)
     check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs

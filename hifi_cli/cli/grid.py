@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.errors import UsageError, format_duration
+from hifi_cli.files import command_line, safe_name
 
 if TYPE_CHECKING:
     from hifi_cli.grids.cells import GridCell
@@ -70,7 +72,6 @@ def grid(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
-    from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as grid_cells
     from hifi_cli.grids import executor as grids
     from hifi_cli.grids import spec as grid_spec
@@ -128,7 +129,6 @@ def _cells_of_figure(
     spec: "GridSpec", results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
 ) -> "list[GridCell]":
     from hifi_cli.config import figure_spec
-    from hifi_cli.errors import UsageError
     from hifi_cli.figures.figure import FigureRequest
     from hifi_cli.training.data import ResourceCache
 
@@ -155,8 +155,6 @@ def _print_search(cells: "list[GridCell]", results_dir: Path) -> None:
 
 def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, object]:
     """The state of every cell."""
-    from hifi_cli.files import command_line
-
     cells = []
     for cell in state.cells:
         result = state.finished.get(cell)
@@ -177,9 +175,6 @@ def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, objec
 
 def _print_summary(name: str, state: "GridState", where: list[str]) -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
-    from hifi_cli.files import command_line
-    from hifi_cli.wording import format_duration
-
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
     options.logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")

@@ -13,9 +13,8 @@ from hifi_cli.cli.train import yaml_value
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.tasks.task_from_data import is_data_source
-from hifi_cli.wording import format_duration
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and runs
     "tasks": "data, inputs, labels and metrics",
@@ -131,12 +130,11 @@ def _type_name(kind: Any) -> str:
 
 def _print_runs(results_dir: Path, form: str) -> None:
     from hifi_cli.reports.run_listing import list_runs
-    from hifi_cli.results.directory import has_runs
     from hifi_cli.results.study import Study
 
-    if not has_runs(results_dir):
-        raise Study(results_dir).no_run_error("hifi ls runs")
     runs = list_runs(results_dir)
+    if runs.empty:
+        raise Study(results_dir).no_run_error()
     if form == "csv":
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
     rows = runs.astype(object).where(runs.notna(), None).to_dict("records")

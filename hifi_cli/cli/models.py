@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import suffix_of_output
-from hifi_cli.wording import first_of
 
 if TYPE_CHECKING:
     from hifi_cli.results.reload import Evaluation
@@ -42,15 +41,12 @@ def evaluate(
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     evaluations: list[Evaluation] = []
     files: list[Path] = []
-    for path in run_dirs:
-        if split == "test":
-            files += reload.predict_test(path, resources, submission)
-            continue
+    if split == "test":
+        files = reload.predict_test(run_dirs, resources, submission)
+    for path in run_dirs if split == "validation" else ():
         evaluations.append(reload.evaluate(path, resources))
         if format == "text":
             _print_evaluation(evaluations[-1])
-    if submission:
-        files += reload.complete_submissions(run_dirs, submission)
     if format == "json":
         options.print_json([{"path": path} for path in files] if split == "test" else list(map(_as_json, evaluations)))
     elif files:

@@ -43,7 +43,7 @@ def report(
     study = Study(results_dir)
     searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
-        raise study.no_run_error("hifi report")
+        raise study.no_run_error()
     reference = (compare and run_name("methods", compare)) or html.REFERENCE
     if compare and reference not in study.names("method"):
         table_spec.check_names("methods", [reference], study.names("method"))

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.errors import ConflictError, RunFailed
+from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, printable
 from hifi_cli.results import check as checks
 from hifi_cli.results import share
-from hifi_cli.wording import counted_noun, first_of, printable
 
 Place = Annotated[
     str,

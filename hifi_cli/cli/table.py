@@ -54,7 +54,7 @@ def table(
         searches = other_tables.searches(study, **where)
         return options.write_or_print(render(table_format, searches), out, "table")
     if not layout and study.shown.empty:
-        raise study.no_run_error("hifi table")
+        raise study.no_run_error()
     setting = {"protocol": where["protocol"], "backbone": where["backbone"], "shots": of_shots}
     specs = [layout] if layout else tables.specs_of(study, **setting)
     if not specs:
@@ -84,7 +84,7 @@ def table(
         table_options = tables.TableOptions(score, counted, published, grid)
         shown = [tables.build(spec, study, table_options) for spec in specs]
         if layout and study.shown.empty:
-            options.logger.warning(str(study.no_run_error(f"hifi table {name}")))
+            options.logger.warning(str(study.no_run_error()))
     for built in shown if layout else ():
         changes = [(key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")]
         if changed := [f"{key} {now} instead of {before}" for key, before, now in changes if now != before]:

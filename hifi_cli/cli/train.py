@@ -14,9 +14,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import RunFailed, UsageError, counted_noun, first_of
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.wording import counted_noun, first_of
 
 if TYPE_CHECKING:
     from hifi_cli.training.data import ResourceCache
@@ -100,12 +99,8 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
         UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
     """
     config, directory = parse(RunConfig, registry.read_yaml(file), str(file)), RunDirectory(file.parent)
-    if own := [*directory.user_files.glob("*/*.yaml")]:
-        from hifi_cli.training.data import refuse_code
-
-        for path in own:
-            registry.register_user_file(path.parent.name, path, trust=trust)
-        refuse_code(directory, trust=trust)
+    for path in directory.user_files.glob("*/*.yaml"):
+        registry.register_user_file(path.parent.name, path, trust=trust)
     numbers = options.parse_seeds(seeds) or [config.seed]
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 

@@ -11,12 +11,9 @@ from typing import Any
 
 import yaml
 
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import read_bytes
-from hifi_cli.wording import printable
+from hifi_cli.errors import MissingError, UsageError, printable
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
-MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 
 _user_files: dict[tuple[str, str], tuple[Path, bool]] = {}  # by kind and name: file, and whether its code may be executed
 _files_of_runs: dict[tuple[str, str], Path] = {}  # of methods and tasks that only finished runs know, by kind and name
@@ -147,7 +144,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: no such file.
-        UsageError: not readable, too large, not YAML, or not a mapping.
+        UsageError: not readable, not YAML, or not a mapping.
     """
     try:
         stat = path.stat()
@@ -160,7 +157,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def _read_yaml(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:  # noqa: ARG001
-    return parse_yaml(read_bytes(path, at_most=MAX_BYTES), path)
+    return parse_yaml(path.read_bytes(), path)
 
 
 def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from queue import SimpleQueue
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from hifi_cli.errors import format_duration
 from hifi_cli.files import make_directory, safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.results.record import RunResult
-from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
 

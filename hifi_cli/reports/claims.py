@@ -31,7 +31,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.registry import label_of, name_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import run_name
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_spec import (
@@ -51,7 +51,6 @@ from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, Groups, mean_interval, shows_above, t_quantile
 from hifi_cli.tasks.metrics import METRICS
-from hifi_cli.wording import first_of
 
 Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
 Bounds = tuple[float, float]

@@ -6,12 +6,11 @@ import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
-from hifi_cli.errors import MissingError
+from hifi_cli.errors import MissingError, counted_noun
 from hifi_cli.reports.pairs import COUNTED, Pairs, note_on_variants, pair, with_changes
 from hifi_cli.reports.render import Table
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, PairedStatistics, holm, paired_statistics, seeds_needed, smallest_p
-from hifi_cli.wording import counted_noun
 
 HEADINGS = {"verdict": "Verdict", "mean": "Difference", "interval": "95 % interval", "p_holm": "p (Holm)"}
 NUMBERS = (

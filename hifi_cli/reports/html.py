@@ -9,12 +9,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from hifi_cli import __version__
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.reports import compare, pairs
 from hifi_cli.reports.render import Table, as_html
 from hifi_cli.results.study import Study
-from hifi_cli.version import __version__
 
 REFERENCE = "full-ft"  # both papers ask whether a method reaches full fine-tuning
 

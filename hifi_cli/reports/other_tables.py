@@ -12,8 +12,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs, published
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
-from hifi_cli.results import search
-from hifi_cli.results.study import SETTING, Study
+from hifi_cli.results.study import SETTING, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
 SPLITS = ("train", "validation", "test")
@@ -152,7 +151,7 @@ def searches(
     Raises:
         MissingError: there is no such run.
     """
-    tried = search.tried_settings(study)
+    tried = tried_settings(study)
     wanted = {"protocol": [protocol] if protocol else [], "backbone": [backbone] if backbone else []}
     for key, names in {**wanted, "task": tasks, "method": methods}.items():
         tried = tried[tried[key].isin(names)] if names else tried

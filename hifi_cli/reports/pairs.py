@@ -14,10 +14,9 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig, Score
 from hifi_cli.config.sources import override_value, resolve
-from hifi_cli.errors import HifiError, MissingError, UsageError
+from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import Groups
-from hifi_cli.wording import counted_noun
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
 # and changed settings are named

@@ -61,8 +61,7 @@ def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
             return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
         except UsageError as error:
             state, detail = (state, "") if state == "running" else ("damaged", str(error))
-    *folders, seed = path.parts[1:]
-    protocol, backbone, task, method, *variant = folders + [""] * (4 - len(folders))  # a directory at another place
+    protocol, backbone, task, method, *variant, seed = path.parts[1:]
     names = {"protocol": protocol, "backbone": backbone, "task": task, "method": method, "variant": "/".join(variant) or None}
     number = int(seed.removeprefix("seed")) if re.fullmatch(r"seed\d+", seed) else None
     return {"state": state, **names, "seed": number, "flags": "", "path": str(directory.path), "detail": detail}

@@ -12,12 +12,12 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
+from hifi_cli.errors import counted_noun
 from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, shots_of
 from hifi_cli.results.study import Study
-from hifi_cli.wording import counted_noun
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",

@@ -1,43 +1,24 @@
 """The directory of a run: its files, and everything that reads or writes them."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import describe_error, flatten, parse
+from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import (
-    TEMPORARY_SUFFIX,
-    make_directory,
-    read_json,
-    read_jsonl,
-    write_json,
-    write_text,
-)
-from hifi_cli.results.record import (
-    MetricsLine,
-    Prediction,
-    Record,
-    RunResult,
-)
+from hifi_cli.errors import ConflictError
+from hifi_cli.files import TEMPORARY_SUFFIX, make_directory, read_jsonl, write_text
+from hifi_cli.results.record import MetricsLine, Prediction, RunResult, validated
 
-DELTA = "delta.safetensors"
-
-_SUBFOLDERS = ("checkpoints", "tensorboard", "own")  # of a run
 _OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
-_AGAIN = "train the run again with --force"
 
 
 @dataclass(frozen=True)
@@ -65,7 +46,7 @@ class RunDirectory:
 
     @property
     def delta(self) -> Path:
-        return self.path / DELTA
+        return self.path / "delta.safetensors"
 
     @property
     def results(self) -> Path:
@@ -99,11 +80,15 @@ class RunDirectory:
         """
         if not is_held:
             raise ConflictError(f"another process is writing {self.path}; wait for it")
-        self.remove_leftovers()
+        for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):  # of a process that was killed
+            part.unlink()
         if force:
             return None
         self.check_is_of(config)
-        return self.read_result() if self.results.is_file() else None
+        if not self.results.is_file():
+            return None
+        self.checkpoint.unlink(missing_ok=True)
+        return self.read_result()
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.
@@ -115,14 +100,8 @@ class RunDirectory:
             return
         stored = self.read_config()
         for kind, own, copy in self._user_files(config):
-            here, there = _lines_of(own), _lines_of(copy)
-            if here != there:
-                pairs = zip_longest(there, here, fillvalue="")
-                left, right = next((left, right) for left, right in pairs if left != right)
-                raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}"
-                    f" ('{left.strip()}' there, '{right.strip()}' here); {_OTHER_PLACE}"
-                )
+            if _text_of(own) != _text_of(copy):
+                raise ConflictError(f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}")
         if stored.hash != config.hash:
             left_keys, right_keys = (flatten(c.model_dump(mode="json")) for c in (stored, config))
             differing = next(
@@ -143,7 +122,7 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> None:
         """Store the result of the run, which is finished then."""
-        write_json(self.results, result.model_dump(mode="json"))
+        result.write(self.results)
         self.checkpoint.unlink(missing_ok=True)
 
     def clear(self) -> None:
@@ -158,14 +137,6 @@ class RunDirectory:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
 
-    def remove_leftovers(self) -> None:
-        """Remove half-written files of a killed process, and a finished run's checkpoint."""
-        for folder in (self.path, self.checkpoint.parent):
-            for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
-                path.unlink()
-        if self.results.is_file():
-            self.checkpoint.unlink(missing_ok=True)
-
     # --- its files
 
     def read_config(self) -> RunConfig:
@@ -176,8 +147,6 @@ class RunDirectory:
         """
         if self.results.is_file():
             return parse(RunConfig, self.read_result().config, str(self.results))
-        if not self.config_file.is_file():
-            raise MissingError(f"no run in {self.path} (config.yaml is missing)")
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
     @contextmanager
@@ -209,7 +178,7 @@ class RunDirectory:
                 yield kind, own and own.parent / code, copy.parent / code
 
     def write_config(self, config: RunConfig) -> None:
-        """Store `config_text` and copies of the user's own YAMLs and methods, and no others."""
+        """Store the resolved configuration and copies of the user's own YAMLs and methods, and no others."""
         copies = {copy: own for _, own, copy in self._user_files(config) if own}
         for copy, own in copies.items():
             if own.resolve() != copy.resolve():
@@ -218,7 +187,8 @@ class RunDirectory:
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
-        write_text(self.config_file, config_text(config))
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.hash}\n{text}")
 
     def read_result(self) -> RunResult:
         """The result of a finished run.
@@ -227,12 +197,7 @@ class RunDirectory:
             MissingError: the run is not finished.
             UsageError: it is damaged.
         """
-        content = read_json(self.results, what="results")
-        try:
-            return RunResult.model_validate(content)
-        except ValidationError as error:
-            problem = describe_error(error, RunResult)
-            raise UsageError(f"{self.results} is damaged ({problem}); {_AGAIN}") from None
+        return RunResult.read(self.results)
 
     def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
         """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
@@ -257,53 +222,25 @@ class RunDirectory:
             MissingError: there are none.
             UsageError: a line is damaged; it is named.
         """
-        rows = []
-        for number, content in enumerate(read_jsonl(self.predictions, what="predictions"), start=1):
-            try:
-                rows.append(Prediction.model_validate(content))
-            except ValidationError as error:
-                problem = f"line {number}: {describe_error(error, Record)}"
-                raise UsageError(f"{self.predictions} is damaged ({problem}); {_AGAIN}") from None
-        return rows
+        lines = read_jsonl(self.predictions, what="predictions")
+        return [validated(Prediction, line, f"{self.predictions}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
-    folders = sorted(_run_folders(results_dir), key=lambda folder: Path(folder).parts)
-    return [RunDirectory(Path(folder)) for folder in folders]
-
-
-def has_runs(results_dir: Path) -> bool:
-    """Whether a results directory has a run, finished or not."""
-    return next(_run_folders(results_dir), None) is not None
-
-
-def _run_folders(results_dir: Path) -> Iterator[str]:
-    for folder, subfolders, files in os.walk(results_dir / "runs"):
-        if {"config.yaml", "results.json"} & set(files):
-            subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
-            yield folder
-
-
-def directories_with_runs(results_dir: Path) -> list[Path]:
-    """The results directories with finished runs in `results_dir` and beside it."""
-    folders = {*results_dir.glob("*/runs"), *results_dir.parent.glob("*/runs")}
-    return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
-
-
-def config_text(config: RunConfig) -> str:
-    """The content of config.yaml: the resolved configuration."""
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    return f"# the resolved configuration of this run; hash {config.hash}\n{text}"
+    patterns = "runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*"  # the second for variants
+    found = [RunDirectory(path) for pattern in patterns for path in results_dir.glob(pattern)]
+    runs = [run for run in found if run.config_file.is_file() or run.results.is_file()]
+    return sorted(runs, key=lambda run: run.path)
 
 
 def _metrics_text(line: MetricsLine) -> str:
     return json.dumps(line.model_dump(exclude_none=True)) + "\n"
 
 
-def _lines_of(path: Path | None) -> list[str]:
-    """The lines of a user's file, or of its copy; none where it is not there."""
-    return path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
+def _text_of(path: Path | None) -> str:
+    """The content of a user's file, or of its copy; empty where it is not there."""
+    return path.read_text(encoding="utf-8") if path and path.is_file() else ""
 
 
 def _named_files(config: RunConfig) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
@@ -18,6 +18,22 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
+Model = TypeVar("Model", bound=Record)
+
+
+def validated(model: type[Model], content: dict[str, Any], origin: Path | str) -> Model:
+    """The content of a stored file, or of a part of it, typed.
+
+    Raises:
+        UsageError: a key is missing or of a wrong type; the message names it and `origin`.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        problem = describe_error(error, model)
+        raise UsageError(f"{origin} is damaged ({problem}); delete it and make it again") from None
+
+
 class StoredFile(Record):
     """A whole JSON file; `description` is what error messages call it."""
 
@@ -31,11 +47,7 @@ class StoredFile(Record):
             MissingError: no such file.
             UsageError: a key is missing or of a wrong type; the message names it.
         """
-        content = read_json(path, what=cls.description)
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); delete it and make it again") from None
+        return validated(cls, read_json(path, what=cls.description), path)
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""
@@ -227,7 +239,7 @@ class FewShotRows(Record):
     sha256: str
 
 
-class RunResult(Record):
+class RunResult(StoredFile):
     """The content of results.json: everything about a finished run. It is written last, so it marks a run as finished.
 
     Attributes:
@@ -259,6 +271,8 @@ class RunResult(Record):
         wall_s: seconds of the whole last process.
         delta_sha256, delta_bytes: of delta.safetensors.
     """
+
+    description: ClassVar[str] = "results"
 
     status: Literal["done", "diverged"]
     reason: str = ""
@@ -328,36 +342,18 @@ class RunResult(Record):
         )
 
     @property
-    def limited(self) -> bool:
-        """Whether only a part of the examples was used."""
-        return self.limit is not None
-
-    @property
     def kept_score(self) -> Score:
         """The score of the model that was kept, at its epoch: `last`, or `best`, also where tables show `max`."""
         return "last" if self.report == "last" else "best"
 
     def score(self, name: Score | None = None) -> float:
-        """The primary metric on the reported split, a fraction of 1.
+        """The primary metric of a run that is done on the reported split, a fraction of 1.
 
         Args:
             name: None: the score that the run's protocol reports.
-
-        Raises:
-            ValueError: the run diverged, or has no maximum.
         """
-        score: float | None = getattr(self.scores, name or self.report, None)
-        if score is None:
-            raise ValueError(f"the run ({self.status}) has no score '{name or self.report}'")
-        return score
+        return float(getattr(self.scores, name or self.report))
 
     def epoch(self, name: Score | None = None) -> int:
-        """The epoch of that score, counted from 1.
-
-        Raises:
-            ValueError: as for `score`.
-        """
-        epoch: int | None = getattr(self.epochs, name or self.report, None)
-        if epoch is None:
-            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
-        return epoch
+        """The epoch of that score, counted from 1."""
+        return int(getattr(self.epochs, name or self.report))

@@ -85,7 +85,8 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     """
     with reload(path, resources) as (prepared, result):
         config = prepared.config
-        if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
+        data = resources.rows(config.task).fingerprint
+        if any(data[split] != result.data.get(split) for split in data if split.startswith("validation")):
             raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
         scores, logits = measure_reported(prepared.runner, splits)
@@ -95,12 +96,16 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
         raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
-    now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
-    difference = float(np.abs(now - then).max())
+    logits_now, logits_then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
+    difference = float(np.abs(logits_now - logits_then).max())
     primary = prepared.task.primary
     compared = {name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}}
     kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
-    differing = [name for name, pair in (compared | kept).items() if not _agree(*pair)]
+    differing = [
+        name
+        for name, (now, then) in (compared | kept).items()
+        if now is None or then is None or not abs(now - then) <= _SCORE_TOLERANCE
+    ]
     if not difference <= _LOGIT_TOLERANCE:  # also if it is NaN
         differing.append("logits")
     return Evaluation(path, compared, difference, differing)
@@ -111,14 +116,6 @@ def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Prediction
     logits = prepared.runner.predict(examples)
     predictions = metrics.predictions_of(prepared.task, examples, logits)
     return predictions, prediction_rows(prepared.task, examples, logits, predictions)
-
-
-def _validation(fingerprint: dict[str, str]) -> dict[str, str]:
-    return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
-
-
-def _agree(now: float | None, then: float | None) -> bool:
-    return now is not None and then is not None and abs(now - then) <= _SCORE_TOLERANCE
 
 
 # --- predict new texts
@@ -196,60 +193,47 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
         return json_text(predictions)
     if form == "jsonl":
         return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
-    frame = pd.DataFrame([_cells(prediction) for prediction in predictions])
+    frame = pd.DataFrame([{**row, **row.get("probabilities", {})} for row in predictions]).drop(
+        columns="probabilities", errors="ignore"
+    )
+    for column in frame:  # several labels are joined by |, words and their tags by spaces
+        separator = "|" if column == "prediction" else " "
+        frame[column] = [separator.join(value) if isinstance(value, list) else value for value in frame[column]]
     separator = "\t" if form == "tsv" else ","
     return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
-
-
-def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A prediction as columns: several labels are joined by |, words and their tags by spaces."""
-    cells = {**row, **row.get("probabilities", {})}
-    cells.pop("probabilities", None)
-    for key, value in cells.items():
-        if isinstance(value, list):
-            cells[key] = ("|" if key == "prediction" else " ").join(value)
-    return cells
 
 
 # --- predict test splits
 
 
-def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
-    """Predict a finished run's test splits.
+def predict_test(paths: Sequence[Path], resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
+    """Predict the test splits of finished runs.
 
     Args:
-        submission_dir: where the files for the benchmark's server are written too.
+        submission_dir: where the files for the benchmarks' servers are written too, and their zips
+            once they are complete.
 
     Returns:
         The files written.
 
     Raises:
-        MissingError: no run, or no test rows.
+        MissingError: no run, no test rows, or a file of another task is missing.
         UsageError: the task has no submission, or the rows are not the official ones.
     """
-    with reload(path, resources) as (prepared, _):
-        config, task = prepared.config, prepared.task
-        data, written = resources.rows(config.task), []
-        unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
-        names = submission.spec_of(task).files if submission_dir else unlabelled
-        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
-            rows = data.rows(split)
-            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
-            written.append(RunDirectory(path).write_predictions(lines, split))
-            if submission_dir:
-                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
-        return written
-
-
-def complete_submissions(paths: list[Path], directory: Path) -> list[Path]:
-    """Check all files of each benchmark that the runs belong to, and zip them.
-
-    Raises:
-        MissingError: a file of another task is missing.
-        UsageError: a file is not what the server takes.
-    """
-    benchmarks = set()
+    written, benchmarks = [], set()
     for path in paths:
-        with RunDirectory(path).opened() as config:
-            benchmarks.add(submission.spec_of(task_spec.load(config.task)).benchmark)
-    return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]
+        with reload(path, resources) as (prepared, _):
+            config, task = prepared.config, prepared.task
+            data = resources.rows(config.task)
+            unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
+            names = submission.spec_of(task).files if submission_dir else unlabelled
+            for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+                rows = data.rows(split)
+                predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+                written.append(RunDirectory(path).write_predictions(lines, split))
+                if submission_dir:
+                    written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+                    benchmarks.add(submission.spec_of(task).benchmark)
+    if submission_dir:
+        written += [submission.pack(benchmark, submission_dir) for benchmark in sorted(benchmarks)]
+    return written

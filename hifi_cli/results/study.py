@@ -1,76 +1,74 @@
 """All finished runs of a directory as one DataFrame, which tables, claims and figures query."""
 
 import json
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import describe_error
+from hifi_cli.config.base import flatten
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import command_line, digest, json_object, read_json
-from hifi_cli.results.directory import RunDirectory, directories_with_runs
-from hifi_cli.results.record import RunResult
+from hifi_cli.files import digest, read_json, read_jsonl
+from hifi_cli.results.directory import RunDirectory, run_directories
+from hifi_cli.results.record import RunResult, validated
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
 SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
 # Keys of results.json that are columns as they are
 _COPIED = [
-    *[
-        "protocol",
-        "backbone",
-        "task",
-        "method",
-        "variant",
-        "seed",
-        "shots",
-        "status",
-        "reason",
-        "collapsed",
-        "limit",
-    ],
-    *[
-        "split",
-        "selection",
-        "report",
-        "metrics",
-        "time_s",
-        "wall_s",
-        "peak_memory_bytes",
-        "delta_bytes",
-        "precision",
-    ],
-    *["method_code", "config", "config_hash"],
+    "protocol",
+    "backbone",
+    "task",
+    "method",
+    "variant",
+    "seed",
+    "shots",
+    "status",
+    "reason",
+    "collapsed",
+    "limit",
+    "split",
+    "selection",
+    "report",
+    "metrics",
+    "time_s",
+    "wall_s",
+    "peak_memory_bytes",
+    "delta_bytes",
+    "precision",
+    "method_code",
+    "config",
+    "config_hash",
 ]
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
 _COMPUTED = [
-    *[
-        "path",
-        "metric",
-        *_SCORES,
-        "epochs",
-        "epoch_last",
-        "epoch_best",
-        "epoch_max",
-        *_PARAMS,
-        "device",
-    ],
-    *[
-        "train_rows",
-        "reported_rows",
-        "truncated_train",
-        "truncated_reported",
-        "data",
-        "weights",
-        "heads",
-        "setting",
-    ],
+    "path",
+    "metric",
+    "last",
+    "best",
+    "max",
+    "epochs",
+    "epoch_last",
+    "epoch_best",
+    "epoch_max",
+    "trainable",
+    "trainable_backbone",
+    "stored",
+    "total",
+    "device",
+    "train_rows",
+    "reported_rows",
+    "truncated_train",
+    "truncated_reported",
+    "data",
+    "weights",
+    "heads",
+    "setting",
 ]
 
 
@@ -97,22 +95,15 @@ class Study:
             UsageError: a file is not readable.
         """
         if not self.is_packed:
-            return dict(sorted(self._stored()))
+            finished = [run for run in run_directories(self.directory) if run.results.is_file()]
+            paths = {run.path.relative_to(self.directory).as_posix(): run.results for run in finished}
+            return {path: read_json(paths[path], what="results") for path in sorted(paths)}
         packed = self.directory / PACKED
+        runs = read_jsonl(packed, what="packed study")
         try:
-            runs = [json_object(line) for line in packed.read_bytes().splitlines()]
             return {run["path"]: run["record"] for run in runs}
-        except (ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise UsageError(f"{packed} is damaged ({error}); pack the study again") from None
-
-    def _stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        runs = self.directory / "runs"
-        for pattern in ("*/*/*/*/seed*/results.json", "*/*/*/*/*/seed*/results.json"):
-            for file in runs.glob(pattern):
-                yield (
-                    file.parent.relative_to(self.directory).as_posix(),
-                    read_json(file, what="results"),
-                )
 
     def result(self, path: str) -> RunResult:
         """The record of a run, typed; see `result_of`."""
@@ -204,17 +195,10 @@ class Study:
             return max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
         return next((line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None)
 
-    def no_run_error(self, command: str) -> MissingError:
-        """The error for a directory without runs for `command`; it says where some are."""
-        if len(self.runs):
-            where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
-            return MissingError(
-                f"no finished run in {self.directory} but {len(self.runs)} of searches: hifi table search{where}"
-            )
-        if others := directories_with_runs(self.directory):
-            first = command_line([*command.split(), "--results-dir", str(others[0])])
-            return MissingError(f"no finished run in {self.directory}, but in {', '.join(map(str, others))}: {first}")
-        return MissingError(f"no finished run in {self.directory}; make one with hifi train")
+    def no_run_error(self) -> MissingError:
+        """The error for a directory without runs that tables show."""
+        searches = f" but {len(self.runs)} of searches: hifi table search" if len(self.runs) else ""
+        return MissingError(f"no finished run in {self.directory}{searches}; make one with hifi train, or give --results-dir")
 
     def no_setting_error(self, **options: str | None) -> MissingError:
         """The error for a protocol, backbone or shots that no run has; it says which there are."""
@@ -233,13 +217,7 @@ def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
         UsageError: a part is missing or of a wrong type, or the run belongs at another path: a copy
             would count twice.
     """
-    try:
-        result = RunResult.model_validate(record)
-    except ValidationError as error:
-        raise UsageError(
-            f"{directory / path / 'results.json'} is damaged ({describe_error(error, RunResult)});"
-            " train the run again with --force"
-        ) from None
+    result = validated(RunResult, record, directory / path / "results.json")
     if result.run_path.as_posix() != path:
         raise UsageError(
             f"{directory / path} holds the run that belongs in {directory / result.run_path}: move it there, or a copy away"
@@ -268,3 +246,49 @@ def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]
         "heads": run.heads_sha256,
         "setting": run.setting_hash,
     }
+
+
+def tried_settings(study: Study) -> pd.DataFrame:
+    """Return one row for each setting that was tried on a task with a method: the variants of a run.
+
+    Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `setting`: the keys that vary, as
+    `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a run
+    diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is; `best`:
+    whether it has the highest score of those with the most seeds.
+    """
+    of_search = [*SETTING, "task", "method"]
+    runs = study.runs[study.runs["variant"].notna()]
+    runs = runs.assign(score=[_selecting_score(study, run) for run in runs.itertuples()])
+    of_methods = runs.groupby([*SETTING, "method"], sort=False, dropna=False)
+    runs["setting"] = pd.concat([_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)])
+    tried = runs.groupby([*of_search, "setting"], sort=False, dropna=False).agg(
+        score=("score", lambda values: values.mean(skipna=False)),
+        deviation=("score", "std"),
+        seeds=("score", "size"),
+        split=("selection", "first"),
+    )
+    most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
+    complete = tried["score"].where(tried["seeds"] == most_seeds)
+    # of equal scores the first
+    tried["best"] = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first") == 1
+    return tried.reset_index()
+
+
+def _selecting_score(study: Study, run: Any) -> float | None:
+    """The score of a run's kept epoch on the split that chooses it; None if it diverged."""
+    if run.status != "done":
+        return None
+    if run.report == "max" or run.selection == "validation":
+        return float(getattr(run, run.report))
+    return float(study.epochs(run.path).loc[getattr(run, f"epoch_{run.report}"), "selection"])
+
+
+def _settings(runs: pd.DataFrame) -> pd.Series:
+    """The keys in which some of a method's runs on one task differ, with their values in each."""
+    configs = [{key: override_value(value) for key, value in flatten(config).items()} for config in runs["config"]]
+    frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
+    values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
+    varied = frame.loc[:, values_on_a_task > 1].astype(object)
+    rows = varied.where(varied.notna(), None).to_dict("records")
+    texts = [" ".join(f"{key}={value}" for key, value in row.items() if value is not None) for row in rows]
+    return pd.Series(texts, index=runs.index)

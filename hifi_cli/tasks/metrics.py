@@ -5,7 +5,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,14 +194,6 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
 def labels_of(rows: Sequence[Row]) -> Values:
     """Return the rows' labels as float64, [rows], or [rows, classes] for multi-label."""
     return np.array([row.label for row in rows], dtype=np.float64)
-
-
-def is_code(name: str) -> bool:
-    """Return whether a metric is code of a file or repository, not one of `evaluate`'s own.
-
-    `evaluate` searches the working directory before its own metrics.
-    """
-    return not name.isidentifier() or Path(name).exists()
 
 
 def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:

@@ -14,10 +14,8 @@ from typing import Any
 
 from pyarrow import ArrowException, parquet
 
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import read_bytes
+from hifi_cli.errors import MissingError, UsageError, counted_noun, printable
 from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
-from hifi_cli.wording import counted_noun, printable
 
 logger = logging.getLogger("hifi")
 MAX_BYTES = 1 << 30  # of a file, which is read into memory
@@ -106,7 +104,7 @@ def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[Ra
         raise MissingError(f"no file {path}")
     if local.reader == "parquet":
         return _parquet(path)
-    content = read_bytes(path, at_most=MAX_BYTES)
+    content = path.read_bytes()
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

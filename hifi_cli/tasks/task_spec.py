@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -315,14 +316,26 @@ def entity_type(tag: str) -> str | None:
     return tag.partition("-")[2] or None
 
 
+def is_code(name: str) -> bool:
+    """Return whether a metric is code of a file or repository, not one of `evaluate`'s own.
+
+    `evaluate` searches the working directory before its own metrics.
+    """
+    return not name.isidentifier() or Path(name).exists()
+
+
 def load(name: str) -> TaskSpec:
     """Load and validate a task's YAML.
 
     Raises:
-        UsageError: unknown task, or the YAML is inconsistent.
+        UsageError: unknown task, the YAML is inconsistent, or it is that of a run and names code
+            which the user does not trust.
     """
-    path = str(registry.find("tasks", name))
-    spec = parse(TaskSpec, registry.load("tasks", name), path)
+    file = registry.find("tasks", name)
+    path = str(file)
+    spec = parse(TaskSpec, registry.read_yaml(file), path)
+    if spec.evaluate and is_code(spec.evaluate):
+        registry.check_trusted(file, spec.evaluate)
     formats, labels = FORMATS[spec.kind], spec.labels
     number_of_labels = {"regression": len(labels) == 1, "span": not labels}
     fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, run_name
-from hifi_cli.config.sources import backbone_config, code_file
+from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.methods import base as methods
@@ -26,7 +25,7 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
-from hifi_cli.tasks import data_sources, metrics, task_spec
+from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import choose_device, select_device, uses_bf16, uses_cpu_kernels
@@ -231,7 +230,6 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
-    refuse_code(directory, trust=resources.trust)
     with directory.opened(trust=resources.trust) as config:
         # the run's own device may not be on this machine
         config = config.model_copy(update={"device": "auto", **changes})
@@ -249,21 +247,6 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
             )
         methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
-
-
-def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
-    """Refuse a run whose own files name code, a method's or a metric's, unless the user trusts it.
-
-    Raises:
-        UsageError: it does.
-    """
-    for file in [] if trust else sorted(directory.user_files.glob("*/*.yaml")):
-        metric = read_yaml(file).get("evaluate")
-        code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
-        if code:
-            raise UsageError(
-                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
-            )
 
 
 def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, torch.Tensor], DeltaMetadata]:

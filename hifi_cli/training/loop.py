@@ -17,7 +17,7 @@ import torch
 from accelerate.utils import reduce
 from torch import Tensor
 
-from hifi_cli.errors import Terminated, UsageError
+from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
@@ -26,7 +26,6 @@ from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import Splits
 from hifi_cli.training.step import Diverged, ModelRunner, learning_rate_factor
-from hifi_cli.wording import counted_noun
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints

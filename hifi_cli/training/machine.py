@@ -17,13 +17,13 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
+from hifi_cli import __version__
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import HifiError, MissingError, Terminated, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.results.record import GitState, Provenance
-from hifi_cli.version import __version__
 
 T = TypeVar("T")
 

@@ -262,6 +262,6 @@ def summary(result: RunResult) -> str:
     """The result of a run in a few words."""
     if not result.epochs:
         return f"{result.status}: {result.reason}"
-    flags = "".join(f", {flag}" for flag in ("collapsed", "limited") if getattr(result, flag))
+    flags = f"{', collapsed' * result.collapsed}{', limited' * (result.limit is not None)}"
     epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"
     return f"{result.primary_metric} {100 * result.score():.2f} ({epoch}){flags}"
