@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner

@@ -3,7 +3,7 @@
 import torch
 
 from hifi_cli.heads.select import select_heads
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import data
 from hifi_cli.training import run as runs

@@ -19,8 +19,8 @@ from hifi_cli.figures import features, head_scores, rankings, sweep, trainings
 from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.export import write_hf
+from hifi_cli.results.record import RunDirectory
+from hifi_cli.results.reload import write_hf
 from hifi_cli.tasks.encode import padding_values, single_sequences, training_order
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits, prepare, reload

@@ -34,7 +34,6 @@ WITHOUT_TORCH, RECORD_MODULES = (
     ["config", "records", "grids", "reports"],
     [
         "results.record",
-        "results.directory",
         "results.study",
     ],
 )

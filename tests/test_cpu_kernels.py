@@ -14,7 +14,7 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.modules import RowLinear
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 

@@ -12,7 +12,7 @@ from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
 from hifi_cli.results import record
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache

@@ -15,7 +15,7 @@ from finished_runs import read_json
 from two_processes import SETTINGS
 
 from hifi_cli.config.sources import resolve
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache

@@ -14,7 +14,7 @@ from tiny_inputs import QUICK
 from hifi_cli.cli import options
 from hifi_cli.files import command_line, read_json
 from hifi_cli.reports.render import Table, render
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 import hifi_cli
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs

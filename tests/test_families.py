@@ -17,7 +17,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.models.pretrained import load, locate
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import task_head_of

@@ -14,7 +14,7 @@ from hifi_processes import (
 )
 
 from hifi_cli.errors import Terminated
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache

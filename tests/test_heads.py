@@ -9,7 +9,7 @@ from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.encode import collate

@@ -20,7 +20,7 @@ from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs

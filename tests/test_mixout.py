@@ -9,7 +9,7 @@ from tiny_inputs import LAYERS, random_encoder
 from hifi_cli.methods import mixout
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 
 

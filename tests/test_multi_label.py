@@ -10,7 +10,7 @@ import torch
 from transformers import pipeline
 
 from hifi_cli.errors import UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.task_spec import Example, Row

@@ -15,7 +15,7 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.peft import PARTS
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.results import export
+from hifi_cli.results import reload
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
 SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)
@@ -184,8 +184,8 @@ def test_an_exported_adapter_directory_opens_in_peft(make, resources, encoders, 
     prepared, config = prepare(make, resources, method)
     batch = first_batch(config, resources)
     two_steps(prepared, batch)
-    assert export.fits_peft(prepared)
-    export.write_peft(prepared, resources, tmp_path / "out")
+    assert reload.fits_peft(prepared)
+    reload.write_peft(prepared, resources, tmp_path / "out")
     plain = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2)
     opened = PeftModel.from_pretrained(plain, tmp_path / "out")
     torch.testing.assert_close(logits_of(opened, batch), logits_of(prepared.encoder.model, batch), rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ import pytest
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import predict, read
 from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs

@@ -12,8 +12,7 @@ import pytest
 import torch
 import yaml
 
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import EpochMetrics, StepMetrics, metrics_line
+from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
 from hifi_cli.training import log
 from hifi_cli.training import run as runs
 from hifi_cli.training.log import MetricLogger

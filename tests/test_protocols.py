@@ -8,7 +8,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import protocol_chain, resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.training import run as runs
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from hifi_cli.errors import UsageError
 from hifi_cli.models.cpu_kernels import FastLinear
 from hifi_cli.models.modules import ColumnLinear, RowLinear
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
 

@@ -10,7 +10,7 @@ import torch
 from tiny_inputs import HEADS, LAYERS
 
 from hifi_cli.heads import select as head_selection
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits
 

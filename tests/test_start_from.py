@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, open_model
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, reload

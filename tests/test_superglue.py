@@ -10,7 +10,7 @@ import pytest
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, predict
 from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row

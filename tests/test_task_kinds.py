@@ -7,7 +7,7 @@ import pytest
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.errors import UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits

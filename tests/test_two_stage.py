@@ -7,7 +7,7 @@ from prepared_models import prepare
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.bitfit import BitFit
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import loop, step
 from hifi_cli.training import run as runs
 

@@ -10,7 +10,7 @@ import yaml
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Trainer

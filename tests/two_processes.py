@@ -15,7 +15,7 @@ from finished_runs import fingerprint
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.files import digest
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache

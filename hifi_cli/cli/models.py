@@ -125,10 +125,10 @@ def export(
     results_dir: options.ResultsDir = options.RESULTS,
 ) -> None:
     """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
-    from hifi_cli.results import export as exports
+    from hifi_cli.results import reload
     from hifi_cli.training.data import ResourceCache
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
-    exports.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
+    reload.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
     print(to)

@@ -8,7 +8,6 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, printable
-from hifi_cli.results import check as checks
 from hifi_cli.results import share
 
 Place = Annotated[
@@ -58,7 +57,7 @@ def merge(
 
 def check(directory: Directory = options.RESULTS, format: options.OutputFormat = "text") -> None:  # noqa: A002
     """Recompute scores from predictions, and find runs that cannot be what they say: one line each, and exit code 1."""
-    checked = checks.check(directory)
+    checked = share.check(directory)
     if format == "json":
         options.print_json(checked)
     else:

@@ -15,7 +15,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
 from hifi_cli.errors import RunFailed, UsageError, counted_noun, first_of
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 
 if TYPE_CHECKING:
     from hifi_cli.training.data import ResourceCache

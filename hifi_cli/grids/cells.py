@@ -19,7 +19,7 @@ from hifi_cli.files import safe_name
 from hifi_cli.grids.spec import GridSpec
 from hifi_cli.reports import claim_spec
 from hifi_cli.reports.claim_spec import methods_of, tasks_of, unmet
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone

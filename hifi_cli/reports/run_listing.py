@@ -9,7 +9,7 @@ import pandas as pd
 from hifi_cli.config.base import flatten
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import is_locked, read_json
-from hifi_cli.results.directory import RunDirectory, run_directories
+from hifi_cli.results.record import RunDirectory, run_directories
 from hifi_cli.results.study import Study, row_of
 
 # The columns that every listed run has; `metrics.NAME` follow

@@ -12,8 +12,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, read_json, read_jsonl
-from hifi_cli.results.directory import RunDirectory, run_directories
-from hifi_cli.results.record import RunResult, validated
+from hifi_cli.results.record import RunDirectory, RunResult, run_directories, validated
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON

@@ -23,8 +23,7 @@ from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
+from hifi_cli.results.record import ExampleCounts, FewShotRows, RunDirectory, RunResult, StartingRun
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec

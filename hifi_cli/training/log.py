@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, format_duration
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import EpochMetrics, MetricsLine
+from hifi_cli.results.record import EpochMetrics, MetricsLine, RunDirectory
 from hifi_cli.training import machine
 from hifi_cli.training.loop import Callback, Trainer
 

@@ -15,7 +15,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import data_sources
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids, task_head_of, task_of

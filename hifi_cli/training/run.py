@@ -18,8 +18,7 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import local_weights_id
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunResult, RunScores
+from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunDirectory, RunResult, RunScores
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
