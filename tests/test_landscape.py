@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hifi_cli.errors import UsageError
-from hifi_cli.figures import figure, trainings
+from hifi_cli.figures import figure, models
 from hifi_cli.heads import select as head_selection
 from hifi_cli.training.data import load_splits
 
@@ -21,7 +21,7 @@ def compute(request):
 def test_principal_plane_against_numpy():
     draws = torch.Generator().manual_seed(0)
     snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
-    directions, places, shares = trainings.principal_plane(snapshots)
+    directions, places, shares = models.principal_plane(snapshots)
     flat = np.stack([np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]).astype(np.float64)
     centred = flat - flat.mean(0)
     sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
@@ -34,7 +34,7 @@ def test_principal_plane_against_numpy():
 
 def test_filter_normalization_by_hand():
     weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
-    matrix, vector = trainings.filter_normalized(weights, torch.Generator().manual_seed(3))
+    matrix, vector = models.filter_normalized(weights, torch.Generator().manual_seed(3))
     drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     for row in range(4):
         norm = math.sqrt(sum(float(value) ** 2 for value in weights[0][row]))
@@ -49,12 +49,10 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
-    directions = [trainings.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    directions = [models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     values = {
         (x, y): loss
-        for x, y, loss in trainings.surface(
-            runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
-        )
+        for x, y, loss in models.surface(runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples)
     }
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
@@ -96,7 +94,7 @@ def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeyp
         moved.append([names.get(id(weight)) for weight in weights])
         return []
 
-    monkeypatch.setattr(trainings, "surface", surface)
+    monkeypatch.setattr(models, "surface", surface)
     settings = {"shots": [None], "snapshots": 3}
     compute(ask("landscape", settings, ("random-parameters",)))  # the optimizer's vectors are copies of entries
     assert None not in moved[0] and any("layer.0" in name for name in moved[0])

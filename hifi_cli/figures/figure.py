@@ -1,12 +1,12 @@
 """`hifi figure`: compute a figure's numbers once, as a CSV, and draw it.
 
-A kind of figure is a class with `compute(request) -> DataFrame` and `draw(data) -> Figure`; its fields are the
-`settings` of a figure's YAML. One that is drawn from finished runs has `cells(request)` too. All that figures ask of
-training is in this file.
+A kind of figure is a class with `rows(request)`, the numbers, and `draw(data) -> Figure`; its fields are the `settings` of
+a figure's YAML. One that is drawn from finished runs has `cells(request)` too. All that figures ask of training is in this
+file.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -29,24 +29,24 @@ from hifi_cli.grids.cells import GridCell, variant
 from hifi_cli.heads import select as head_selection
 from hifi_cli.results.study import Study
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, prepare
+from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step import Diverged
 
 KINDS = {  # the module and the class of each kind
-    "correlation": "head_scores:Correlation",
-    "damping": "rankings:Damping",
-    "features": "features:Features",
-    "head-bench": "rankings:HeadBench",
-    "head-ranking": "rankings:HeadRanking",
-    "landscape": "trainings:Landscape",
-    "richness": "head_scores:Richness",
-    "robustness": "head_scores:Robustness",
+    "correlation": "heads:Correlation",
+    "damping": "heads:Damping",
+    "features": "models:Features",
+    "head-bench": "heads:HeadBench",
+    "head-ranking": "heads:HeadRanking",
+    "landscape": "models:Landscape",
+    "richness": "heads:Richness",
+    "robustness": "heads:Robustness",
     "search-budget": "sweep:SearchBudget",
-    "singular-values": "head_scores:SingularValues",
+    "singular-values": "heads:SingularValues",
     "sweep": "sweep:Sweep",
-    "training-curves": "trainings:TrainingCurves",
-    "tsne": "features:Tsne",
+    "training-curves": "models:TrainingCurves",
+    "tsne": "models:Tsne",
 }
 Row = dict[str, Any]
 logger = logging.getLogger("hifi")
@@ -70,6 +70,10 @@ class Kind(ConfigModel):
 
     def compute(self, request: "FigureRequest") -> pd.DataFrame:
         """Compute the numbers."""
+        return pd.DataFrame(self.rows(request))
+
+    def rows(self, request: "FigureRequest") -> Iterable[Row]:
+        """Return the numbers row by row."""
         raise NotImplementedError
 
     def draw(self, data: style.Frame) -> Figure:
@@ -113,14 +117,13 @@ class FigureRequest:
             last: `key=value` that it may not.
         """
         spec = self.spec
-        own = [f"{key}={override_value(value)}" for key, value in {**spec.config, **(keys or {})}.items()]
         return resolve(
             task=task,
             method=method or spec.methods[0],
             backbone=spec.backbone,
             protocol=spec.protocol,
             seed=spec.seeds[0] if seed is None else seed,
-            overrides=[*own, *self.overrides, *last],
+            overrides=[*_words({**spec.config, **(keys or {})}), *self.overrides, *last],
         )
 
     def cell(self, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> GridCell:
@@ -129,17 +132,15 @@ class FigureRequest:
         Args:
             varied: keys that distinguish it from other runs of the task and method; they name its directory.
         """
-        words = [f"{key}={override_value(value)}" for key, value in (varied or {}).items()]
+        words = _words(varied or {})
         words += [f"variant={variant(words)}"] if words else []
-        config = self.config(task, method, seed, last=words)
-        own = [f"{key}={override_value(value)}" for key, value in self.spec.config.items()]
         return GridCell(
             task=registry.argument_of("tasks", task),
             method=registry.argument_of("methods", method),
             backbone=self.spec.backbone,
             protocol=registry.argument_of("protocols", self.spec.protocol),
-            overrides=(*own, *self.overrides, *words),
-            config=config,
+            overrides=(*_words(self.spec.config), *self.overrides, *words),
+            config=self.config(task, method, seed, last=words),
         )
 
     def runs(self) -> list[tuple[GridCell, Any]]:
@@ -166,23 +167,25 @@ class FigureRequest:
         return head_selection.scores(config, self.resources)[0]
 
 
+def _words(keys: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={override_value(value)}" for key, value in keys.items()]
+
+
 def compute(request: FigureRequest, csv: Path, *, force: bool = False) -> pd.DataFrame:
     """Return a figure's numbers: of its CSV where there is one, or else computed, and stored there.
 
     Raises:
         MissingError: runs, data or weights are missing.
         UsageError: a setting does not fit.
-        ConflictError: the CSV has seeds that are not asked for, and `force` is not given.
+        ConflictError: the CSV has other seeds, and `force` is not given.
     """
     if csv.is_file() and not force and not request.kind.runs_are_optional:
-        data, seeds = pd.read_csv(csv), {*request.spec.seeds}
-        stored = {*data["seed"]} if "seed" in data else seeds
-        if lost := stored - seeds:  # they may have taken hours
-            names = ", ".join(map(str, sorted(lost)))
-            raise ConflictError(f"{csv} has seeds {names}, which would be lost: name them in --seeds too, or add --force")
-        if stored == seeds:
-            logger.info(f"numbers: {csv} (computed before; --force computes them again)")
-            return data
+        data = pd.read_csv(csv)
+        if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
+            seeds = ",".join(map(str, sorted({*data["seed"]})))
+            raise ConflictError(f"{csv} has the seeds {seeds}: give --seeds {seeds}, or --force to replace it")
+        logger.info(f"numbers: {csv} (computed before; --force computes them again)")
+        return data
     computed = request.kind.compute(request)
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
@@ -204,7 +207,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
             figure.savefig(temporary, format=out.suffix[1:].lower())
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> PreparedRun:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> Trainer:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
@@ -215,20 +218,13 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     """
     if only_stage1 and config.stage1 is None:
         raise UsageError(f"method {config.method} has one stage; this figure is for EH-FT and LP-FT")
-    heads, splits = head_selection.select_heads(config, resources), load_splits(config, resources)
-    prepared = prepare(config, resources, heads)
+    prepared = prepare(config, resources, head_selection.select_heads(config, resources))
+    splits = load_splits(config, resources)
     calibration = splits.calibration_batches
-    trainer = Trainer(
-        prepared.runner,
-        prepared.method,
-        splits.train,
-        callbacks=callbacks,
-        calibration_batches=calibration,
-    )
-    if only_stage1:
-        trainer.max_steps = trainer.phase_ends[-2]
+    trainer = Trainer(prepared.runner, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
+    trainer.max_steps = trainer.phase_ends[-2] if only_stage1 else None
     try:
         trainer.train()
     except Diverged as error:
         raise RunFailed(f"{runs.name(config)}: {error}; try a smaller learning_rate=...") from None
-    return prepared
+    return trainer

@@ -69,6 +69,7 @@ def line_panels(
     *,
     by: str,
     band: tuple[str, str] | None = None,
+    spread: str = "",
     labels: tuple[str, str],
     **of_grid: Any,
 ) -> tuple[Figure, dict[str, Axes]]:
@@ -76,9 +77,12 @@ def line_panels(
 
     Args:
         band: two columns between which the area is shaded.
+        spread: instead, a column to subtract from y and to add to it, as a standard deviation.
         labels: of the axes.
         of_grid: arguments of `grid`.
     """
+    if spread:
+        data, band = data.assign(low=data[y] - data[spread], high=data[y] + data[spread]), ("low", "high")
     groups = dict(list(data.groupby("panel", sort=False)))
     figure, axes = grid(len(groups), **of_grid)
     for ax, (title, panel) in zip(axes, groups.items(), strict=True):

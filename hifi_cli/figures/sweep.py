@@ -1,6 +1,6 @@
 """Scores against one configuration key (HiFi and EH-FT, figure 6), and against what tuning tried."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -12,7 +12,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.figures import style
-from hifi_cli.figures.figure import FigureRequest, Kind, logger
+from hifi_cli.figures.figure import FigureRequest, Kind, Row, logger
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.base import implementation_of
 from hifi_cli.results.study import Study, tried_settings
@@ -51,43 +51,28 @@ class Sweep(Kind):
         config = request.config(task, method)
         keys = {self.key: int(value) if value == int(value) else value}
         if self.keep_stage2:
-            keys = {
-                self.key: round(value / (1 + value), 6),
-                "epochs": round(config.epochs * (1 + value)),
-            }
+            keys = {self.key: round(value / (1 + value), 6), "epochs": round(config.epochs * (1 + value))}
         defaults = implementation_of(config.method).Settings().model_dump(mode="json")
         configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
         return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
 
-    def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Collect the score of every run, one row each."""
-        spec, rows = request.spec, []
-        all_keys = product(spec.tasks, spec.methods, self.values, spec.seeds)
-        for (_, _, value, _), (cell, run) in zip(all_keys, request.runs(), strict=True):
-            keys = {
-                "task": run["task"],
-                "method": run["method"],
-                "key": self.key,
-                "x": value,
-                "seed": run["seed"],
-            }
-            score = {
-                "score": run[run["report"]],
-                "metric": run["metric"],
-                "epochs": cell.config.epochs,
-            }
-            rows.append({**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]})
-        return pd.DataFrame(rows)
+    def rows(self, request: FigureRequest) -> Iterator[Row]:
+        """Return the score of every run."""
+        spec = request.spec
+        values = (value for _, _, value, _ in product(spec.tasks, spec.methods, self.values, spec.seeds))
+        for value, (cell, run) in zip(values, request.runs(), strict=True):
+            keys = {"task": run["task"], "method": run["method"], "key": self.key, "x": value, "seed": run["seed"]}
+            score = {"score": run[run["report"]], "metric": run["metric"], "epochs": cell.config.epochs}
+            yield {**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
         groups = data.assign(panel=style.panels(data), line=lines).groupby(["panel", "line", "x"], sort=False)
-        table = 100 * groups["score"].agg(["mean", "std"]).fillna(0)
-        table = table.assign(low=table["mean"] - table["std"], high=table["mean"] + table["std"]).reset_index()
+        table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
         metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
         labels = (self.label or self.key, f"{metric} [%]")
-        return style.line_panels(table, "x", "mean", by="line", band=("low", "high"), labels=labels)[0]
+        return style.line_panels(table, "x", "mean", by="line", spread="std", labels=labels)[0]
 
 
 class SearchBudget(Kind):
@@ -96,7 +81,7 @@ class SearchBudget(Kind):
     explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the expected best score and its quartiles, by task, method and settings.
+        """Compute the expected best score and its quartiles, by task, method and number of settings.
 
         Raises:
             MissingError: a task and method have no runs of a search.
@@ -111,10 +96,9 @@ class SearchBudget(Kind):
             scores = of_method["score"].dropna()
             if lost := len(of_method) - len(scores):
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
-            budget = expected_maximum(scores)
             keys = {"task": task, "method": method, "label": label_of("methods", method)}
-            tables.append(pd.DataFrame({**keys, "settings": budget.index + 1}, budget.index).join(budget))
-        return pd.concat(tables)
+            tables.append(expected_maximum(scores).assign(**keys))
+        return pd.concat(tables)[["task", "method", "label", "settings", "mean", "quartile1", "quartile3"]]
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per method, with a band between the quartiles."""
@@ -124,18 +108,15 @@ class SearchBudget(Kind):
 
 
 def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
-    """Return mean and quartiles of the highest score of n settings, for n = 1 to their number.
+    """Return mean and quartiles of the highest score of n settings, for n = 1 to their number (`settings`).
 
     The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2):
     of N scores in ascending order, the k-th is the highest of n draws with probability
     (k/N)^n - ((k-1)/N)^n. A quartile is the lowest score that the highest of n draws does not
     exceed with a probability of at least 1/4 or 3/4.
     """
-    values = np.sort(np.asarray(list(scores), dtype=np.float64))
-    ranks = np.arange(len(values) + 1) / max(len(values), 1)
-    rows = []
-    for draws in range(1, len(values) + 1):
-        below = ranks**draws
-        quartiles = (values[np.searchsorted(below[1:], share)] for share in (0.25, 0.75))
-        rows.append((np.diff(below) @ values, *quartiles))
-    return pd.DataFrame(rows, columns=["mean", "quartile1", "quartile3"])
+    values = np.sort(list(scores))
+    draws = np.arange(1, len(values) + 1)
+    below = (np.arange(len(values) + 1) / len(values)) ** draws[:, None]  # [n, k]: the highest is one of the k lowest
+    first, third = (values[(below[:, 1:] < share).sum(1)] for share in (0.25, 0.75))
+    return pd.DataFrame({"settings": draws, "mean": np.diff(below) @ values, "quartile1": first, "quartile3": third})
