@@ -1,12 +1,16 @@
 """Bad input that is large, deep or of the wrong type: one line that names it, a documented exit code, little memory."""
 
 import json
+import shutil
 
 import pytest
+from safetensors.numpy import save_file
 from synthetic_runs import write_run
 from tiny_inputs import QUICK
 from transformers import AutoModel
 
+from hifi_cli.errors import UsageError
+from hifi_cli.models import delta
 from hifi_cli.models.encoder import Encoder
 
 pytestmark = pytest.mark.slow
@@ -57,21 +61,14 @@ def test_a_text_of_more_tokens_than_there_are_positions_is_refused(hifi, encoder
 @pytest.mark.parametrize(
     "words",
     [
-        ("train", "--task", ",", "--method", "full-ft", "--backbone", "bert-base", "--dry-run"),
-        ("train", "--task", "rte", "--method", " , ", "--backbone", "bert-base", "--dry-run"),
-        ("grid", "demo", "--tasks", ",", "--print"),
+        ("train", "--task", ",", "--method", "full-ft", "--dry-run"),
         ("grid", "demo", "--method", ",", "--print"),
         ("table", "--tasks", ","),
-        ("report", "--tables", ","),
-        ("figure", "hifi-4", "--task", ","),
     ],
     ids=" ".join,
 )
 def test_a_list_without_a_name_is_an_error(hifi, words):
-    line = said(hifi(*words), 2)
-    option = words[[word.strip() for word in words].index(",") - 1]
-    assert "'' is not a name" in line
-    assert option.removesuffix("s") in line
+    assert "'' is not a name" in said(hifi(*words), 2)
 
 
 def change(path, **changes):
@@ -79,17 +76,11 @@ def change(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-SCORES = {"last": 0.5, "best": 0.5, "max": 0.5}
 WRONG_RESULTS = [
-    {"scores": {**SCORES, "best": float("nan")}},
-    {"scores": {**SCORES, "best": "0.5"}},
+    {"scores": {"last": 0.5, "best": float("nan"), "max": 0.5}},
     {"scores": None},
     {"metrics": {"accuracy": "high"}},
-    {"epochs": "three"},
-    {"seed": "one"},
     {"report": "first"},
-    {"status": "finished"},
-    {"data": "mine"},
     {"provenance": {"command": "hifi"}},
 ]
 
@@ -100,12 +91,9 @@ def test_results_of_wrong_types_are_named(hifi, tmp_path, changes):
         run = write_run(tmp_path / "results", method, "rte", 1, 0.5)
         (run / "config.yaml").touch()
     change(run / "results.json", **changes)
-    (key,) = changes
-    for command in (("table",), ("report",), ("compare", "full-ft", "bitfit")):
-        line = said(hifi(*command), 2)
-        assert str(run.relative_to(tmp_path) / "results.json") in line
-        assert "is damaged (" in line
-        assert key in line
+    line = said(hifi("table"), 2)
+    assert f"{run.relative_to(tmp_path) / 'results.json'} is damaged (" in line
+    assert next(iter(changes)) in line
     answer = hifi("ls", "runs")
     assert answer.code == 0, answer.err
     assert [line.split()[0] for line in answer.out.splitlines()] == ["state", "damaged", "done"]
@@ -143,24 +131,16 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("header", [DEEP, "[1]", "5", "{}", '{"method": 3}', '{"x": 1}'])
+@pytest.mark.parametrize("header", [DEEP, "[1]", "{}", '{"method": 3}'], ids=lambda text: text[:12])
 def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
-    from safetensors.numpy import save_file
-
-    from hifi_cli.errors import UsageError
-    from hifi_cli.models import delta
-
     save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
     with pytest.raises(UsageError, match=r"not a delta|missing|unknown key|should be") as caught:
         delta.load(tmp_path / "delta.safetensors")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [DEEP, "[]", "[1", "null", '{"model_type": 3}'], ids=lambda text: text[:12])
+@pytest.mark.parametrize("content", [DEEP, "[]", "null"], ids=lambda text: text[:12])
 def test_a_backbone_whose_configuration_is_none_is_named(hifi, encoders, data, tmp_path, content):
-    import shutil
-
     shutil.copytree(encoders["bert"], tmp_path / "mine")
     (tmp_path / "mine" / "config.json").write_text(content)
-    line = said(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "mine", "--data-dir", data), 3)
-    assert "mine" in line
+    assert "mine" in said(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "mine", "--data-dir", data), 3)

@@ -1,7 +1,6 @@
 """Runs whose settings are not their protocol's are named as such wherever their scores are shown."""
 
 import json
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from synthetic_runs import flatten
 import hifi_cli
 
 HOW = ["eval_batch_size=7", "gradient_accumulation_steps=2", "log_every=1", "kernels=torch", "padding_free=false", "device=cpu"]
-NOTE = "not the protocol's: learning_rate 1e-5 (2e-5), epochs 1 (5)"
+NOTE = "not the protocol's: learning_rate 1e-05 (2e-05), epochs 1 (5)"
 
 
 @pytest.fixture
@@ -26,31 +25,21 @@ def train(hifi, encoders, data):
     return run
 
 
-def cells(hifi, *words):
-    """The notes of the cells of RTE in a table, by method."""
-    return {
-        row["method"]: row["cells"]["rte"].get("notes", [])
-        for row in table_of(hifi("table", *words, "--format", "json"))["rows"]
-    }
+def notes_of(hifi, *words):
+    """The notes of the cells of RTE in a table that name changed settings, by method."""
+    rows = table_of(hifi("table", *words, "--format", "json"))["rows"]
+    return {row["method"]: [note for note in row["cells"]["rte"].get("notes", []) if "protocol's" in note] for row in rows}
 
 
-def test_a_cell_and_a_comparison_name_the_changed_keys(hifi, train):
-    train("--method", "linear-probing", "--seeds", "1,2", *HOW)
-    train("--method", "full-ft", "--seeds", "1,2", "learning_rate=1e-5", "epochs=1")
-    notes = cells(hifi)
-    assert [note for note in notes["full-ft"] if "protocol's" in note] == [NOTE]
-    assert not any("protocol's" in note for note in notes["linear-probing"])
-    compared = json.loads(hifi("compare", "linear-probing", "full-ft", "--include", "unequal", "--format", "json").out)[0]
-    assert [note for note in compared["notes"] if "protocol's:" in note] == [f"Full-FT on RTE: {NOTE}"]
-    assert hifi("report").code == 0
-    assert NOTE in unescape(Path("results/report.html").read_text())
-
-
-def test_limits_and_other_shots_are_no_changed_keys(hifi, train):
-    train("--method", "bitfit", "--seeds", "1,2", "limit=16")
+def test_a_cell_and_a_comparison_name_the_changed_keys_and_not_limits_or_shots(hifi, train):
+    train("--method", "linear-probing", "--seeds", "1,2", "limit=8", *HOW)
+    train("--method", "full-ft", "--seeds", "1,2", "limit=8", "learning_rate=1e-5", "epochs=1")
     train("--method", "bitfit", "shots=4")
-    assert not any("protocol's" in note for note in cells(hifi, "--include", "limited", "--shots", "full")["bitfit"])
-    assert not any("protocol's" in note for note in cells(hifi, "--shots", "4")["bitfit"])
+    assert notes_of(hifi, "--include", "limited", "--shots", "full") == {"full-ft": [NOTE], "linear-probing": []}
+    assert notes_of(hifi, "--shots", "4") == {"bitfit": []}
+    words = ("linear-probing", "full-ft", "--include", "unequal", "--include", "limited", "--shots", "full", "--format", "json")
+    compared = json.loads(hifi("compare", *words).out)[0]
+    assert [note for note in compared["notes"] if "protocol's:" in note] == [f"Full-FT on RTE: {NOTE}"]
 
 
 def test_results_have_the_settings_as_columns(train, tmp_path):

@@ -65,40 +65,25 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
 
 
-def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
-    config = make("full-ft")
-    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    resources, save = ResourceCache(tmp_path / "damaged", data), loop.Checkpoint.save
-
-    def then_stop(self, *rest):
-        save(self, *rest)
-        truncate(self.path)
-        raise Terminated
-
-    monkeypatch.setattr(loop.Checkpoint, "save", then_stop)
-    with pytest.raises(Terminated):
-        runs.run(config, resources)
-    monkeypatch.setattr(loop.Checkpoint, "save", save)
-    runs.run(config, resources)
-    assert "last.pt is damaged" in caplog.text
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "damaged")]
-    assert fingerprint(directories[0]) == fingerprint(directories[1])
-
-
-def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
+@pytest.mark.parametrize("problem", ["damaged", "of other data"])
+def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
+    make, data, tmp_path, monkeypatch, saving_every_step, problem, caplog
+):
     config, save = make("full-ft"), loop.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
+        if problem == "damaged":
+            truncate(self.path)
         raise Terminated
 
-    monkeypatch.setattr(loop.Checkpoint, "save", then_stop)
-    with pytest.raises(Terminated):
-        runs.run(config, ResourceCache(tmp_path / "results", write_data(tmp_path / "other", rows=40)))
-    monkeypatch.setattr(loop.Checkpoint, "save", save)
-    runs.run(config, ResourceCache(tmp_path / "results", data))
-    assert "of other data" in caplog.text
-    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
+    other = write_data(tmp_path / "other", rows=40)
+    with monkeypatch.context() as patched, pytest.raises(Terminated):
+        patched.setattr(loop.Checkpoint, "save", then_stop)
+        runs.run(config, ResourceCache(tmp_path / "results", data if problem == "damaged" else other))
+    for name in ("results", "uninterrupted"):
+        runs.run(config, ResourceCache(tmp_path / name, data))
+    assert f"last.pt is {problem}" in caplog.text
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -42,7 +43,7 @@ def start_logger(make, resources):
     def start(*report_to, earlier=()):
         progress = SimpleNamespace(step=3 * bool(earlier), epoch=int(bool(earlier)), log_history=list(earlier))
         runner = SimpleNamespace(device=torch.device("cpu"))
-        trainer = SimpleNamespace(runner=runner, total_steps=6, progress=progress)
+        trainer = SimpleNamespace(runner=runner, total_steps=6, progress=progress, start=time.monotonic())
         with MetricLogger("rte/full-ft/seed1", config, "accuracy", directory, report_to) as metric_logger:
             metric_logger.on_train_begin(trainer)
             yield metric_logger
@@ -90,7 +91,7 @@ def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", term)
     with caplog.at_level(level, "hifi"), start_logger() as metric_logger:
-        metric_logger.on_log(LINES[1])
+        log_lines(metric_logger, LINES[1:2])
     assert ("\x1b[?25l" in sys.stderr.getvalue()) == is_shown  # the cursor is hidden while the bar is there
 
 

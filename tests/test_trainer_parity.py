@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hifi_cli.tasks.encode import training_order
@@ -49,53 +50,46 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
     OrderedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer)).train()
 
 
-@pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path, strategy):
-    config = make("full-ft", *SETTINGS, f"train_sampling_strategy={strategy}")
-    prepared = prepare(config, resources)
-    examples = load_splits(config, resources).train
+def stock_model(encoders):
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
+    return AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
+
+
+def assert_equal_training(ours, theirs, start):
+    """Both moved by the same; a key bias has no gradient but rounding."""
+    for name, value in theirs.items():
+        moved = (value - start[name]).norm()
+        assert (ours[name] - value).norm() <= 2e-3 * moved + 1e-5, name
+
+
+def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path):
+    config = make("full-ft", *SETTINGS, "train_sampling_strategy=group_by_length")
+    prepared, examples = prepare(config, resources), load_splits(config, resources).train
+    model = stock_model(encoders)
     model.load_state_dict(prepared.encoder.model.state_dict())
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    tokenizer = resources.pretrained(config).tokenizer
-
-    train_with_trainer(model, examples, config, tokenizer, tmp_path)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    train_with_trainer(model, examples, config, resources.pretrained(config).tokenizer, tmp_path)
     loop.Trainer(prepared.runner, prepared.method, examples).train()
-
-    trained = prepared.encoder.model.state_dict()
-    for name, value in model.state_dict().items():
-        moved = (value - before[name]).norm()
-        assert (trained[name] - value).norm() <= 2e-3 * moved + 1e-5, name  # a key bias has no gradient but rounding
+    assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
 def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, encoders, tmp_path):
-    from peft import LoraConfig, get_peft_model
-
     config = make("lora", *SETTINGS)
-    prepared = prepare(config, resources)
-    examples = load_splits(config, resources).train
-    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
+    prepared, examples = prepare(config, resources), load_splits(config, resources).train
     lora = LoraConfig(
         task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "key"], modules_to_save=["pooler", "classifier"]
     )
-    peft = get_peft_model(model, lora)
-    start = prepared.method.delta(prepared.encoder.model)
+    peft = get_peft_model(stock_model(encoders), lora)
+    start = {name: value.clone() for name, value in prepared.method.delta(prepared.encoder.model).items()}
+    plain_names = {
+        name: name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
+        for name, _ in peft.named_parameters()
+    }
+    theirs = {plain_names[name]: value for name, value in peft.named_parameters() if value.requires_grad}
+    assert theirs.keys() == start.keys()
     with torch.no_grad():
-        for name, parameter in peft.named_parameters():
-            plain = name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
-            assert parameter.requires_grad == (plain in start), name
-            if parameter.requires_grad:
-                parameter.copy_(start[plain])
-    before = {name: value.clone() for name, value in start.items()}
-
+        for name, value in theirs.items():
+            value.copy_(start[name])
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
     loop.Trainer(prepared.runner, prepared.method, examples).train()
-
-    trained = prepared.method.delta(prepared.encoder.model)
-    for name, parameter in peft.named_parameters():
-        if parameter.requires_grad:
-            plain = name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
-            moved = (parameter - before[plain]).norm()
-            assert (trained[plain] - parameter).norm() <= 2e-3 * moved + 1e-5, name  # a key bias has no gradient but rounding
+    assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)

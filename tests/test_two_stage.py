@@ -7,7 +7,6 @@ from prepared_models import prepare
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.bitfit import BitFit
-from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import loop, step
 from hifi_cli.training import run as runs
 
@@ -76,12 +75,7 @@ def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
 
 
 def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
-    config = make("eh-ft-bitfit", "epochs=3", "settings.stage1_fraction=0.6")
-    results = runs.run(config, resources)
-    assert results.epochs.best == 3 or results.epochs.best == 2
-    lines = (RunDirectory.of(config, resources.results_dir).path / "metrics.jsonl").read_text()
-    assert '"epoch": 1' in lines
-    early = make("eh-ft-bitfit", "epochs=2", "settings.stage1_fraction=0.5", seed=2)
+    early = make("eh-ft-bitfit", "epochs=2", "settings.stage1_fraction=0.5")
     assert runs.run(early, resources).epochs.best == 2
 
 

@@ -16,8 +16,7 @@ from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Trainer
 
 
-@pytest.mark.parametrize("task", ["rte", "stsb"])
-@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
+@pytest.mark.parametrize(("task", "method"), [("stsb", "full-ft"), ("rte", "hifi-layerwise")])
 def test_weights_that_the_last_step_spoils_are_a_diverged_run(make, resources, monkeypatch, task, method):
     """The loss of that step is from before its update."""
     train_step = Trainer.train_step

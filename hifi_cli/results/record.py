@@ -187,19 +187,6 @@ class RunScores(Record):
     best: float
     max: float | None
 
-    @classmethod
-    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
-        """The scores of a run from those after its epochs, counted from 1.
-
-        Raises:
-            KeyError: the best or the last epoch has no score.
-        """
-        return cls(
-            last=by_epoch[total],
-            best=by_epoch[best],
-            max=max(by_epoch.values()) if has_max else None,
-        )
-
 
 class Epochs(Record):
     """The number of epochs, and the epochs of the scores, counted from 1; `max` is None where `RunScores.max` is."""

@@ -19,7 +19,6 @@ from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import pretrained as backbones
-from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
@@ -58,7 +57,7 @@ class ResourceCache:
     trust: bool = False
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, str, int, Split], list[Example]] = field(default_factory=dict)
 
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
@@ -70,8 +69,9 @@ class ResourceCache:
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """Tokenize a split."""
-        names = f"{task_spec.load(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
-        key = (names, _tokenization_settings(config, max_length), split)
+        decisive = {"backbone", "truncation", "swap_texts", "stride"}
+        task = task_spec.load(config.task).model_dump_json()
+        key = (task, config.model_dump_json(include=decisive), max_length, split)
         if key not in self._examples:
             rows = self.rows(config.task).rows(split)
             self._examples[key] = self.tokenize(config, rows, max_length)
@@ -83,7 +83,8 @@ class ResourceCache:
         Raises:
             UsageError: a row has more tokens than the backbone has positions for.
         """
-        pretrained, settings = self.pretrained(config), _tokenization_settings(config, max_length)
+        pretrained = self.pretrained(config)
+        settings = TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
         examples = tokenize(pretrained.tokenizer, task_spec.load(config.task), rows, settings)
         longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
         if bound is not None and longest > bound:
@@ -95,10 +96,8 @@ class ResourceCache:
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
-        device, task_head = select_device(config.device), task_head_of(config)
-        kernels = f"{config.kernels} {config.precision} {config.device}"
-        backbone = config.backbone.model_dump_json()
-        key = f"{backbone} {task_head} {config.dropout} {kernels} {config.start_from}"
+        task_head, decisive = task_head_of(config), {"backbone", "dropout", "kernels", "precision", "device", "start_from"}
+        key = f"{task_head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             start = self._starting_model(config) if config.start_from else None
             self._pretrained.clear()  # large backbones do not fit in memory twice
@@ -106,6 +105,7 @@ class ResourceCache:
             if start:
                 weights_id = digest([loaded.weights_id, start[1][0].delta_sha256], 64)
                 loaded.start_from(start[0].base.state_dict(), start[1], weights_id)
+            device = select_device(config.device)
             if uses_cpu_kernels(config, device):
                 cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, device))
             self._pretrained[key] = loaded
@@ -153,11 +153,6 @@ class ResourceCache:
             delta_sha256=result.delta_sha256,
         )
         return prepared.encoder, [link, *prepared.pretrained.started_from]
-
-
-def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
-    """How a run tokenizes its rows."""
-    return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
 
 
 # --- a run's model, to train or trained
@@ -232,7 +227,14 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
     with directory.opened(trust=resources.trust) as config:
         # the run's own device may not be on this machine
         config = config.model_copy(update={"device": "auto", **changes})
-        result, tensors, metadata = read_delta(directory)
+        result = directory.read_result()
+        if not result.is_done:
+            raise RunFailed(f"the run in {path} {result.status} and left no model")
+        if not directory.delta.is_file():
+            raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
+        if file_digest(directory.delta) != result.delta_sha256:
+            raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
+        tensors, metadata = deltas.load(directory.delta)
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
@@ -240,30 +242,12 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
         if prepared.pretrained.weights_id != metadata.backbone_weights_id:
             started = f", or train {config.start_from} as it was" if config.start_from else ""
             raise UsageError(
-                f"the run in {directory.path} was trained on other weights of backbone"
+                f"the run in {path} was trained on other weights of backbone"
                 f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
                 f" hub id that has them{started}"
             )
         methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
-
-
-def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, torch.Tensor], DeltaMetadata]:
-    """The result of a finished run, and its delta with what it belongs to.
-
-    Raises:
-        MissingError: no finished run is there, or only its results.
-        UsageError: the delta is not the file that the run wrote.
-        RunFailed: the run diverged and has no model.
-    """
-    result = directory.read_result()
-    if not result.is_done:
-        raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
-    if not directory.delta.is_file():
-        raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
-    if file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
-    return result, *deltas.load(directory.delta)
 
 
 # --- the examples of a run

@@ -65,16 +65,14 @@ class MetricLogger(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
-        self.trainer, self.first_step = trainer, trainer.progress.step
-        self.start = time.monotonic()
-        history = trainer.progress.log_history
+        self.trainer, history = trainer, trainer.progress.log_history
         if self.is_main:
             self.directory.write_metrics(history)
-        if self.first_step:
+        if trainer.progress.step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
         status = self.describe(history[-1]) if history else ""
-        self.task = self.bar.add_task(self.run, total=trainer.total_steps, completed=self.first_step, status=status)
+        self.task = self.bar.add_task(self.run, total=trainer.total_steps, completed=trainer.progress.step, status=status)
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Move the progress bar."""
@@ -90,8 +88,7 @@ class MetricLogger(Callback):
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=status)
         if isinstance(line, EpochMetrics):
-            made, to_go = step - self.first_step, self.trainer.total_steps - step
-            left = (time.monotonic() - self.start) / made * to_go if made else 0
+            left = (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
             memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
             status += f", {memory}, {format_duration(left)} left" if left else f", {memory}"
         logger.log(logging.INFO if isinstance(line, EpochMetrics) else logging.DEBUG, f"{self.run}: {status}")

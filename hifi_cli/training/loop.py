@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate.utils import reduce
+from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError, counted_noun
@@ -44,12 +45,11 @@ class Checkpoint:
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path, self.run_id = path, f"{run_id}, layout {_LAYOUT}"
-        self._saved_at, self._saving_seconds = time.monotonic(), 0.0
+        self._due_at = time.monotonic() + _MIN_SECONDS
 
     def is_due(self) -> bool:
         """Whether to save now: after each minute, more seldom where saving takes long."""
-        wait = max(_MIN_SECONDS, _MIN_RATIO * self._saving_seconds)
-        return time.monotonic() - self._saved_at > wait
+        return time.monotonic() > self._due_at
 
     def save(self, state: dict[str, Any], device: torch.device) -> None:
         """Save the state of a run with that of every source of randomness, atomically.
@@ -67,8 +67,8 @@ class Checkpoint:
         }
         with atomic_path(self.path) as temporary:
             torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
-        self._saved_at = time.monotonic()
-        self._saving_seconds = self._saved_at - start
+        end = time.monotonic()
+        self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
 
     def read(self) -> dict[str, Any] | None:
         """The saved state; None, with a warning, if it is damaged or another run's."""
@@ -218,10 +218,7 @@ class Trainer:
             Diverged: the loss or the model's predictions are not finite.
             RunFailed: a batch does not fit in memory.
         """
-        seed = self.config.seed
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+        set_seed(self.config.seed)
         self.start = time.monotonic()
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
@@ -458,10 +455,8 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
             f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages; train for more epochs"
         )
     ends: list[int] = []
-    fraction = 0.0
-    for number, phase in enumerate(phases):
-        fraction += phase.fraction
-        lowest, highest = (ends[-1] if ends else 0) + 1, steps - (len(phases) - number - 1)
+    for number, fraction in enumerate(accumulate(phase.fraction for phase in phases), start=1):
+        lowest, highest = (ends[-1] if ends else 0) + 1, steps - len(phases) + number
         ends.append(min(max(round(fraction * steps), lowest), highest))
     return ends
 

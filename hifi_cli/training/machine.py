@@ -168,8 +168,6 @@ def is_main() -> bool:
 
 def from_main(compute: Callable[[], T]) -> T:
     """Compute a value on the main process; every process returns it, or raises its error."""
-    if process_state().num_processes == 1:
-        return compute()
     result: list[object] = [None]
     if is_main():
         try:
@@ -242,18 +240,9 @@ def _git_state() -> GitState | None:
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        ).stdout.strip()
-
-    try:
-        changed = bool(git("status", "--porcelain", "--", *_SOURCES))
-        return GitState(commit=git("rev-parse", "HEAD"), changed=changed)
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    git = ["git", "-C", str(root), "--no-optional-locks"]
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL)
+        changed = subprocess.check_output([*git, "status", "--porcelain", "--", *_SOURCES])
+        return GitState(commit=commit.strip(), changed=bool(changed))
+    return None

@@ -10,7 +10,7 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import ConflictError, HifiError, MissingError
+from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
@@ -139,10 +139,8 @@ def _missing_keys(config: RunConfig, head_names: set[str]) -> list[str]:
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
     try:
         directory.check_is_of(config)
-        if directory.results.is_file():
-            return f"finished ({directory.read_result().status}): would be skipped"
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
-    except HifiError as error:
-        return f"damaged: {error}"
+    if directory.results.is_file():
+        return f"finished ({directory.read_result().status}): would be skipped"
     return "begun: would be resumed" if directory.checkpoint.is_file() else "new"

@@ -181,12 +181,8 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
 
     def scores(metric: str) -> RunScores:
         known = {epoch: values[metric] for epoch, values in by_epoch.items() if metric in values}
-        return RunScores.from_epochs(
-            known,
-            best=progress.best_epoch,
-            total=progress.epoch,
-            has_max=config.evaluates_every_epoch,
-        )
+        highest = max(known.values()) if config.evaluates_every_epoch else None
+        return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
 
     reported = {epoch: values[task.primary] for epoch, values in by_epoch.items() if values}
     best_of_all = max(reported, key=reported.__getitem__)
