@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
-    from hifi_cli.reports.run_listing import read_results
     from hifi_cli.results.reload import open_model
+    from hifi_cli.results.study import read_results
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULES = {
     "open_model": "hifi_cli.results.reload",
-    "read_results": "hifi_cli.reports.run_listing",
+    "read_results": "hifi_cli.results.study",
 }  # of the other names: library
 
 

@@ -73,13 +73,13 @@ def test_runs_without_the_papers_task_head_decide_nothing(hifi):
 
 def test_an_own_claims_file_may_require_keys(hifi):
     claim = {"kind": "difference", "text": "t", "where": "w", "first": "hifi-layerwise", "second": "full-ft"}
-    file = {"description": "d", "protocol": "laptop", "backbone": "minilm", "tasks": ["rte"], "requires": {"batch_size": 32}}
-    claims = {"mine": claim, "other": {**claim, "requires": {"batch_size": 8}}, "any": {**claim, "requires": {}}}
-    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": claims}))
+    file = {"description": "d", "protocol": "laptop", "backbone": "minilm", "tasks": ["rte"]}
     write_pairs("rte", 2.0)
-    answer = hifi("claims", "mine.yaml", "--format", "json")
-    verdicts = {row["label"]: row["verdict"] for row in json.loads(answer.out)["rows"]}
-    assert verdicts == {"mine": "reproduced", "other": "not run", "any": "reproduced"}
+    for batch_size, verdict in ((32, "reproduced"), (8, "not run")):
+        content = {**file, "requires": {"batch_size": batch_size}, "claims": {"mine": claim}}
+        Path("mine.yaml").write_text(yaml.safe_dump(content))
+        cells, _, _ = row_of(hifi("claims", "mine.yaml", "--format", "json"), "mine")
+        assert cells["verdict"] == verdict
 
 
 RTE = ["entailment"] * 55 + ["not_entailment"] * 45

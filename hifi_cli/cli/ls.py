@@ -129,8 +129,7 @@ def _type_name(kind: Any) -> str:
 
 
 def _print_runs(results_dir: Path, form: str) -> None:
-    from hifi_cli.reports.run_listing import list_runs
-    from hifi_cli.results.study import Study
+    from hifi_cli.results.study import Study, list_runs
 
     runs = list_runs(results_dir)
     if runs.empty:

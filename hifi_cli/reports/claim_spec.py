@@ -34,8 +34,6 @@ class BaseClaim(ConfigModel):
     """Tasks of the claim's runs; default: the file's. A claim with a figure has the figure's tasks."""
     only_backbone: str | None = None
     """The encoder that the claim is about; other encoders' runs are not used."""
-    requires: dict[str, Any] | None = None
-    """Configuration keys that the paper's methods train with, and their values; default: the file's."""
     at_least: float | None = None
     """Lower bound of the difference in points, or of the number."""
     at_most: float | None = None
@@ -204,15 +202,14 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     tasks = tasks_of(claim, file)
     if not tasks:
         return "none of its tasks is in the paper's table"
-    required = file.requires if claim.requires is None else claim.requires
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
     methods = methods_of(claim)
     if isinstance(claim, NumberClaim):
         methods = figure_spec.load(claim.figure, protocol=protocol).methods
-    for method in methods if required else ():
+    for method in methods if file.requires else ():
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
         values = flatten(config.model_dump(mode="json")) if config else {}
-        for key, value in required.items():
+        for key, value in file.requires.items():
             if values.get(key) != value:
                 needed, found = f"{key}={override_value(value)}", override_value(values.get(key))
                 return f"the paper's methods train with {needed}, runs under protocol {protocol} with {found}"

@@ -45,11 +45,10 @@ from hifi_cli.reports.claim_spec import (
     unmet,
 )
 from hifi_cli.reports.pairs import COUNTED, Pairs, of_setting, pair, with_changes
-from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.results.study import Study
-from hifi_cli.statistics import LEVEL, Groups, mean_interval, shows_above, t_quantile
+from hifi_cli.statistics import LEVEL, Groups, mean_interval, shows_above
 from hifi_cli.tasks.metrics import METRICS
 
 Verdict = Literal["reproduced", "not reproduced", "undecided", "not run"]
@@ -386,33 +385,16 @@ def published_effect(
     }
     if not differences:
         return None, ["the published cells cannot be read"]
-    value, error = float(np.mean([*differences.values()])), _error(table, first, second, [*differences])
+    value = float(np.mean([*differences.values()]))
     doubts = [f"of {table.backbone}"] if table.backbone != backbone else []
     doubts += [f"on the {table.split}"] if table.split and table.split != "validation" else []
     if value <= 0 and claim.at_least is None:
         doubts.append("the published numbers say the opposite")
-    elif error and error >= abs(value):
-        doubts.append(f"less than its own error of {error:.2f} from the printed standard deviations")
     for row in (first, second):
         notes = [note for column, note in table.rows[row].cell_notes.items() if column in differences]
         notes += [misprint] if (misprint := table.misprint(row)) else []
         doubts += [f"possible misprint, {label_of('methods', row)}: {note}" for note in notes]
     return value, doubts
-
-
-def _error(table: PublishedTable, first: str, second: str, columns: list[str]) -> float | None:
-    """Half the 95 % interval of a published mean difference; None where no standard deviations are printed.
-
-    The seeds of the two methods are taken as unpaired, since no paper prints paired differences. A
-    row without standard deviations is given those of the other row.
-    """
-    rows = [[table.deviation(row, column) for column in columns] for row in (first, second)]
-    known = [row for row in rows if all(isinstance(value, float) for value in row)]
-    if not known or not table.seeds or table.seeds < 2:
-        return None
-    variances = np.square(np.array([known[0], known[-1]], dtype=float)) / table.seeds / len(columns) ** 2
-    degrees = variances.sum() ** 2 / (variances**2).sum() * (table.seeds - 1)
-    return t_quantile(float(degrees), 1 - LEVEL / 2) * float(variances.sum() ** 0.5)
 
 
 # What the table of verdicts shows

@@ -34,15 +34,19 @@ def compare(
         runs: rows of `Study.runs`, of one setting.
 
     Raises:
-        MissingError: a comparison has no pair.
+        MissingError: no comparison has a pair.
     """
     first, others = methods[0], methods[1:]
     compared = with_changes(study, runs[runs["method"].isin(methods)])
-    all_pairs = [pair(compared, first, other, score=score, counted=counted) for other in others]
-    for pairs in all_pairs:
-        if pairs.frame.empty:
-            reason = f": {'; '.join(pairs.notes)}" if pairs.notes else "; make them with hifi train"
-            raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{reason}")
+    found = [pair(compared, first, other, score=score, counted=counted) for other in others]
+    all_pairs = [pairs for pairs in found if len(pairs.frame)]
+    lacking = [
+        f"{first} and {pairs.second} share no task and seed with a usable run: {'; '.join(pairs.notes)}"
+        for pairs in found
+        if pairs.frame.empty
+    ]
+    if not all_pairs:
+        raise MissingError("; ".join(lacking) or f"{first} has no method to be compared with")
     statistics = [paired_statistics(pairs.groups) for pairs in all_pairs]
     ps = [each.p for each in statistics]
     rows, notes = [], []
@@ -51,7 +55,7 @@ def compare(
         word, note = verdict(pairs, numbers, p, smallest)
         rows.append(_row(pairs, numbers, p, word))
         notes += [note] if note else []
-        needed = seeds_needed(pairs.groups, level=LEVEL / len(others)) if word == NOT_SHOWN else None
+        needed = seeds_needed(pairs.groups, level=LEVEL / len(all_pairs)) if word == NOT_SHOWN else None
         if needed:
             notes.append(f"{pairs.labels[1]}: about {needed} seeds are needed to show a difference as large as now")
     if any(row["verdict"] == NOT_SHOWN for row in rows):
@@ -59,7 +63,7 @@ def compare(
     chosen = {(score or report, selection) for report, selection in zip(runs["report"], runs["selection"], strict=True)}
     if any(name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen):
         notes.append("the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this")
-    notes += [NUMBERS, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
+    notes += [NUMBERS, *lacking, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
     run = next(runs.itertuples())
     notes += note_on_variants(study, run.protocol, run.backbone)
     setting = f"protocol {run.protocol}, backbone {run.backbone}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from hifi_cli import __version__
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
+from hifi_cli.errors import MissingError
 from hifi_cli.reports import compare, pairs
 from hifi_cli.reports.render import Table, as_html
 from hifi_cli.results.study import Study
@@ -37,32 +39,28 @@ def comparisons(
     study: Study, reference: str, *, score: Score | None = None, counted: Collection[str] = pairs.COUNTED
 ) -> Iterator[Table]:
     """Yield the comparison of a method with each other that shares runs with it, under every protocol, backbone and shots."""
-    for setting in pairs.settings(study.runs).drop_duplicates().to_dict("records"):
-        runs = pairs.with_changes(study, pairs.of_setting(study.runs, **setting))
-        others = [
-            other
-            for other in sorted({*runs["method"]} - {reference})
-            if len(pairs.pair(runs, reference, other, score=score, counted=counted).frame)
-        ]
-        if others:
+    for setting in pairs.settings(study.shown).drop_duplicates().to_dict("records"):
+        runs = pairs.of_setting(study.runs, **setting)
+        others = sorted({*runs["method"]} - {reference})
+        with suppress(MissingError):  # none shares any
             yield from compare.compare(study, runs, [reference, *others], score=score, counted=counted)
 
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
     """Yield a picture for each task and setting: the primary metric after each epoch, a line per method, mean over seeds."""
-    runs = study.shown.merge(pairs.settings(study.shown)["shots"].rename("words"), left_index=True, right_index=True)
-    for (task, *setting), cells in runs.groupby(["task", "protocol", "backbone", "words"]):
-        figure, metric = Figure(figsize=(5, 3.2), layout="constrained"), cells["metric"].iloc[0]
-        ax = figure.subplots()
-        for method, of_method in cells.groupby("method"):
-            epochs = [study.epochs(path) for path in of_method["path"] if study.records[path]["epoch_metrics"]]
-            curves = [100 * epoch[metric] for epoch in epochs if metric in epoch]
-            if curves:
-                mean = pd.concat(curves, axis=1, join="inner").mean(axis=1)
-                ax.plot(mean.index, mean, marker=".", label=label_of("methods", str(method)))
-        if ax.lines:
-            ax.set(xlabel="epoch", ylabel=f"{metric} [%]")
-            ax.legend(fontsize=7)
+    runs = study.shown.assign(shots=pairs.settings(study.shown)["shots"])
+    for (task, *setting), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
+        metric = cells["metric"].iloc[0]
+        epochs = [
+            {**line, "method": label_of("methods", run.method)}
+            for run in cells.itertuples()
+            for line in study.records[run.path]["epoch_metrics"]
+        ]
+        frame = pd.DataFrame(epochs, columns=["epoch", "method", metric])
+        if len(frame):
+            figure = Figure(figsize=(5, 3.2), layout="constrained")
+            curves = 100 * frame.pivot_table(index="epoch", columns="method", values=metric)
+            curves.plot(ax=figure.subplots(), marker=".", ylabel=f"{metric} [%]")
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=110)
             yield f"{label_of('tasks', str(task))} ({', '.join(setting)})", png(image.getvalue())
