@@ -1,15 +1,15 @@
-"""One suite over every registered method, on a BERT and a RoBERTa; and what defines each method."""
+"""One suite over every implementation of a method; and every registered method's closed formula."""
 
-import json
 import re
 from dataclasses import replace
 
+import prepared_models
 import pytest
 import torch
 from finished_runs import assert_resuming_changes_nothing
-from parameter_formulas import FORMULAS, Shape, stored_count, trained_count
+from parameter_formulas import Shape, stored_count, trained_count
 from prepared_models import logits_of
-from tiny_inputs import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
+from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli import open_model
@@ -24,17 +24,15 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits, prepare, reload
-from hifi_cli.training.run import count_parameters
+from hifi_cli.training.data import ResourceCache, load_splits, reload
+from hifi_cli.training.loop import Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
-# Of the adapter types of peft one goes through the whole suite; tests/test_peft.py holds for all.
+# A variation of another method's settings runs the same code; of the adapter types of peft, tests/test_peft.py holds for all.
 ADAPTER_TYPES = {name for name, spec in SPECS.items() if spec.implementation in ("peft", "hifi_peft")} - {"dora", "hifi-lora"}
-METHODS = [method for method in SPECS if method not in ADAPTER_TYPES]
-# A variation of another method's settings runs the same code.
 VARIATIONS = {name for name, spec in SPECS.items() if spec.base and SPECS[spec.base].implementation == spec.implementation}
-# One method of each implementation learns; it is resumed, and so are those that keep another state between their phases.
-ONE_OF_EACH = {SPECS[name].implementation: name for name in METHODS if name not in VARIATIONS}
+ONE_OF_EACH = sorted({SPECS[name].implementation: name for name in SPECS if name not in ADAPTER_TYPES | VARIATIONS}.values())
+# These keep another state between their phases.
 OTHER_STATES = [
     "eh-ft-bitfit",
     "eh-ft-hifi",
@@ -43,16 +41,6 @@ OTHER_STATES = [
     "prefix-tuning-mlp",
     "rocoft-column",
 ]
-RESUMED = {*ONE_OF_EACH.values(), *OTHER_STATES}
-every_method_and_family = pytest.mark.parametrize(
-    ("method", "family"),
-    [
-        pytest.param(name, family, marks=() if family == "bert" else pytest.mark.slow)
-        for name in METHODS
-        for family in FAMILIES
-        if name not in VARIATIONS or family == "bert"
-    ],
-)
 # Pretrained tensors that a method may change beside the task head, by implementation; the others change all of them.
 MAY_CHANGE = {
     "linear_probing": r"(?!)",
@@ -79,24 +67,21 @@ def shape_of(plain):
     return replace(shape, E=everything - LAYERS * shape.layer)
 
 
-def directory_of(config, resources):
-    return RunDirectory.of(config, resources.results_dir)
-
-
-@every_method_and_family
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", [*ONE_OF_EACH, *OTHER_STATES])
 def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, method, family):
     """What trained and how much of it, what stayed frozen with weight decay on, the delta, the exported and the reloaded model.
 
-    On BERT one method of each implementation is stopped and resumed elsewhere, too.
+    On BERT it is stopped and resumed elsewhere, too.
     """
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", "limit=24", family=family)
     plain = resources.encoder(config)[0]
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
-    if family == "bert" and method in RESUMED:
+    if family == "bert":
         results = assert_resuming_changes_nothing(config, resources, ResourceCache(tmp_path / "stopped", data), monkeypatch)
     else:
         results = runs.run(config, resources)
-    directory = directory_of(config, resources)
+    directory = RunDirectory.of(config, resources.results_dir)
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
     with reload(directory.path, resources) as (prepared, _):
@@ -106,10 +91,9 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     assert before.keys() == after.keys() - added
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
-    if (heads := select_heads(config, resources)) and SPECS[method].implementation == "hifi":
-        check_heads(prepared.encoder, changed, heads)
-    if method in FORMULAS and (family == "bert" or method in ADDING):
-        check_export(method, directory, config, resources, hifi, tmp_path / "exported")
+    if SPECS[method].implementation == "hifi":
+        check_heads(prepared.encoder, changed, select_heads(config, resources))
+    check_export(method, directory, config, resources, hifi, tmp_path / "exported")
     evaluation = evaluate(directory.path, resources)
     assert evaluation.largest_difference == 0
     assert all(now == stored for now, stored in evaluation.compared.values()) and not evaluation.differing
@@ -192,13 +176,14 @@ LEARNING = {  # what a random encoder of two layers needs to learn 8 examples; t
 }
 
 
-@pytest.mark.parametrize("method", sorted(ONE_OF_EACH.values()))
+@pytest.mark.parametrize("method", ONE_OF_EACH)
 def test_loss_falls(make, resources, method):
     quick = ["limit=8", "epochs=25", "learning_rate=0.01", "schedule=constant", "log_every=1", "warmup=0", "dropout=0.0"]
-    config = make(method, *quick, *LEARNING.get(method, []))
-    runs.run(config, resources)
-    lines = directory_of(config, resources).metrics.read_text().splitlines()
-    losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+    prepared, config = prepared_models.prepare(make, resources, method, *quick, *LEARNING.get(method, []))
+    examples = load_splits(config, resources).train
+    trainer = Trainer(prepared.runner, prepared.method, examples, calibration_batches=[examples])
+    trainer.train()
+    losses = [line.loss for line in trainer.progress.log_history]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
 
 
@@ -210,33 +195,33 @@ def bert_large(layers=24):
         return Encoder(BertForSequenceClassification(shape))
 
 
-BERT_LARGE = Shape(24, 16, 1024, 4096, (30522 + 512 + 2 + 2) * 1024, prefix=30)
+FITTING = {  # four layers, and the settings of the formula; hifi's own prefix is that of prefix-tuning-mlp
+    "top-k-6": ["settings.k=3"],
+    "top-k-12": ["settings.k=3"],
+    "prefix-tuning": ["settings.mlp=0"],
+    "eh-ft-prefix-reserve": ["stage1.settings.mlp=0", "stage1.settings.length=16"],
+}
+WIDE = Shape(4, 16, 1024, 4096, (30522 + 512 + 2 + 2) * 1024, prefix=30)
 
 
-@pytest.mark.parametrize("method", [name for name in SPECS if name not in VARIATIONS or "mlp" in name])
-def test_bert_large_counts_are_the_closed_formulas(method):
-    number = 4 if method in ADAPTER_TYPES else 24  # all layers get the same adapters
-    encoder, shape = bert_large(number), replace(BERT_LARGE, L=number)
-    plain = ["settings.mlp=0"] if method == "prefix-tuning" else []  # hifi's own prefix is that of prefix-tuning-mlp
-    config = resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=plain)
-    layers = range(12 if method == "hifi-midtop" else 0, number)
-    heads = [[0, 5, 15] if layer in layers else [] for layer in range(number)]
+@pytest.mark.parametrize("method", SPECS)
+def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
+    encoder, overrides = bert_large(WIDE.L), FITTING.get(method, [])
+    config = resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=overrides)
+    layers = range(WIDE.L // 2 if method == "hifi-midtop" else 0, WIDE.L)
+    heads = [[0, 5, 15] if layer in layers else [] for layer in range(WIDE.L)]
     built = base.build(config, MethodContext(heads=heads, stage1=config.stage1))
     built.prepare(encoder)
     if config.stage1:
-        built.phases()[-1].prepare_model(encoder)
+        base.prepare_last_phase(built, encoder)
     head = set(base.task_head_names(encoder))
     counted = sum(value.numel() for name, value in built.trainable_parameters(encoder.model).items() if name not in head)
-    expected = trained_count(method, shape)
     if method == "child-tuning-d":
-        assert counted == shape.backbone  # before it has seen the Fisher information
-    elif method == "diff-pruning":
-        pooler = shape.D * (shape.D + 1)
-        assert counted == 2 * (shape.backbone + pooler) + len(
-            built.gated.tensor_gate
-        )  # differences and gates, while it searches
+        assert counted == WIDE.backbone  # before it has seen the Fisher information
+    elif method == "diff-pruning":  # differences and gates of the backbone and the pooler, while it searches
+        assert counted == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(built.gated.tensor_gate)
     else:
-        assert counted == expected
+        assert counted == trained_count(method, WIDE)
 
 
 @pytest.mark.parametrize(("layers", "weights", "share"), [(range(24), 14_155_776, 4.2), (range(12, 24), 7_077_888, 2.1)])
@@ -263,14 +248,7 @@ def test_float32_rows_train_in_a_bfloat16_matrix():
     torch.testing.assert_close(tuned.merge()(x), output)
 
 
-def test_without_biases_they_stay(make, resources):
-    config = make("hifi-layerwise", "settings.biases=false")
-    prepared = prepare(config, resources, select_heads(config, resources))
-    assert count_parameters(prepared).trainable_backbone == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
-
-
 def test_tuned_rows_train_in_bf16_too(make, resources):
-    results = runs.run(make("hifi-layerwise", "precision=bf16"), resources)
-    assert results.status == "done"
-    evaluation = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), resources.results_dir).path, resources)
-    assert evaluation.largest_difference == 0
+    config = make("hifi-layerwise", "precision=bf16")
+    assert runs.run(config, resources).is_done
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
