@@ -1,10 +1,11 @@
 """Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train."""
 
+import torch
 from pydantic import Field
 from torch import nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
@@ -27,7 +28,7 @@ class Adapter(Method):
     mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
-        generator = seeded_generator(self.context.seed)
+        generator = torch.Generator().manual_seed(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
 
         def near_zero(inputs: int, outputs: int) -> nn.Linear:

@@ -19,7 +19,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.heads.ranking import check_k
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import SparseParameters
+from hifi_cli.models.modules import SparseParameters, TunedLinear
 
 Heads = list[list[int]]
 _SCALES = {"ia3_l", "boft_s"}  # of peft: [n, 1], but vectors that start at 1, not matrices
@@ -32,7 +32,7 @@ class MethodContext:
     Attributes:
         heads: the selected heads, one list per layer; None unless the method needs them.
         missing_keys: names of parameters without pretrained values; every method must train them.
-        seed: of the parameters that the method adds to the model.
+        seed: of what the method draws; initial values on the CPU, so that no device changes them.
         stage1: the training settings of the first of two stages.
     """
 
@@ -178,6 +178,7 @@ class Method:
 
     def merge(self, encoder: Encoder) -> None:
         """Turn the model into a plain Hugging Face one with the same outputs, if mergeable."""
+        encoder.merge_modules(TunedLinear)
 
     def unfreeze_all(self, encoder: Encoder) -> None:
         """Make all of the merged model trainable, and what the method added (EH-FT's `reserve`)."""
@@ -256,11 +257,6 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
     if any(len(set(layer)) < len(layer) for layer in heads):
         raise UsageError("a head is chosen twice in a layer")
     return [[row for head in layer for row in encoder.head_rows(head)] for layer in heads]
-
-
-def seeded_generator(seed: int) -> Generator:
-    """A CPU generator for initial values: they depend on the run's seed and not on the device."""
-    return Generator().manual_seed(seed)
 
 
 def step_generator(seed: int, step: int, on: device) -> Generator:

@@ -6,7 +6,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
@@ -65,7 +65,7 @@ class Compacter(Method):
                 f"settings.n={n} must divide the hidden size {size} and the bottleneck {width} that"
                 f" settings.reduction={self.settings.reduction} leaves; choose others"
             )
-        generator = seeded_generator(self.context.seed)
+        generator = torch.Generator().manual_seed(self.context.seed)
         initial = torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator)
         shared = nn.Parameter(initial.to(encoder.device))
 

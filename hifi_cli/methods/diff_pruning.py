@@ -1,6 +1,5 @@
 """Diff-Pruning (Guo et al., ACL 2021): a sparse difference is found, then trained."""
 
-import logging
 import math
 from typing import Any, Literal
 
@@ -17,8 +16,6 @@ from hifi_cli.methods.base import (
 )
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters, top_k_masks
-
-logger = logging.getLogger("hifi")
 
 # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
 _LOW, _HIGH = -1.5, 1.5
@@ -196,13 +193,6 @@ class DiffPruning(SparseMethod):
         difference = self.gated.weights() - self.gated.pretrained
         masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))
-        # a plan has no values
-        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):
-            logger.warning(
-                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and"
-                " not chosen by the search: the penalty has closed too many gates; use a smaller"
-                " settings.penalty"
-            )
         self.gated.write(self.gated.pretrained + difference * kept)
         self.chosen = SparseParameters(encoder.model, masks)
         self.gated = None

@@ -27,6 +27,3 @@ class HiFi(Method):
             for part in PROJECTIONS if rows else ():
                 tuned = partial(RowLinear, rows=rows, biases=self.settings.biases)
                 encoder.replace(layer, part, tuned)
-
-    def merge(self, encoder: Encoder) -> None:
-        encoder.merge_modules(RowLinear)

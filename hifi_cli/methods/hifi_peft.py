@@ -10,24 +10,18 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import rows_of_heads
 from hifi_cli.methods.peft import Peft
 from hifi_cli.models.encoder import Encoder, linear_of
+from hifi_cli.models.modules import TunedLinear
 
 
-class AdaptedRows(nn.Module):
+class AdaptedRows(TunedLinear):
     """Compute y = x W' + b, where some rows of W are a Linear of their own, which peft adapts.
 
     Attributes:
-        base_layer: the frozen pretrained Linear, W [out, in] and b [out].
-        index: the numbers of the adapted rows, int64 [adapted rows].
         rows: a Linear of these rows of W and b, [adapted rows, in].
     """
 
-    index: Tensor
-
     def __init__(self, base_layer: nn.Linear, rows: list[int]) -> None:
-        super().__init__()
-        self.base_layer = base_layer
-        on = base_layer.weight.device
-        self.register_buffer("index", torch.tensor(rows, device=on), persistent=False)
+        super().__init__(base_layer, rows)
         bias = None if base_layer.bias is None else base_layer.bias[rows]
         self.rows = linear_of(base_layer.weight[rows], bias)
 
@@ -37,7 +31,6 @@ class AdaptedRows(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """Write the rows, whose adapter is merged, into W and b, and return the Linear."""
         self.base_layer.weight.index_copy_(0, self.index, self.rows.weight)
         if self.base_layer.bias is not None:
             self.base_layer.bias.index_copy_(0, self.index, self.rows.bias)
@@ -75,7 +68,3 @@ class HiFiPeft(Peft):
     def target_modules(self, encoder: Encoder) -> list[str]:
         modules = encoder.model.named_modules()
         return [f"{name}.rows" for name, module in modules if isinstance(module, AdaptedRows)]
-
-    def merge(self, encoder: Encoder) -> None:
-        super().merge(encoder)
-        encoder.merge_modules(AdaptedRows)

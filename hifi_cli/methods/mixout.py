@@ -6,7 +6,6 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method
@@ -14,24 +13,6 @@ from hifi_cli.models.encoder import Encoder, linear_of
 
 # parts of a layer that read the residual stream, which has dropout
 AFTER_DROPOUT = ("query", "key", "value", "ffn")
-
-
-def _mixed(weight: Tensor, pretrained: Tensor, kept: Tensor, p: float) -> Tensor:
-    return (torch.where(kept.bool(), weight, pretrained) - p * pretrained) / (1 - p)
-
-
-class _ReleasedBackward(Function):
-    """The mixed weight; backwards only the mask, without the division by 1 - p."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, pretrained: Tensor, kept: Tensor, p: float) -> Tensor:
-        ctx.save_for_backward(kept)
-        return _mixed(weight, pretrained, kept, p)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (kept,) = ctx.saved_tensors
-        return gradients[0] * kept, None, None, None
 
 
 class MixoutLinear(nn.Module):
@@ -53,8 +34,12 @@ class MixoutLinear(nn.Module):
         if not self.training or self.p == 0:
             return nn.functional.linear(x, self.weight, self.bias)
         kept = torch.empty(self.weight.shape[1], device=x.device).bernoulli_(1 - self.p)
-        mix: Any = _ReleasedBackward.apply if self.released_backward else _mixed
-        return nn.functional.linear(x, mix(self.weight, self.pretrained, kept, self.p), self.bias)
+        mixed = torch.where(kept.bool(), self.weight, self.pretrained) - self.p * self.pretrained
+        mixed = mixed / (1 - self.p)
+        if self.released_backward:  # the same value; backwards only the mask, no division by 1 - p
+            masked = self.weight * kept
+            mixed = mixed.detach() + (masked - masked.detach())
+        return nn.functional.linear(x, mixed, self.bias)
 
     def merge(self) -> nn.Linear:
         """The Linear it computes in evaluation."""

@@ -108,6 +108,7 @@ class Peft(Method):
             if isinstance(module, BaseTunerLayer):
                 module.merge(safe_merge=True)
                 encoder.model.set_submodule(name, module.get_base_layer())
+        super().merge(encoder)
 
 
 def modules_of(encoder: Encoder, target: str) -> list[str]:

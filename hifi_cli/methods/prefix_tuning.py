@@ -11,7 +11,6 @@ from hifi_cli.methods.base import (
     Method,
     copy_tensors,
     freeze_except,
-    seeded_generator,
     task_head_names,
 )
 from hifi_cli.models.encoder import Encoder
@@ -116,7 +115,7 @@ class PrefixTuning(Method):
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
         head, settings = task_head_names(encoder), self.settings
-        generator = seeded_generator(self.context.seed)
+        generator = torch.Generator().manual_seed(self.context.seed)
         prefixes = PrefixEncoder(
             encoder.num_layers,
             settings.length,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel, PositiveCount
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import ColumnLinear, RowLinear
 
@@ -35,7 +35,7 @@ class RoCoFT(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         freeze_except(encoder, task_head_names(encoder))
-        self._generator = seeded_generator(self.context.seed)
+        self._generator = torch.Generator().manual_seed(self.context.seed)
         for layer in range(encoder.num_layers):
             for part in TARGETS:
                 if part in self.settings.targets:
@@ -67,6 +67,3 @@ class RoCoFT(Method):
         """The trained tensors, and their numbers: another device may round `norm` otherwise."""
         index = {name: buffer for name, buffer in model.named_buffers() if name.endswith(".index")}
         return super().delta(model) | index
-
-    def merge(self, encoder: Encoder) -> None:
-        encoder.merge_modules(RowLinear, ColumnLinear)

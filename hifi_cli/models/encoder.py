@@ -1,7 +1,6 @@
 """An encoder as the program sees it: embeddings, layers of attention heads, and a task head."""
 
-from collections.abc import Callable, Iterator
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -100,8 +99,7 @@ class Encoder:
     @property
     def layers(self) -> nn.ModuleList:
         """The encoder's layers, lowest first."""
-        layers: nn.ModuleList = attrgetter(self.module_names.layers)(self.base)
-        return layers
+        return cast(nn.ModuleList, self.base.get_submodule(self.module_names.layers))
 
     @property
     def layer_stack(self) -> nn.Module:
@@ -154,12 +152,11 @@ class Encoder:
         """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
         return range(head * self.head_size, (head + 1) * self.head_size)
 
-    def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def task_head_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The classifier and the pooler, which every method trains; names as in the whole model."""
-        for name, parameter in self.model.named_parameters():
-            inside = name.startswith(self._prefix)
-            if not inside or name.startswith(f"{self._prefix}pooler."):
-                yield name, parameter
+        inside, pooler = self._prefix, f"{self._prefix}pooler."
+        parameters = self.model.named_parameters()
+        return [pair for pair in parameters if not pair[0].startswith(inside) or pair[0].startswith(pooler)]
 
     # --- changes
 

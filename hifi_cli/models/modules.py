@@ -14,7 +14,28 @@ from hifi_cli.models.encoder import Encoder
 _MASK = "/mask"
 
 
-class RowLinear(nn.Module):
+class TunedLinear(nn.Module):
+    """A Linear of which some rows or columns have parameters of their own, or a module of their own.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
+        index: the numbers of these rows or columns, int64.
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, numbers: list[int]) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(False)
+        index = torch.tensor(numbers, device=base_layer.weight.device)
+        self.register_buffer("index", index, persistent=False)
+
+    def merge(self) -> nn.Linear:
+        """Write what trained into W and b, and return the Linear, which computes the same."""
+        raise NotImplementedError
+
+
+class RowLinear(TunedLinear):
     """Compute y = x W' + b, where only some rows of W (and of b) train, as parameters of their own.
 
     HiFi tunes the rows of a head's W_Q, W_K and W_V (Gui & Xiao, ACL 2023, Algorithm 3). Gradients,
@@ -23,19 +44,12 @@ class RowLinear(nn.Module):
     move the frozen rows.
 
     Attributes:
-        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
-        index: the numbers of the tuned rows, int64 [tuned rows].
         rows: the tuned rows of W, trainable, [tuned rows, in].
         row_bias: the same rows of b, trainable, [tuned rows]; None if b is frozen or trains whole.
     """
 
-    index: Tensor
-
     def __init__(self, base_layer: nn.Linear, rows: list[int], *, biases: bool) -> None:
-        super().__init__()
-        self.base_layer = base_layer.requires_grad_(False)
-        index = torch.tensor(rows, device=base_layer.weight.device)
-        self.register_buffer("index", index, persistent=False)
+        super().__init__(base_layer, rows)
         self.rows = nn.Parameter(base_layer.weight[rows])
         has_bias = biases and base_layer.bias is not None
         self.row_bias = nn.Parameter(base_layer.bias[rows]) if has_bias else None
@@ -55,7 +69,6 @@ class RowLinear(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """Write the tuned rows into W and b, and return the Linear, which computes the same."""
         weight, bias = self.base_layer.weight, self.base_layer.bias
         weight.index_copy_(0, self.index, self.rows.to(weight.dtype))
         if self.row_bias is not None:
@@ -63,22 +76,15 @@ class RowLinear(nn.Module):
         return self.base_layer
 
 
-class ColumnLinear(nn.Module):
+class ColumnLinear(TunedLinear):
     """Compute y = x W' + b, where only some columns of W train, as RowLinear does for rows.
 
     Attributes:
-        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
-        index: the numbers of the tuned columns, int64 [tuned columns].
         columns: the tuned columns of W, trainable, [out, tuned columns].
     """
 
-    index: Tensor
-
     def __init__(self, base_layer: nn.Linear, columns: list[int]) -> None:
-        super().__init__()
-        self.base_layer = base_layer.requires_grad_(False)
-        index = torch.tensor(columns, device=base_layer.weight.device)
-        self.register_buffer("index", index, persistent=False)
+        super().__init__(base_layer, columns)
         self.columns = nn.Parameter(base_layer.weight[:, columns])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,7 +94,6 @@ class ColumnLinear(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """Write the tuned columns into W, and return the Linear, which computes the same."""
         self.base_layer.weight.index_copy_(1, self.index, self.columns)
         return self.base_layer
 
@@ -176,9 +181,8 @@ class SparseParameters:
             size = model.get_parameter(name).numel()
             masks[name] = torch.from_numpy(np.unpackbits(delta[key].numpy(), count=size).astype(bool))
         sparse = cls(model, masks)
-        with torch.no_grad():
-            for name, value in sparse.values.items():
-                value.copy_(delta[name])
+        for name, value in sparse.values.items():
+            value.data.copy_(delta[name])
         sparse.scatter()
         return sparse
 

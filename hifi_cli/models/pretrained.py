@@ -64,18 +64,9 @@ class Pretrained:
     started_from: list[StartingRun] = field(default_factory=list)
 
     def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str) -> None:
-        """Replace the encoder's weights by those of a finished run.
-
-        Raises:
-            UsageError: they do not fit.
-        """
-        try:
-            report = Encoder(self.model).base.load_state_dict(weights, strict=False)
-        except RuntimeError as error:
-            raise UsageError(f"start_from: the weights do not fit: {_first_line(error)}") from None
-        for name in [*report.missing_keys, *report.unexpected_keys]:
-            if not name.startswith("pooler."):  # a part of the task head
-                raise UsageError(f"start_from: the weights do not fit: {name}")
+        """Replace the encoder's weights by those of a finished run of the same encoder."""
+        # not strict: another task's head may have no pooler
+        Encoder(self.model).base.load_state_dict(weights, strict=False)
         names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
         self.missing_keys = [name for name in self.missing_keys if name not in names]
         self.weights_id, self.started_from = weights_id, runs
@@ -247,7 +238,8 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         if source != backbone.hub:
-            raise MissingError(f"no usable encoder in {source}: {_first_line(error)}") from None
+            reason = str(error).strip().partition("\n")[0][:160].rstrip(".")
+            raise MissingError(f"no usable encoder in {source}: {reason}") from None
         if "model.safetensors" not in str(error):
             raise hub.unavailable_error("model", source, error) from None
         raise MissingError(
@@ -255,7 +247,3 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
             " give the revision of the hub's converted weights (backbone.revision=refs/pr/N), or a"
             " local directory with model.safetensors"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:160].rstrip(".")
