@@ -30,7 +30,7 @@ def rte(**changes):
         ({"overrides": ["epochs=many"]}, "'epochs=many': epochs: "),
         ({"overrides": ["heads.damping=1.5"]}, "'heads.damping=1.5': heads.damping: "),
         ({"overrides": ["seed=3"]}, "--seed"),
-        ({"overrides": ["heads=3"]}, "must be a mapping"),
+        ({"overrides": ["heads=3"]}, "heads: Input should be a valid dictionary"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
         ({"overrides": ["task_head.one_logit=true"]}, "one_logit requires kind: mlp"),
         ({"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]}, "unknown method 'bitfitt'; did you mean 'bitfit'?"),

@@ -72,7 +72,7 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
         ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
         ({"second": "bitfit"}, "a method is in `first` and in `second`"),
         ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
-        ({"kind": "better"}, "claims.better.kind: 'better' is not one of 'difference'"),
+        ({"kind": "better"}, "claims.better: Input tag 'better' found using 'kind' does not match"),
     ],
 )
 def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -27,10 +28,10 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     "eval": ("models:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
     "predict": ("models:predict", "Predict each row of a file with a trained model.", f"{RUN} texts.tsv"),
     "grid": ("grid:grid", "Train all runs of a table, a figure, claims or a search.", "demo -j 2"),
-    "table": ("table:table", "Print mean scores of methods and tasks as in the papers.", "hifi-2 --published --format md"),
-    "compare": ("compare:compare", "Compare methods, paired over seeds and tasks.", "hifi-layerwise full-ft --tasks rte"),
-    "claims": ("claims:claims", "Check the papers' claims, or your own, in finished runs.", "hifi --protocol laptop"),
-    "report": ("report:report", "Write tables, comparisons, claims and figures as one HTML file.", "--published"),
+    "table": ("tables:table", "Print mean scores of methods and tasks as in the papers.", "hifi-2 --published --format md"),
+    "compare": ("tables:compare", "Compare methods, paired over seeds and tasks.", "hifi-layerwise full-ft --tasks rte"),
+    "claims": ("tables:claims", "Check the papers' claims, or your own, in finished runs.", "hifi --protocol laptop"),
+    "report": ("tables:report", "Write tables, comparisons, claims and figures as one HTML file.", "--published"),
     "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
     "export": ("models:export", "Write a trained model for transformers or peft.", f"{RUN} --to my-model"),
     "ls": ("ls:ls", "List names, print a YAML, explain a key, or list runs.", "tasks/rte"),
@@ -53,19 +54,21 @@ class LazyCommand(TyperCommand):
 
 def load(name: str) -> Any:
     """A command with its options, those about messages included."""
-    from hifi_cli.cli.options import with_messages
-
     place, _, example = COMMANDS[name]
     module, function = place.split(":")
     prefix = "results " if name in OF_RESULTS else ""
-    one_command = typer.Typer(add_completion=False)
-    register = one_command.command(name, epilog=f"Example: hifi {prefix}{name} {example}")
-    register(with_messages(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function)))
-    command = typer.main.get_command(one_command)
+    command = _parsed(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{prefix}{name} {example}")
+    command.params += _parsed(importlib.import_module("hifi_cli.cli.options").messages).params
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""  # `--force` in help, not `--force <bool>`
     return command
+
+
+def _parsed(function: Callable[..., None], example: str = "") -> Any:
+    one_command = typer.Typer(add_completion=False)
+    one_command.command(epilog=f"Example: hifi {example}")(function)
+    return typer.main.get_command(one_command)
 
 
 app = typer.Typer(
@@ -144,9 +147,7 @@ def _described(error: BaseException) -> tuple[str, int]:
         message = error.format_message().replace("Value error, ", "")
         return f"{message} (hifi --help)" if message else "", 2
     if isinstance(error, OSError):
-        where = f" ({error.filename})" if error.filename else ""
-        remedy = "make it readable and writable, or make room, and repeat the command"
-        return f"{error.strerror or error}{where}: {remedy}", 1
+        return f"{error}: make it readable and writable, or make room, and repeat the command", 1
     if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):  # torch's words
         return f"not enough memory ({error}): take a smaller backbone, batch, max_length or setting", 1
     return f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1

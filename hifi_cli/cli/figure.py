@@ -9,6 +9,8 @@ from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.config.registry import name_of
 from hifi_cli.errors import UsageError
+from hifi_cli.figures import figure as figures
+from hifi_cli.training.data import ResourceCache
 
 
 def figure(
@@ -52,11 +54,7 @@ def figure(
     named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
     changes = [*(name_of(word) for word in named if word), *(overrides or ())]
     csv = figure_spec.csv_path(name, results_dir, changes)
-    from hifi_cli.figures import figure as figures  # torch, which the help text does not need
-    from hifi_cli.training.data import ResourceCache
-
-    resources = ResourceCache(results_dir, data_dir)
-    request = figures.FigureRequest(spec, resources, tuple(overrides or ()), train)
+    request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
     picture = out or csv.with_suffix(".png")
     figures.draw(request, figures.compute(request, csv, force=force), picture)
     if format == "json":

@@ -2,18 +2,24 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.files import command_line, safe_name
-
-if TYPE_CHECKING:
-    from hifi_cli.grids.cells import GridCell
-    from hifi_cli.grids.executor import GridState
-    from hifi_cli.grids.spec import GridSpec
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids import executor as grids
+from hifi_cli.grids import spec as grid_spec
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.sites import site_executor
+from hifi_cli.grids.spec import GridSpec
+from hifi_cli.reports import other_tables
+from hifi_cli.reports.render import emit
+from hifi_cli.results.study import Study
 
 
 def grid(
@@ -72,10 +78,6 @@ def grid(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
-    from hifi_cli.grids import cells as grid_cells
-    from hifi_cli.grids import executor as grids
-    from hifi_cli.grids import spec as grid_spec
-
     changes = {
         "tasks": tasks or [],
         "methods": methods or [],
@@ -93,26 +95,17 @@ def grid(
     else:
         cells = grid_cells.cells(spec, name, words)
     cells = grid_cells.shard(cells, shard) if shard else cells
-    where = [
-        "--results-dir",
-        str(results_dir),
-        *(["--data-dir", str(data_dir)] if data_dir else []),
-    ]
+    where = ["--results-dir", str(results_dir), *options.arguments(data_dir=data_dir)]
     state = grids.GridState(cells, results_dir)
     if not force:
         state.read()
     jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
-        return options.print_commands([job.command for job in jobs_left], format)
+        commands = [command_line(job.command) for job in jobs_left]
+        return options.print_json(commands) if format == "json" else print("".join(f"{line}\n" for line in commands), end="")
     directory = results_dir / "grids" / name
     try:
-        if site:
-            from hifi_cli.grids.sites import site_executor
-
-            executor = site_executor(site, directory / "parsl")
-        else:
-            executor = grids.local_executor(jobs)
-        with executor as submit:
+        with site_executor(site, directory / "parsl") if site else grids.local_executor(jobs) as submit:
             grids.run(state, jobs_left, submit, directory / "logs", retries=retries)
     finally:
         _print_summary(name, state, where)
@@ -125,11 +118,8 @@ def grid(
         raise typer.Exit(1)
 
 
-def _cells_of_figure(
-    spec: "GridSpec", results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
-) -> "list[GridCell]":
-    from hifi_cli.config import figure_spec
-    from hifi_cli.figures.figure import FigureRequest
+def _cells_of_figure(spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]) -> list[GridCell]:
+    from hifi_cli.figures.figure import FigureRequest  # torch, which other grids do not need
     from hifi_cli.training.data import ResourceCache
 
     changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
@@ -141,19 +131,14 @@ def _cells_of_figure(
     return cells
 
 
-def _print_search(cells: "list[GridCell]", results_dir: Path) -> None:
+def _print_search(cells: list[GridCell], results_dir: Path) -> None:
     """Print the settings that were tried for the tasks and methods of a search."""
-    from hifi_cli.reports import other_tables, render
-    from hifi_cli.results.study import Study
-
-    configs = [cell.config for cell in cells]
-    names = {"protocol": configs[0].protocol, "backbone": configs[0].backbone.name}
-    tasks, methods = ({getattr(config, key): None for config in configs} for key in ("task", "method"))
-    tables = other_tables.searches(Study(results_dir), tasks=[*tasks], methods=[*methods], **names)
-    print(render.render("text", tables), end="")
+    first = cells[0].config
+    names = {f"{key}s": [*{getattr(cell.config, key): None for cell in cells}] for key in ("task", "method")}
+    emit(other_tables.searches(Study(results_dir), protocol=first.protocol, backbone=first.backbone.name, **names), None, None)
 
 
-def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, object]:
+def _json_of(name: str, state: GridState, where: list[str]) -> dict[str, object]:
     """The state of every cell."""
     cells = []
     for cell in state.cells:
@@ -173,7 +158,7 @@ def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, objec
     return {"name": name, "finished_before": state.finished_before, "cells": cells}
 
 
-def _print_summary(name: str, state: "GridState", where: list[str]) -> None:
+def _print_summary(name: str, state: GridState, where: list[str]) -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"

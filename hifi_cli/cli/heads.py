@@ -1,8 +1,11 @@
 """`hifi score` and `hifi select`: what attention heads carry, and which are tuned (HiFi, equations 1 to 10)."""
 
+import pandas as pd
+
 from hifi_cli.cli import options
-from hifi_cli.cli.train import print_config
-from hifi_cli.config.sources import ResolvedConfig
+from hifi_cli.cli.train import print_configs
+from hifi_cli.heads import select as head_selection
+from hifi_cli.training.data import ResourceCache
 
 _METHOD = ["hifi-layerwise"]  # whose settings score and select start from
 
@@ -27,19 +30,16 @@ def score(
     """
     resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
     if dry_run:
-        return _print_configs(resolved)
-    from hifi_cli.heads import select as head_selection
-    from hifi_cli.training.data import ResourceCache
-
+        return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
     if format == "json":
         return options.print_json([{"path": path, "scores": head_scores} for head_scores, path in scored])
     for scores, path in scored:
         print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
-        _print_grid(scores.richness)
+        _print_layers(scores.richness)
         print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
-        _print_grid([[1000 * sum(row) for row in layer] for layer in scores.correlation])
+        _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
         options.logger.info(f"scores: {path}")
 
 
@@ -61,10 +61,7 @@ def select(
     """
     resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
     if dry_run:
-        return _print_configs(resolved)
-    from hifi_cli.heads import select as head_selection
-    from hifi_cli.training.data import ResourceCache
-
+        return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir)
     selected = []
     for run in resolved:
@@ -78,15 +75,8 @@ def select(
         options.print_json(selected)
 
 
-def _print_configs(runs: list[ResolvedConfig]) -> None:
-    for run in runs:
-        print_config(run.config.model_dump(mode="json"), run.sources)
-
-
-def _print_grid(rows: list[list[float]]) -> None:
-    """Print a row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
-    cells = [[f"{value:.2f}" for value in row] for row in rows]
-    width = max(len(cell) for row in [*cells, [f"h{len(rows[0]) - 1}"]] for cell in row)
-    print("layer  " + "  ".join(f"{f'h{head}':>{width}}" for head in range(len(rows[0]))))
-    for layer, row in enumerate(cells, start=1):
-        print(f"{layer:5}  " + "  ".join(f"{cell:>{width}}" for cell in row))
+def _print_layers(values: list[list[float]]) -> None:
+    """A row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    frame = pd.DataFrame(values).add_prefix("h")
+    frame.index += 1
+    print(frame.rename_axis("layer").to_string(float_format="{:.2f}".format))

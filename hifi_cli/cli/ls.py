@@ -9,12 +9,12 @@ import typer
 from pydantic.fields import FieldInfo
 
 from hifi_cli.cli import options
-from hifi_cli.cli.train import yaml_value
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError, format_duration
-from hifi_cli.tasks.task_from_data import is_data_source
+from hifi_cli.results.study import Study, list_runs
+from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and runs
     "tasks": "data, inputs, labels and metrics",
@@ -53,9 +53,7 @@ def ls(
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return _print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
     if is_data_source(words[0]):
-        from hifi_cli.tasks import task_from_data
-
-        return print(task_from_data.task_yaml(words[0], words[1:])[1], end="")
+        return print(task_yaml(words[0], words[1:])[1], end="")
     for word in words:
         if word == "runs":
             _print_runs(results_dir, format)
@@ -90,7 +88,7 @@ def _print_yaml(kind: str, name: str) -> None:
     text = source.read_text(encoding="utf-8")
     print(re.sub(r"^path: (?!/)(.+)$", lambda match: f"path: {folder / match[1].strip()}", text, flags=re.MULTILINE), end="")
     if kind == "methods":
-        from hifi_cli.methods.base import implementation_of
+        from hifi_cli.methods.base import implementation_of  # torch, for this alone
 
         method = implementation_of(name)
         fields = {f"settings.{key}": field for key, field in method.Settings.model_fields.items()}
@@ -113,7 +111,7 @@ def _keys() -> dict[str, FieldInfo]:
 
 def _key(key: str, field: FieldInfo) -> list[str]:
     is_value = isinstance(field.default, bool | int | float | str | list | dict | None)  # not a section
-    default = yaml_value(field.default if is_value else None)
+    default = options.yaml_value(field.default if is_value else None)
     return [f"{key}={default}", f"{' '.join((field.description or '').split())} ({_type_name(field.annotation)})"]
 
 
@@ -129,23 +127,18 @@ def _type_name(kind: Any) -> str:
 
 
 def _print_runs(results_dir: Path, form: str) -> None:
-    from hifi_cli.results.study import Study, list_runs
-
     runs = list_runs(results_dir)
     if runs.empty:
         raise Study(results_dir).no_run_error()
     if form == "csv":
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
-    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
     if form == "json":
-        return options.print_json(rows)
-    lines = [["state", "score", "metric", "flags", "time", "run"]]
-    for run in rows:
-        score = "" if run["score"] is None else f"{run['score']:.2f}"
-        took = "" if run["time_s"] is None else format_duration(run["time_s"])
-        place = f"{run['path']}  {run['detail']}".rstrip()
-        lines.append([run["state"], f"{score:>6}", run["metric"] or "", run["flags"], f"{took:>7}", place])
-    _print_columns(lines)
+        return options.print_json(runs.astype(object).where(runs.notna(), None).to_dict("records"))
+    runs["score"] = runs["score"].map("{:6.2f}".format, na_action="ignore")
+    runs["time"] = runs["time_s"].map(format_duration, na_action="ignore")
+    runs["run"] = runs["path"].str.cat(runs["detail"], sep="  ")
+    shown = runs[["state", "score", "metric", "flags", "time", "run"]].astype(object).fillna("")
+    _print_columns([[*shown], *shown.to_numpy().tolist()])
 
 
 def _print_columns(rows: list[list[str]]) -> None:

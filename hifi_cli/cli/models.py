@@ -1,16 +1,16 @@
 """`hifi eval`, `predict` and `export`: what is done with the models of finished runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import suffix_of_output
-
-if TYPE_CHECKING:
-    from hifi_cli.results.reload import Evaluation
+from hifi_cli.results import reload
+from hifi_cli.results.reload import Evaluation
+from hifi_cli.training.data import ResourceCache
 
 
 def evaluate(
@@ -33,9 +33,6 @@ def evaluate(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split."""
-    from hifi_cli.results import reload
-    from hifi_cli.training.data import ResourceCache
-
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
@@ -48,7 +45,7 @@ def evaluate(
         if format == "text":
             _print_evaluation(evaluations[-1])
     if format == "json":
-        options.print_json([{"path": path} for path in files] if split == "test" else list(map(_as_json, evaluations)))
+        options.print_json([{"path": path} for path in files] if split == "test" else evaluations)
     elif files:
         print(*files, sep="\n")
     if differing := [f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing]:
@@ -58,22 +55,13 @@ def evaluate(
         )
 
 
-def _print_evaluation(evaluation: "Evaluation") -> None:
+def _print_evaluation(evaluation: Evaluation) -> None:
     """Scores now and stored, and how far the logits are apart."""
     difference = evaluation.largest_difference
     verdict = "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
     for name, scores in evaluation.compared.items():
         now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
-
-
-def _as_json(evaluation: "Evaluation") -> dict[str, object]:
-    return {
-        "path": evaluation.path,
-        "metrics": {name: {"now": now, "stored": then} for name, (now, then) in evaluation.compared.items()},
-        "largest_logit_difference": evaluation.largest_difference,
-        "reproduced": not evaluation.differing,
-    }
 
 
 def predict(
@@ -95,17 +83,14 @@ def predict(
     ] = None,
 ) -> None:
     """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
-    from hifi_cli.results import reload
-    from hifi_cli.training.data import ResourceCache
-
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
     forms = (".tsv", ".csv", ".jsonl", ".json")
     suffix = "" if form else suffix_of_output(out, forms, "or give --format")
     of_input = file.suffix.lower() if file.suffix.lower() in forms else ".jsonl"
-    chosen = cast("reload.Form", form or (suffix or of_input).removeprefix("."))
+    chosen: Any = form or (suffix or of_input).removeprefix(".")
     resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
-    options.write_or_print(reload.as_text(reload.predict(run_dir, file, resources), chosen), out, "predictions")
+    options.write_or_print(reload.as_text(reload.predict(run_dir, file, resources), chosen), out)
 
 
 def export(
@@ -125,9 +110,6 @@ def export(
     results_dir: options.ResultsDir = options.RESULTS,
 ) -> None:
     """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
-    from hifi_cli.results import reload
-    from hifi_cli.training.data import ResourceCache
-
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
     reload.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))

@@ -1,27 +1,25 @@
 """What commands share: options that mean the same in all of them, the runs that they name, and how results are printed."""
 
-import functools
-import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
+import yaml
 from pydantic import TypeAdapter
 
-from hifi_cli.config import registry
-from hifi_cli.config.run_config import TRACKERS, Score
+from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import DEFAULT, ResolvedConfig, names_of_protocol, resolve_with_sources, run_name
 from hifi_cli.errors import UsageError
-from hifi_cli.files import command_line, suffix_of_output, write_text
+from hifi_cli.files import write_text
+from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
 
 DEFAULT_PROTOCOL = "hifi"
 WHAT, DATA, HOW, OUTPUT = "What to run or read", "Data and results", "How to run", "Output"  # panels of --help
 Format = Literal["text", "md", "tex", "csv", "json"]
-_FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
 logger = logging.getLogger("hifi")
 
 
@@ -34,19 +32,13 @@ def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = 
 
     def split(option: typer.CallbackParam, texts: list[str] | None) -> list[str]:
         words = [word.strip() for text in texts or () for word in text.split(",")]
-        for word in words:
-            if not word or (choices and word not in choices):
-                accepted = f"one of {', '.join(choices)}{registry.nearest(word, choices)}" if choices else "a name"
-                raise UsageError(f"{option.opts[0]}: '{word}' is not {accepted}")
+        if wrong := [word for word in words if not word or (choices and word not in choices)]:
+            expected = f"one of {', '.join(choices)}" if choices else "a name"
+            raise UsageError(f"{option.opts[0]}: '{wrong[0]}' is not {expected}")
         return words
 
-    return typer.Option(
-        *flags,
-        callback=split,
-        metavar=f"[{'|'.join(choices)}],..." if choices else "NAME,...",
-        help=help,
-        rich_help_panel=panel,
-    )
+    metavar = f"[{'|'.join(choices)}],..." if choices else "NAME,..."
+    return typer.Option(*flags, callback=split, metavar=metavar, help=help, rich_help_panel=panel)
 
 
 Tasks = Annotated[
@@ -117,7 +109,12 @@ DryRun = Annotated[
 ]
 ReportTo = Annotated[
     list[str] | None,
-    several("--report-to", choices=TRACKERS, help="Also send the metrics to these trackers.", panel=OUTPUT),
+    several(
+        "--report-to",
+        choices=("tensorboard", "wandb", "trackio"),
+        help="Also send the metrics to these trackers.",
+        panel=OUTPUT,
+    ),
 ]
 TableFormat = Annotated[
     Format | None,
@@ -134,33 +131,27 @@ Out = Annotated[Path | None, typer.Option(help="Write to this file.", rich_help_
 RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
 
 
-def _messages(
+def _set_level(option: typer.CallbackParam, is_set: bool) -> None:
+    if is_set:
+        logger.setLevel(logging.ERROR if option.name == "quiet" else logging.DEBUG)
+
+
+def messages(
     quiet: Annotated[
         bool,
-        typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=OUTPUT),
+        typer.Option("-q", "--quiet", callback=_set_level, expose_value=False, help="Errors only.", rich_help_panel=OUTPUT),
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("-v", "--verbose", help="Every step and file.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "-v", "--verbose", callback=_set_level, expose_value=False, help="Every step and file.", rich_help_panel=OUTPUT
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", expose_value=False, help="Print a traceback with an error.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """The options of every command; `main` reads --debug."""
-
-
-def with_messages(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `_messages`."""
-
-    @functools.wraps(command)
-    def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: Any) -> None:
-        if quiet or verbose:
-            logger.setLevel(logging.ERROR if quiet else logging.DEBUG)
-        command(**arguments)
-
-    parameters = [*inspect.signature(command).parameters.values(), *inspect.signature(_messages).parameters.values()]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = command.__annotations__ | _messages.__annotations__
-    return run
 
 
 def resolve_runs(
@@ -200,8 +191,6 @@ def resolve_runs(
 
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
-
     for task in tasks:
         if Path(task).suffix not in ("", ".yaml", ".yml") and Path(task).is_file() and not is_data_source(task):
             raise UsageError(f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it")
@@ -232,13 +221,6 @@ def run_names(kind: str, words: list[str] | None) -> list[str]:
     return [run_name(kind, word) for word in words or ()]
 
 
-def counted_flags(include: list[str] | None, exclude: list[str] | None) -> frozenset[str]:
-    """The flags of runs that are counted, as `--include` and `--exclude` say."""
-    from hifi_cli.reports.pairs import COUNTED
-
-    return COUNTED.union(include or ()).difference(exclude or ())
-
-
 def shots_of_runs(text: str | None) -> str | None:
     """The word of `--shots` where finished runs are read.
 
@@ -250,26 +232,18 @@ def shots_of_runs(text: str | None) -> str | None:
     raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
 
 
-def table_format(name: Format | None, out: Path | None) -> Format:
-    """The format of a table: the one that was named, or that of the file's suffix.
-
-    Raises:
-        UsageError: the file's name ends in another format.
-    """
-    suffix = "" if name else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
-    return name or cast("Format", _FORMAT_OF_SUFFIX.get(suffix, "text"))
+def arguments(**given: object) -> list[str]:
+    """The options of a printed command, without those that are not given: `--protocol laptop`."""
+    named = {key.replace("_", "-"): value for key, value in given.items() if value and value != RESULTS}
+    return [word for key, value in named.items() for word in (f"--{key}", str(value))]
 
 
-def write_or_print(text: str, out: Path | None, what: str) -> None:
-    """Write a text to the file that `--out` names, or print it.
-
-    Args:
-        what: what the text is, for the message that names the file.
-    """
+def write_or_print(text: str, out: Path | None) -> None:
+    """Write a text to the file that `--out` names, or print it."""
     if out is None:
         return print(text, end="")
     write_text(out, text)
-    logger.info(f"{what}: {out}")
+    logger.info(f"written: {out}")
 
 
 def print_json(content: Any) -> None:
@@ -277,10 +251,7 @@ def print_json(content: Any) -> None:
     print(json.dumps(TypeAdapter(Any).dump_python(content, mode="json"), indent=1, allow_nan=False))
 
 
-def print_commands(commands: Sequence[Sequence[str]], form: str) -> None:
-    """Command lines, for `--print`."""
-    lines = [command_line(command) for command in commands]
-    if form == "json":
-        return print_json(lines)
-    for line in lines:
-        print(line)
+def yaml_value(value: Any) -> str:
+    """A value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip().removesuffix("\n...")
+    return json.dumps(value) if "\n" in text else text

@@ -1,26 +1,26 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
-import yaml
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
 from hifi_cli.errors import RunFailed, UsageError, counted_noun, first_of
+from hifi_cli.heads.select import HeadSelection
+from hifi_cli.methods import base as methods
 from hifi_cli.results.record import RunDirectory
+from hifi_cli.training import log, machine
+from hifi_cli.training import run as runs
+from hifi_cli.training.data import ResourceCache
 
-if TYPE_CHECKING:
-    from hifi_cli.training.data import ResourceCache
-    from hifi_cli.training.plan import RunPlan
-
+Training = TypeVar("Training", bound=TrainingConfig)
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
 
@@ -54,13 +54,7 @@ def train(
         resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=overrides)
     if heads:
         resolved = [_with_heads(run, heads) for run in resolved]
-    from hifi_cli.methods import base as methods
-    from hifi_cli.training import log, machine
-    from hifi_cli.training import run as runs
-    from hifi_cli.training.data import ResourceCache
-
-    if report_to:
-        log.check_trackers(report_to)
+    log.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
         for run in resolved:
@@ -112,8 +106,6 @@ def _with_heads(run: ResolvedConfig, path: Path) -> ResolvedConfig:
         MissingError: no such file.
         UsageError: not a heads file, damaged, or one of another backbone.
     """
-    from hifi_cli.heads.select import HeadSelection
-
     selection, backbone = HeadSelection.read(path), run.config.backbone.name
     if selection.backbone != backbone:
         raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
@@ -122,11 +114,12 @@ def _with_heads(run: ResolvedConfig, path: Path) -> ResolvedConfig:
     return replace(run, config=config, sources=run.sources | {"heads.given": f"--heads {path}"})
 
 
-def print_config(values: dict[str, Any], sources: dict[str, str]) -> None:
-    """A resolved configuration as a YAML document, with the source of each value in a comment."""
-    lines = list(_yaml_lines(values, sources))
-    width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
-    print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+def print_configs(resolved: Iterable[ResolvedConfig]) -> None:
+    """Resolved configurations as YAML documents, with the source of each value in a comment."""
+    for run in resolved:
+        lines = list(_yaml_lines(run.config.model_dump(mode="json"), run.sources))
+        width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
+        print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
 
 
 def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -134,25 +127,18 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
     indent = "  " * prefix.count(".")
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{yaml_value(key)}:", ""
+            yield f"{indent}{options.yaml_value(key)}:", ""
             yield from _yaml_lines(value, sources, f"{prefix}{key}.")
         else:
-            yield f"{indent}{yaml_value(key)}: {yaml_value(value)}", sources[f"{prefix}{key}"]
+            yield f"{indent}{options.yaml_value(key)}: {options.yaml_value(value)}", sources[f"{prefix}{key}"]
 
 
-def yaml_value(value: Any) -> str:
-    """A value as YAML in one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip().removesuffix("\n...")
-    return json.dumps(value) if "\n" in text else text
-
-
-def _print_plan(run: ResolvedConfig, resources: "ResourceCache") -> None:
+def _print_plan(run: ResolvedConfig, resources: ResourceCache) -> None:
     """The resolved configuration, followed by comments with the run's directory, steps, size and what is missing."""
-    from hifi_cli.training.plan import plan
+    from hifi_cli.training.plan import plan  # for --dry-run alone
 
-    config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
-    _add_method_defaults(values, sources)
-    print_config(values, sources)
+    config = run.config
+    print_configs([replace(run, config=_with_method_defaults(config, run.sources))])
     planned = plan(config, resources)
     examples = "an unknown number of" if planned.examples is None else f"{planned.examples:,}"
     steps = "" if planned.steps is None else f"{counted_noun(planned.steps, 'step')}: "
@@ -167,20 +153,18 @@ def _print_plan(run: ResolvedConfig, resources: "ResourceCache") -> None:
         print(f"# missing    {text}")
 
 
-def _add_method_defaults(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> None:
-    """Add the settings that no source sets, at the defaults of the method's implementation."""
-    from hifi_cli.methods.base import implementation_of
-
-    method = values["method"]
-    defaults = implementation_of(method).Settings().model_dump(mode="json")
-    values["settings"] = defaults | values["settings"]
+def _with_method_defaults(config: Training, sources: dict[str, str], prefix: str = "") -> Training:
+    """The configuration with the settings that no source sets, at the defaults of the method's implementation."""
+    defaults = methods.implementation_of(config.method).Settings().model_dump(mode="json")
     for name in defaults:
-        sources.setdefault(f"{prefix}settings.{name}", f"default of method {method}")
-    if values.get("stage1"):
-        _add_method_defaults(values["stage1"], sources, "stage1.")
+        sources.setdefault(f"{prefix}settings.{name}", f"default of method {config.method}")
+    changes: dict[str, Any] = {"settings": defaults | config.settings}
+    if stage1 := getattr(config, "stage1", None):
+        changes["stage1"] = _with_method_defaults(stage1, sources, "stage1.")
+    return config.model_copy(update=changes)
 
 
-def _sizes(planned: "RunPlan") -> str:
+def _sizes(planned: Any) -> str:
     if planned.parameters is None:
         return "unknown without the backbone's configuration"
     stages = []

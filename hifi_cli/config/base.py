@@ -36,7 +36,6 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "k": "heads.k",
 }
 _LISTED_KEYS = 12  # as many as fit into a message
-_WRONG_SHAPE = ("extra_forbidden", "model_type")  # pydantic's error types for an unknown key and for a section that is none
 
 
 class ConfigModel(BaseModel):
@@ -73,12 +72,6 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
             return f"unknown key '{key}'{registry.nearest(key, known) or listed}"
         case "missing":
             return f"'{key}' is missing"
-        case "model_type":
-            return f"{key or 'the content'} must be a mapping of keys to values, not {problem['input']!r:.60}"
-        case "union_tag_invalid":
-            context = problem["ctx"]
-            path = ".".join([*([key] if key else []), context["discriminator"].strip("'")])
-            return f"{path}: '{context['tag']}' is not one of {context['expected_tags']}"
         case "value_error":  # of our own validators
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
@@ -121,7 +114,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_problem(error: ValidationError) -> Any:
     """The first of pydantic's error entries; unknown keys come before others, as they often cause them."""
-    return min(error.errors(include_url=False), key=lambda problem: problem["type"] not in _WRONG_SHAPE)
+    return min(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

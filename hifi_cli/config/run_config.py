@@ -29,7 +29,6 @@ Ranking = Literal[
 ]
 Strategy = Literal["layerwise", "midtop", "global"]
 Score = Literal["best", "last", "max"]
-TRACKERS = ("tensorboard", "wandb", "trackio")
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
 

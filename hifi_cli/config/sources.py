@@ -358,9 +358,10 @@ def _validated(merged: Merged) -> ResolvedConfig:
     except ValidationError as error:
         wrong = first_problem(error)
         key = ".".join(map(str, wrong["loc"]))
-        inside = [layer for other, (_, layer) in merged.items() if other.startswith(f"{key}.")]
-        layer = _layer_of(key, merged) or inside[-1]
-        raise UsageError(f"{layer.origin}: {describe_error(error, RunConfig)}") from None
+        set_by = _layer_of(key, merged)
+        inside = [layer.origin for other, (_, layer) in merged.items() if other.startswith(f"{key}.")]
+        origin = set_by.origin if set_by else [COMMAND_LINE, *inside][-1]
+        raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
     layers = {key: _layer_of(key, merged) for key in flatten(config.model_dump())}
     return ResolvedConfig(config, {key: layer.name if layer else DEFAULT for key, layer in layers.items()})
 

@@ -1,7 +1,7 @@
 """Which finished runs may be averaged or compared, and the pairs of two methods' runs with the same task and seed."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,11 @@ _NOT_SETTINGS = {
     *("device", "log_every", "eval_batch_size", "gradient_accumulation_steps", "kernels", "padding_free"),
 }
 Notes = dict[tuple[str, str], list[str]]  # by method and task
+
+
+def counted_flags(include: Iterable[str] | None, exclude: Iterable[str] | None) -> frozenset[str]:
+    """The flags of runs that are counted, as `--include` and `--exclude` say."""
+    return COUNTED.union(include or ()).difference(exclude or ())
 
 
 def settings(runs: pd.DataFrame) -> pd.DataFrame:

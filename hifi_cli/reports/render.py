@@ -2,6 +2,7 @@
 
 import html
 import io
+import logging
 import math
 import re
 import sys
@@ -9,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
@@ -18,9 +20,11 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from hifi_cli.files import json_text
+from hifi_cli.files import json_text, suffix_of_output, write_text
 
+logger = logging.getLogger("hifi")
 DASH = "-"
+_FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
 WIDTH = 100  # columns of text in a file or a pipe, where a table is not wider
 _LABEL_WIDTH = 18  # of the rows' labels where a table is too wide
 Place = tuple[int, str]  # a cell: row and column; the column is "" for the row as a whole
@@ -160,6 +164,20 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
     columns = [[cell(row, key) for row in range(len(labels))] for key in table.headings]
     headings = map(style.line, [table.corner, *table.headings.values()])
     return pd.DataFrame(zip(labels, *columns, strict=True), columns=pd.Index([*headings], dtype=object))
+
+
+def emit(tables: Sequence[Table], name: str | None, out: Path | None) -> None:
+    """Print tables, or write them to a file, whose suffix is the format where none is named.
+
+    Raises:
+        UsageError: the file's name ends in another format.
+    """
+    suffix = "" if name else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
+    text = render(name or _FORMAT_OF_SUFFIX.get(suffix, "text"), tables)
+    if out is None:
+        return print(text, end="")
+    write_text(out, text)
+    logger.info(f"written: {out}")
 
 
 def render(name: str, tables: Sequence[Table]) -> str:
