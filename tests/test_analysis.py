@@ -60,34 +60,11 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
 
 
-def test_the_five_settings_are_the_papers(ask):
-    request = replace(ask("richness"), overrides=())  # the tests' own samples and batch size would have the last word
-    keys = {**heads.STANDARD, "scoring.warm_steps": 2}
-    configs = {name: request.config("rte", keys={**keys, **heads.VARIANTS[name]}) for name in heads.VARIANTS}
-    standard = configs["ST"]
-    assert (standard.batch_size, standard.learning_rate) == (32, 2e-5)
-    assert (standard.scoring.max_length, standard.scoring.samples) == (128, 300)
-    assert configs["BS"].batch_size == 16 and configs["LR"].learning_rate == 5e-5
-    assert configs["SL"].scoring.max_length == 64 and configs["SS"].scoring.samples == 1000
-    assert configs["PT"].scoring.warm_steps == 0
-
-
-def test_robustness_against_scipy_and_itself(ask):
+def test_batch_size_changes_no_score_of_the_pretrained_encoder_and_warm_steps_do(ask):
     same = compute(ask("robustness", {"warm_steps": 0, "variants": ["ST", "BS"]}))
-    assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
-    request = ask(
-        "robustness",
-        {"warm_steps": 6, "variants": ["PT", "LR"]},
-        ("hifi-layerwise",),
-        (1,),
-        "learning_rate=5e-3",
-    )
-    rows = compute(request)
-    first, other = (request.kind.scores(request, "rte", name) for name in ("PT", "LR"))
-    found = [row["value"] for row in rows if row["measure"] == "richness"]
-    pairs = zip(first.richness, other.richness, strict=True)
-    assert found == pytest.approx([stats.spearmanr(*pair).statistic for pair in pairs])
-    assert any(row["value"] < 1 for row in rows)
+    assert {round(row["value"], 12) for row in same} == {1.0}
+    words = ("hifi-layerwise",), (1,), "learning_rate=5e-3"
+    assert any(row["value"] < 1 for row in compute(ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, *words)))
 
 
 def test_cumulative_fractions_against_numpy(ask, resources):
@@ -191,37 +168,22 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     first = training_order(lengths, config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
     prepared.encoder.model.train()
     (prepared.runner.loss([train[index] for index in first]) / len(first)).backward()
-    parts = {True: [], False: []}
-    for name, parameter in prepared.encoder.model.named_parameters():
-        if parameter.grad is not None:
-            parts["classifier" in name or "pooler" in name].append(parameter.grad.flatten())
-    assert rows[0]["head_gradient"] == pytest.approx(float(torch.cat(parts[True]).norm()), rel=1e-4)
-    assert rows[0]["backbone_gradient"] == pytest.approx(float(torch.cat(parts[False]).norm()), rel=1e-4)
+    gradients = [(name, value.grad) for name, value in prepared.encoder.model.named_parameters() if value.grad is not None]
+    for part in ("head", "backbone"):
+        own = [grad.flatten() for name, grad in gradients if ("classifier" in name or "pooler" in name) == (part == "head")]
+        assert rows[0][f"{part}_gradient"] == pytest.approx(float(torch.cat(own).norm()), rel=1e-4)
 
 
-def test_stage_2_begins_at_the_pretrained_weights(ask):
-    rows = compute(ask("training-curves", {"stage1_fractions": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
-    assert {row["stage1_fraction"] for row in rows} == {0.0, 0.25, 0.5}
-    half = [row for row in rows if row["stage1_fraction"] == 0.5]
-    assert [row["stage"] for row in half] == [1] * 6 + [2] * 6
-    assert [row["stage_step"] for row in half] == [*range(1, 7), *range(1, 7)]
-    full = [row for row in rows if row["stage1_fraction"] == 0.0]
-    assert half[5]["distance"] > 0
-    assert half[6]["distance"] == pytest.approx(full[0]["distance"], abs=1e-9)  # the first warm-up step has learning rate 0
-    assert half[-1]["distance"] > half[6]["distance"]
-
-
-def test_methods_are_measured_at_the_same_steps_of_their_stages(ask):
+def test_stages_are_measured_at_the_same_steps_and_stage_2_begins_at_the_pretrained_weights(ask):
     rows = compute(ask("training-curves", {"every": 4, "stage1_fractions": [0.5]}, ("full-ft", "eh-ft-bitfit")))
-    steps = {}
-    for row in rows:
-        steps.setdefault((row["method"], row["stage"]), []).append(row["stage_step"])
-    assert steps == {
-        ("full-ft", 1): [1, 4, 8, 12],
-        ("eh-ft-bitfit", 1): [1, 4, 6],
-        ("eh-ft-bitfit", 2): [1, 4, 6],
-    }
-    assert all(row["loss"] > 0 for row in rows)
+    distances = {(row["method"], row["stage"], row["stage_step"]): row["distance"] for row in rows}
+    full, two = ([("full-ft", 1, step) for step in (1, 4, 8, 12)], list(product(["eh-ft-bitfit"], (1, 2), (1, 4, 6))))
+    assert [*distances] == [*full, *two] and all(row["loss"] > 0 for row in rows)
+    assert {(row["method"], row["stage1_fraction"]) for row in rows} == {("full-ft", 0.0), ("eh-ft-bitfit", 0.5)}
+    assert distances["eh-ft-bitfit", 1, 6] > 0
+    first = distances["eh-ft-bitfit", 2, 1]
+    assert first == pytest.approx(distances["full-ft", 1, 1], abs=1e-9)  # the first warm-up step has learning rate 0
+    assert distances["eh-ft-bitfit", 2, 6] > first
 
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
@@ -290,12 +252,8 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
 
 @pytest.mark.parametrize("word", ["batch_size=8", "epochs=4"])
 def test_stage_2_keeps_its_epochs(ask, word):
-    request = ask(
-        "sweep",
-        {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True},
-        ("eh-ft-bitfit",),
-    )
-    request = replace(request, overrides=(word,))
+    settings = {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}
+    request = replace(ask("sweep", settings, ("eh-ft-bitfit",)), overrides=(word,))
     (cell,) = request.kind.cells(request)
     plain = request.config("rte", "eh-ft-bitfit").epochs
     assert cell.config.epochs == round(1.5 * plain) and f"epochs--{cell.config.epochs}" in str(cell.run_path)

@@ -87,22 +87,12 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask, tmp_path):
 
 
 def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_commands(hifi):
-    copies = {
-        "tasks/demo-entailment": "own/task.yaml",
-        "methods/bitfit": "own/bits.yaml",
-        "protocols/demo": "own/rules.yaml",
-    }
     Path("own").mkdir()
-    for source, copy in copies.items():
-        copy_yaml(hifi, source, copy)
-    content = {
-        "description": "d",
-        "kind": "sweep",
-        "tasks": ["own/task.yaml"],
-        "methods": ["own/bits.yaml"],
-    }
+    for source, copy in (("tasks/demo-entailment", "task"), ("methods/bitfit", "bits"), ("protocols/demo", "rules")):
+        copy_yaml(hifi, source, f"own/{copy}.yaml")
     settings = {"key": "epochs", "values": [6]}
-    Path("mine.yaml").write_text(yaml.safe_dump({**content, "backbone": "demo", "settings": settings}))
+    content = {"kind": "sweep", "tasks": ["own/task.yaml"], "methods": ["own/bits.yaml"], "settings": settings}
+    Path("mine.yaml").write_text(yaml.safe_dump({**content, "description": "d", "backbone": "demo"}))
     Path("runs.yaml").write_text("figure: mine.yaml\n")
     own = ("--protocol", "own/rules.yaml")
     paths = "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml"
@@ -115,20 +105,8 @@ def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_c
     assert hifi("figure", "mine.yaml", *own).code == 0
     (row,) = csv.DictReader(Path("results/figures/mine-rules.csv").read_text().splitlines())
     assert (row["task"], row["method"]) == ("task", "bits")
-    claim = {
-        "kind": "number",
-        "text": "t",
-        "where": "w",
-        "figure": "mine.yaml",
-        "column": "score",
-        "at_least": 0.1,
-    }
-    claims = {
-        "description": "d",
-        "protocol": "own/rules.yaml",
-        "backbone": "demo",
-        "tasks": ["own/task.yaml"],
-    }
+    claim = {"kind": "number", "text": "t", "where": "w", "figure": "mine.yaml", "column": "score", "at_least": 0.1}
+    claims = {"description": "d", "protocol": "own/rules.yaml", "backbone": "demo", "tasks": ["own/task.yaml"]}
     Path("claims.yaml").write_text(yaml.safe_dump({**claims, "claims": {"high": {**claim, "every": True}}}))
     answer = hifi("claims", "claims.yaml", "--format", "json")
     assert answer.code == 0 and "1 undecided" in answer.out and "a single seed" in answer.out, answer.err

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -24,39 +25,18 @@ PAD = {"input_ids": 0, "token_type_ids": 0}
 def superglue(tmp_path_factory):
     """WiC whose label is whether the target word comes first in the second sentence, and COPA whose answer begins with `dog`."""
     root, rng = tmp_path_factory.mktemp("superglue"), random.Random(0)
-    for task in ("WiC", "COPA"):
-        (root / task).mkdir()
-    for name in ("train", "val"):
-        wic, copa = [], []
-        for at in range(48):
-            rest = " ".join(rng.choice(WORDS[6:]) for _ in range(4))
-            label = at % 2
-            first, second = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
-            spans = {
-                "start1": first.index("fish"),
-                "end1": len(first),
-                "start2": second.index("fish"),
-                "end2": second.index("fish") + 4,
-            }
-            wic.append(
-                json.dumps({"word": "fish", "sentence1": first, "sentence2": second, "idx": at, "label": bool(label), **spans})
-            )
-            choices = [f"cat {rest}", f"cat {rest}"]
-            choices[label] = f"dog {rest}"
-            copa.append(
-                json.dumps(
-                    {
-                        "premise": f"{rest}.",
-                        "choice1": choices[0],
-                        "choice2": choices[1],
-                        "question": "cause",
-                        "label": label,
-                        "idx": at,
-                    }
-                )
-            )
-        (root / "WiC" / f"{name}.jsonl").write_text("\n".join(wic) + "\n")
-        (root / "COPA" / f"{name}.jsonl").write_text("\n".join(copa) + "\n")
+    for name, at in product(("train", "val"), range(48)):
+        rest, label = " ".join(rng.choice(WORDS[6:]) for _ in range(4)), at % 2
+        first, second = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
+        starts = {f"start{number}": text.index("fish") for number, text in ((1, first), (2, second))}
+        spans = starts | {f"end{number}": starts[f"start{number}"] + 4 for number in (1, 2)}
+        wic = {"word": "fish", "sentence1": first, "sentence2": second, "idx": at, "label": bool(label), **spans}
+        choices = {f"choice{number + 1}": f"{'dog' if number == label else 'cat'} {rest}" for number in range(2)}
+        copa = {"premise": f"{rest}.", **choices, "question": "cause", "label": label, "idx": at}
+        for task, row in (("WiC", wic), ("COPA", copa)):
+            (root / task).mkdir(exist_ok=True)
+            with (root / task / f"{name}.jsonl").open("a") as file:
+                print(json.dumps(row), file=file)
     return root
 
 

@@ -80,13 +80,13 @@ class SearchBudget(Kind):
 
     explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
 
-    def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the expected best score and its quartiles, by task, method and number of settings.
+    def rows(self, request: FigureRequest) -> Iterator[Row]:
+        """Return the expected best score and its quartiles, by task, method and number of settings.
 
         Raises:
             MissingError: a task and method have no runs of a search.
         """
-        spec, tables = request.spec, []
+        spec = request.spec
         config, tried = request.config(spec.tasks[0]), tried_settings(Study(request.resources.results_dir))
         tried = tried[(tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)]
         for task, method in product(spec.tasks, spec.methods):
@@ -96,9 +96,8 @@ class SearchBudget(Kind):
             scores = of_method["score"].dropna()
             if lost := len(of_method) - len(scores):
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
-            keys = {"task": task, "method": method, "label": label_of("methods", method)}
-            tables.append(expected_maximum(scores).assign(**keys))
-        return pd.concat(tables)[["task", "method", "label", "settings", "mean", "quartile1", "quartile3"]]
+            for row in expected_maximum(scores).to_dict("records"):
+                yield {"task": task, "method": method, "label": label_of("methods", method), **row}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per method, with a band between the quartiles."""

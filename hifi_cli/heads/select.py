@@ -159,13 +159,11 @@ def choose(config: RunConfig, resources: ResourceCache, *, out: Path | None = No
 
 
 def describe_selection(selection: HeadSelection) -> str:
-    """What drove a choice, in one line."""
+    """How many heads were chosen, and where equal values left the choice open, in one line."""
     tuned = [len(heads) for heads in selection.heads if heads]
-    steps = f"at most {max(selection.iterations)} iterations, d={selection.damping:g}"
-    how = steps if any(selection.iterations) else "no iteration"
-    tied = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as for all readers
-    ties = f"ties broken by head number in layers {tied}" if tied else "no ties"
-    return f"{selection.rank} ({how}): {np.mean(tuned):.3g} of {len(selection.values[0])} heads in {len(tuned)} layers; {ties}"
+    layers = ", ".join(str(layer + 1) for layer in selection.ties) or "none"  # counted from 1, as for all readers
+    chosen = f"{np.mean(tuned):.3g} of {len(selection.values[0])} heads in {len(tuned)} layers"
+    return f"{selection.rank}: {chosen}; layers with ties, broken by head number: {layers}"
 
 
 def scores(
