@@ -201,15 +201,6 @@ def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
     assert "is not the file that the run wrote" in one_line(hifi("eval", RUN, "--data-dir", data), 2)
 
 
-def test_damaged_scores_are_computed_again(tiny):
-    assert tiny("score", "scoring.samples=10").code == 0
-    (path,) = Path("results/scores").rglob("*.json")
-    text = path.read_text()
-    path.write_text(text[:100])
-    assert tiny("select", "scoring.samples=10").code == 0
-    assert json.loads(path.read_text())["richness"] == json.loads(text)["richness"]
-
-
 def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     answer = tiny("train", "-q", "--method", "full-ft", "learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
     assert "1 of 1 runs diverged (rte/full-ft/seed1)" in one_line(answer, 1)

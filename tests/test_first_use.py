@@ -1,11 +1,9 @@
 """What a new user meets: wrong input is refused in one line, before a run and not during it."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from synthetic_runs import write_run, write_search
 from tiny_inputs import QUICK, write_lines
 
@@ -99,34 +97,6 @@ def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_
     assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
 
-def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, finish_run, encoders, data, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    finish_run()
-    other = tmp_path / "other" / encoders["bert"].name
-    shutil.copytree(encoders["bert"], other)
-    words = ("train", "--task", "rte", "--backbone", other, "--method", "full-ft", "--data-dir", data, *QUICK)
-    again = hifi(*words)
-    assert again.code == 0 and "finished before" in again.err, "the same weights elsewhere"
-    weights = load_file(other / "model.safetensors")
-    first = next(iter(weights))
-    save_file(weights | {first: weights[first] + 1}, other / "model.safetensors", metadata={"format": "pt"})
-    answer = hifi(*words)
-    assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
-
-
-def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data):
-    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
-    Path("once.yaml").write_text(yaml.safe_dump(grid))
-    run = finish_run()
-    words = ["grid", "once.yaml", "--data-dir", data, *QUICK]
-    assert hifi(*words, "--print").out == ""
-    before = (run / "results.json").stat().st_mtime_ns
-    (command,) = hifi(*words, "--print", "--force").out.splitlines()
-    assert hifi(*command.split()[1:]).code == 0
-    assert (run / "results.json").stat().st_mtime_ns > before
-
-
 def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data):
     words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *QUICK, "settings.biases=all"]
     answer = hifi("train", *words, "--method", "bitfit,top-k")
@@ -140,15 +110,6 @@ def test_the_command_of_a_missing_run_repeats_the_data_directory(hifi):
     assert missing.endswith("hifi grid hifi-2 --data-dir 'glue data'")
     answer = hifi("claims", "hifi", "--data-dir", "glue_data")
     assert answer.code == 0 and "--data-dir glue_data" in answer.out
-
-
-def test_a_copy_of_a_task_is_told_from_the_original(hifi):
-    write_run("results", "full-ft", "rte", 1, 0.6)
-    run = write_run("results", "full-ft", "my-rte", 1, 0.7)
-    (run / "own/tasks").mkdir(parents=True)
-    (run / "own/tasks/my-rte.yaml").write_text(f"{registry.find('tasks', 'rte').read_text()}")
-    table = hifi("table", "--format", "md")
-    assert "| my-rte (Acc.) |" in table.out and "| rte (Acc.) |" in table.out, table.err
 
 
 def test_ctrl_c_is_confirmed(hifi, monkeypatch):

@@ -143,7 +143,8 @@ TRAINING_KEYS = [
 def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
     """The training keys of the first method; of the others by task and method what differs from it."""
     words = ["--protocol", protocol, "--task", ",".join(PROTOCOLS[protocol]), "--method", ",".join(CONFIGURED)]
-    documents = list(yaml.safe_load_all(hifi("train", "--dry-run", *words, "--quiet", cwd=cwd)))
+    printed = hifi("train", "--dry-run", *words, "--quiet", cwd=cwd)
+    documents = list(yaml.load_all(printed, Loader=yaml.CSafeLoader))
     flat = {f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS}) for keys in documents}
     first = next(iter(flat.values()))
     return {
