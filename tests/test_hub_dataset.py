@@ -9,79 +9,47 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import HubDataset
 
+RECORDS = {  # of the official rows as the hub's repositories have them, where they are not the file's columns
+    "squad": {"id": "q1", "title": "T", "context": "The cat sat.", "question": "Who sat?",
+              "answers": {"text": ["cat", "The cat"], "answer_start": [4, 0]}},
+    "swag": {"sent1": "He stops.", "sent2": "He", "ending0": "goes, then sits", "ending1": "runs", "ending2": 'says "no"',
+             "ending3": "is", "label": 2},
+    "record": {"passage": JSONL["record"]["passage"]["text"], "query": JSONL["record"]["qas"][0]["query"],
+               "entities": ["Ann Lee", "Bo", "Lee"], "answers": ["Ann Lee", "Lee"], "idx": {"passage": 2, "query": 5}},
+}  # fmt: skip
+ANSWERS = [("He", {"paragraph": 3, "question": 7, "answer": 1}, 1), ("She", {"paragraph": 3, "question": 7, "answer": 2}, 0)]
+LABELS = {
+    "copa": ["choice1", "choice2"],
+    "cb": ["entailment", "contradiction", "neutral"],
+    "swag": ["0", "1", "2", "3"],
+}
 
-def features(name):
-    """A hub repository's columns for a task, and the record of the official file in them."""
-    from datasets import ClassLabel, Features, Value
-    from datasets import Sequence as Many
 
-    def text(*names):
-        return {column: Value("string") for column in names}
+def table_of(name):
+    """The official training row of a task as a table of the hub."""
+    from datasets import ClassLabel, Dataset
 
-    def whole(*names):
-        return {column: Value("int32") for column in names}
-
-    truth = ClassLabel(names=["False", "True"])
-    if name == "squad":
-        columns = text("id", "title", "context", "question") | {
-            "answers": Many({"text": Value("string"), "answer_start": Value("int32")})
-        }
-        return Features(columns), [
-            {
-                "id": "q1",
-                "title": "T",
-                "context": "The cat sat.",
-                "question": "Who sat?",
-                "answers": {"text": ["cat", "The cat"], "answer_start": [4, 0]},
-            }
-        ]
-    if name == "swag":
-        columns = text("sent1", "sent2", "ending0", "ending1", "ending2", "ending3") | {
-            "label": ClassLabel(names=["0", "1", "2", "3"])
-        }
-        return Features(columns), [
-            dict(zip(columns, ["He stops.", "He", "goes, then sits", "runs", 'says "no"', "is", 2], strict=True))
-        ]
+    names = LABELS.get(name, ["False", "True"])
     if name == "multirc":
-        columns = text("paragraph", "question", "answer") | {"idx": whole("paragraph", "question", "answer"), "label": truth}
-        idx = [{"paragraph": 3, "question": 7, "answer": answer} for answer in (1, 2)]
-        return Features(columns), [
-            {"paragraph": "A text.", "question": "Who?", "answer": "He", "idx": idx[0], "label": 1},
-            {"paragraph": "A text.", "question": "Who?", "answer": "She", "idx": idx[1], "label": 0},
-        ]
-    if name == "record":
-        columns = text("passage", "query") | {"entities": Many(Value("string")), "answers": Many(Value("string"))}
-        passage, (query,) = JSONL[name]["passage"], JSONL[name]["qas"]
-        return Features(columns | {"idx": whole("passage", "query")}), [
-            {
-                "passage": passage["text"],
-                "query": query["query"],
-                "entities": ["Ann Lee", "Bo", "Lee"],
-                "answers": ["Ann Lee", "Lee"],
-                "idx": {"passage": 2, "query": 5},
-            }
-        ]
-    labels = {"copa": ["choice1", "choice2"], "cb": ["entailment", "contradiction", "neutral"]}
-    record = {
-        key: value for key, value in (JSONL[name] | JSONL[name].get("target", {})).items() if key not in ("target", "version")
-    }
-    columns = {key: Value("string") if isinstance(value, str) else Value("int32") for key, value in record.items()}
-    names = labels.get(name, ["False", "True"])
-    record["label"] = names.index(record["label"]) if isinstance(record["label"], str) else int(record["label"])
-    return Features(columns | {"label": ClassLabel(names=names)}), [record]
+        texts = {"paragraph": "A text.", "question": "Who?"}
+        rows = [{**texts, "answer": text, "idx": idx, "label": label} for text, idx, label in ANSWERS]
+    elif name in RECORDS:
+        rows = [RECORDS[name]]
+    else:
+        row = {key: value for key, value in JSONL[name].items() if key != "target"} | JSONL[name].get("target", {})
+        rows = [row | {"label": names.index(row["label"]) if isinstance(row["label"], str) else int(row["label"])}]
+    table = Dataset.from_list(rows)
+    return table.cast_column("label", ClassLabel(names=names)) if "label" in rows[0] else table
 
 
 def write_repository(directory, name, splits):
     """A data set repository with one configuration, as the hub lays them out."""
-    from datasets import Dataset
-
     task = task_spec.load(name)
-    columns, records = features(name)
     config = task.hub.config or "default"
     for split in splits:
         path = directory / config / f"{split}-00000-of-00001.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Dataset.from_list(records, features=columns).to_parquet(path)
+        table_of(name).to_parquet(path)
     files = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
     (directory / "README.md").write_text(f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{files}---\n")
     return task.hub.model_copy(update={"id": str(directory)})
@@ -99,24 +67,18 @@ def load(name, repository):
     (lambda table: table.map(lambda _: {"premise": " "}), "train, row 0: premise is empty"),
 ])  # fmt: skip
 def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, message):
-    import datasets
-
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    columns, records = features("cb")
-    table = change(datasets.Dataset.from_list(records, features=columns))
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
+    table = change(table_of("cb"))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: {"train": table, "validation": table})
     with pytest.raises(UsageError, match=message):
         load("cb", HubDataset(id="somebody/copy"))
 
 
 def test_hidden_labels_of_a_test_split_are_none(monkeypatch):
-    import datasets
-
-    columns, records = features("cb")
-    table = datasets.Dataset.from_list(records, features=columns)
+    table = table_of("cb")
     hidden = table.map(lambda _: {"label": -1})
     splits = {"train": table, "validation": table, "test": hidden}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: splits)
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: splits)
     data = load("cb", HubDataset(id="somebody/own"))
     assert [data.splits[split][0].label for split in splits] == [2, 2, None]
 

@@ -13,7 +13,7 @@ from tiny_inputs import QUICK
 
 import hifi_cli
 from hifi_cli.errors import MissingError
-from hifi_cli.results.directory import run_directories
+from hifi_cli.results.record import run_directories
 
 
 def write_runs():

@@ -32,7 +32,7 @@ def rows(task):
         ids = [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)]
         return [Row("-".join(map(str, numbers)), (("p", "q"),), None, group=f"{numbers[0]}-{numbers[1]}") for numbers in ids]
     if task.format == "record":
-        return [Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}") for at in range(PREDICTIONS)]
+        return [Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}") for at in (1, 0, 3, 2)]
     return [Row(str(at), (("x",),), None) for at in range(PREDICTIONS)]
 
 
@@ -74,6 +74,7 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
     assert submitted["BoolQ"] == [{"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])]
     assert submitted["WSC"][:2] == [{"idx": 0, "label": "False"}, {"idx": 1, "label": "True"}]
     assert submitted["COPA"][:2] == [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]
+    assert [line["idx"] for line in submitted["ReCoRD"]] == [0, 1, 2, 3]
     assert submitted["CB"][1] == {"idx": 1, "label": "contradiction"}
     assert submitted["MultiRC"] == [
         {"idx": 0, "passage": {"questions": [

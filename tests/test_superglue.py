@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tiny_inputs import QUICK, WORDS, write_lines
 
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import MissingError
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate, predict
+from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
@@ -144,19 +144,6 @@ def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, su
     assert [json.loads(line)["label"] for line in (out / "CB.jsonl").read_text().splitlines()] == predicted
 
 
-def test_records_queries_are_sorted_and_missing_files_named(superglue, small, tmp_path):
-    answers = [Row(f"{at}-dog", (("p", "q"),), None, group=str(at), candidate="dog") for at in (1, 0, 3, 2)]
-    record = task_spec.load("record")
-    submission.write(record, "test", answers, np.ones(4), tmp_path)
-    assert [json.loads(line)["idx"] for line in (tmp_path / "ReCoRD.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
-    with pytest.raises(UsageError, match=r"ReCoRD\.jsonl is refused: 3 rows, the official test split of ReCoRD has 4"):
-        submission.write(record, "test", answers[:3], np.ones(3), tmp_path)
-    with pytest.raises(MissingError) as error:
-        submission.pack("superglue", tmp_path)
-    missing = "AX-b.jsonl, AX-g.jsonl, BoolQ.jsonl, CB.jsonl, COPA.jsonl, MultiRC.jsonl, RTE.jsonl, WSC.jsonl, WiC.jsonl,"
-    assert f"lacks {missing}" in str(error.value)
-
-
 def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     resources = ResourceCache(tmp_path / "results", superglue.parent)
     config = make("full-ft", "epochs=12", "learning_rate=0.004", "dropout=0.0", task="superglue-rte")
@@ -172,20 +159,6 @@ def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     directory = RunDirectory.of(config, resources.results_dir)
     evaluated = evaluate(directory.path, resources)
     assert evaluated.differing == []
-
-
-def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
-    resources = ResourceCache(tmp_path / "results", superglue)
-    config = make("full-ft", "epochs=8", "learning_rate=0.004", "dropout=0.0", "max_length=36", task="record")
-    result = runs.run(config, resources)
-    assert result.metrics == {"entity_f1": 1.0, "entity_em": 1.0}
-    directory = RunDirectory.of(config, resources.results_dir)
-    assert {p.id for p in directory.read_predictions() if p.prediction == "true"} == {f"{query}-dog" for query in range(12)}
-    assert evaluate(directory.path, resources).differing == []
-    query = {"passage": "cat and dog and cat", "query": "here @placeholder", "entities": ["cat", "dog", "cat"]}
-    write_lines(tmp_path / "new.jsonl", [json.dumps(query)])
-    predictions = predict(directory.path, tmp_path / "new.jsonl", resources)
-    assert [(row["id"], row["prediction"]) for row in predictions] == [("0-cat", "false"), ("0-dog", "true")]
 
 
 def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path):
