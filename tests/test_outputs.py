@@ -13,7 +13,6 @@ from tiny_inputs import QUICK
 
 import hifi_cli
 from hifi_cli.errors import MissingError
-from hifi_cli.results.record import run_directories
 
 
 def write_runs():
@@ -80,16 +79,6 @@ def test_runs_are_listed_with_a_header(hifi):
     assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in laptop] == [
         ("cola", 50.0, "limited", 50.0)
     ]
-
-
-def test_runs_are_listed_wherever_they_are(tmp_path):
-    run = write_run(tmp_path, "full-ft", "rte", 1, 0.5)
-    others = [run / "a-variant/seed1", tmp_path / "runs/moved"]
-    own = run / "own/tasks"  # a user's task of that name is no run
-    for folder in (*others, own):
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("{}")
-    assert [directory.path for directory in run_directories(tmp_path)] == sorted([run, *others])
 
 
 def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
