@@ -6,7 +6,7 @@ python scripts/choose_rates.py laptop-rates
 import sys
 from pathlib import Path
 
-from hifi_cli.grids import spec
+from hifi_cli.grids import cells
 from hifi_cli.results.study import Study, tried_settings
 
 RESULTS = Path("results/laptop-runs")
@@ -14,7 +14,7 @@ RESULTS = Path("results/laptop-runs")
 
 def main(name: str) -> None:
     """Print the chosen rate of each method, and what to add where it is at an end of the tried ones."""
-    tried, grid = tried_settings(Study(RESULTS)), spec.load(name, {})
+    tried, grid = tried_settings(Study(RESULTS)), cells.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["method"].isin(grid.varied)]
     tried["rate"] = tried["setting"].str.removeprefix("learning_rate=").astype(float)
     tried["rank"] = tried.groupby(["task", "method"])["score"].rank(ascending=False, na_option="bottom")  # diverged: no score

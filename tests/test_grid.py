@@ -15,7 +15,7 @@ from synthetic_grids import cells, write_cell
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor, spec
+from hifi_cli.grids import executor
 from hifi_cli.grids.executor import GridState, jobs_of
 from hifi_cli.reports import table_spec
 
@@ -36,7 +36,7 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
 
 @pytest.mark.parametrize("name", registry.names("grids"))
 def test_every_shipped_grid_has_runs_that_differ(name):
-    grid = spec.load(name, {})
+    grid = grid_cells.load(name, {})
     if grid.figure:
         return
     if grid.claims:
@@ -191,7 +191,7 @@ def test_ehfts_searches_are_those_of_its_text():
     """Sections 3.2 and 3.3; the order of a grid is ours."""
 
     def tried(name):
-        return {method: {*product(*varied.values())} for method, varied in spec.load(name, {}).varied.items()}
+        return {method: {*product(*varied.values())} for method, varied in grid_cells.load(name, {}).varied.items()}
 
     assert tried("ehft-search") == {
         "mixout": set(product((0.7, 0.8, 0.9), (1e-5, 2e-4))),
@@ -200,7 +200,7 @@ def test_ehfts_searches_are_those_of_its_text():
     }
     rates = {(5e-3,), (1e-3,), (1e-4,), (5e-4,)}
     assert tried("ehft-search-rates") == dict.fromkeys(("linear-probing", "bitfit", "lora", "prefix-tuning"), rates)
-    assert spec.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
+    assert grid_cells.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
 
 
 CLAIMS = """

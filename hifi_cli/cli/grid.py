@@ -12,11 +12,8 @@ from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor as grids
-from hifi_cli.grids import spec as grid_spec
-from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
-from hifi_cli.grids.sites import site_executor
-from hifi_cli.grids.spec import GridSpec
 from hifi_cli.reports import other_tables
 from hifi_cli.reports.render import emit
 from hifi_cli.results.study import Study
@@ -85,7 +82,7 @@ def grid(
         "protocol": protocol,
         "seeds": options.parse_seeds(seeds),
     }
-    spec = grid_spec.load(name, changes)
+    spec = grid_cells.load(name, changes)
     words = tuple(overrides or ())
     name = safe_name(Path(name).stem)
     if spec.figure:
@@ -105,7 +102,7 @@ def grid(
         return options.print_json(commands) if format == "json" else print("".join(f"{line}\n" for line in commands), end="")
     directory = results_dir / "grids" / name
     try:
-        with site_executor(site, directory / "parsl") if site else grids.local_executor(jobs) as submit:
+        with grids.site_executor(site, directory / "parsl") if site else grids.local_executor(jobs) as submit:
             grids.run(state, jobs_left, submit, directory / "logs", retries=retries)
     finally:
         _print_summary(name, state, where)

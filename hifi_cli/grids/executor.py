@@ -1,4 +1,4 @@
-"""Run a grid: submit a command for each unfinished cell to an executor, and repeat what fails."""
+"""Run a grid: submit a command for each unfinished cell to an executor, here or on a cluster, and repeat what fails."""
 
 import logging
 import os
@@ -9,17 +9,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from hifi_cli.errors import format_duration
+from hifi_cli.config import registry
+from hifi_cli.config.base import ConfigModel, parse
+from hifi_cli.errors import MissingError, UsageError, format_duration
 from hifi_cli.files import make_directory, safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.results.record import RunResult
@@ -169,15 +172,7 @@ def local_executor(jobs: int) -> Iterator[Submit]:
     def execute(command: list[str], log: Path) -> int:
         variables = slots.get()
         # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                process_arguments(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
+        process = _start(command, log, env={**os.environ, **variables}, start_new_session=True)
         running.add(process)
         if stopping.is_set():
             process.terminate()
@@ -198,9 +193,11 @@ def local_executor(jobs: int) -> Iterator[Submit]:
         pool.shutdown()
 
 
-def process_arguments(command: Sequence[str]) -> list[str]:
-    """What is executed for a `hifi` command, whatever PATH and the working directory hold."""
-    return [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
+def _start(command: Sequence[str], log: Path, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a `hifi` command, whatever PATH and the working directory hold; its output is appended to a file."""
+    words = [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
+    with log.open("ab") as output:
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options)
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
@@ -223,3 +220,84 @@ def visible_gpus() -> list[str]:
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     number = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
     return [str(index) for index in range(number)]
+
+
+# --- a cluster
+
+
+_LOSSES = 20  # vanished workers of one command, before the grid stops
+_STOP_SECONDS = 20
+
+
+class SiteSpec(ConfigModel):
+    """A site: Parsl's own names and arguments."""
+
+    description: str = ""
+    """What the site is, in one line."""
+    provider: dict[str, Any]
+    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers
+    by name, or a mapping of its `kind` and arguments."""
+    executor: dict[str, Any] = {}
+    """Arguments of parsl's HighThroughputExecutor: `available_accelerators`, `cpu_affinity`, ..."""
+
+
+def execute(command: list[str], log: str, directory: str) -> int:
+    """Run a command on a worker, which imports this function, and return its exit code."""
+    return _start(command, Path(log), cwd=directory).wait()
+
+
+@contextmanager
+def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
+    """The workers of a site. Its pilot jobs are cancelled at the end, and at an error or Ctrl-C.
+
+    Raises:
+        MissingError: Parsl is not installed, or no pilot job can run.
+        UsageError: the site's YAML is wrong.
+    """
+    try:
+        import parsl
+    except ImportError:
+        raise MissingError("--site needs Parsl: pip install 'hifi-cli[grid]'") from None
+    spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
+    try:
+        provider = _provider(spec.provider)
+        executor = parsl.HighThroughputExecutor(label="hifi", provider=provider, **spec.executor)
+    except Exception as error:  # what these constructors raise depends on the provider
+        raise UsageError(f"site {site}: {' '.join(str(error).split())}") from error
+    # Parsl starts its own scripts by name; they are next to this interpreter.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    config = parsl.Config(
+        executors=[executor],
+        run_dir=str(run_dir),
+        retries=_LOSSES,  # a command whose worker vanished continues from its checkpoint
+        strategy="htex_auto_scale",  # gives idle blocks back while others are still busy
+        strategy_period=1,
+    )
+    kernel = parsl.load(config)
+    app = parsl.python_app(execute)
+    try:
+        yield lambda command, log: app(command, str(log.absolute()), str(Path.cwd()))
+    except Exception as error:
+        if executor.bad_state_is_set:  # Parsl then refuses every further command
+            reason = " ".join(str(executor.executor_exception).split())
+            raise MissingError(f"site {site}: no node to run on: {reason}") from error
+        raise
+    finally:
+        # First, because Parsl's own end hangs where its interchange got the same signal.
+        provider.cancel(list(provider.resources))
+        ending = threading.Thread(target=kernel.cleanup, daemon=True)
+        ending.start()
+        ending.join(_STOP_SECONDS)
+        parsl.clear()
+
+
+def _provider(arguments: Mapping[str, Any]) -> Any:
+    from parsl import launchers, providers
+
+    arguments = dict(arguments)
+    if launcher := arguments.pop("launcher", None):
+        launcher = dict(launcher) if isinstance(launcher, dict) else {"kind": launcher}
+        arguments["launcher"] = getattr(launchers, launcher.pop("kind"))(**launcher)
+    if volumes := arguments.get("persistent_volumes"):  # of Kubernetes: tuples, which YAML does not have
+        arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
+    return getattr(providers, arguments.pop("kind"))(**arguments)
