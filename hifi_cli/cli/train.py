@@ -93,8 +93,8 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
         UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
     """
     config, directory = parse(RunConfig, registry.read_yaml(file), str(file)), RunDirectory(file.parent)
-    for path in directory.user_files.glob("*/*.yaml"):
-        registry.register_user_file(path.parent.name, path, trust=trust)
+    for (kind, _), path in directory.own_yamls.items():
+        registry.register_user_file(kind, path, trust=trust)
     numbers = options.parse_seeds(seeds) or [config.seed]
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 

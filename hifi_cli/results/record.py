@@ -399,6 +399,12 @@ class RunDirectory:
         return self.path / "own"
 
     @property
+    def own_yamls(self) -> dict[tuple[str, str], Path]:
+        """These copies, by kind and name."""
+        files = (file for kind in ("tasks", "methods") for file in (self.user_files / kind).glob("*.yaml"))
+        return {(file.parent.name, file.stem): file for file in files}
+
+    @property
     def predictions(self) -> Path:
         """Predictions of the reported split; others are in predictions-SPLIT.jsonl."""
         return self.path / "predictions.jsonl"
@@ -495,19 +501,13 @@ class RunDirectory:
         Raises:
             MissingError: there is none.
         """
-        config = self.read_config()
-        copies = {name: self._copy_of(*name) for name in _named_files(config)}
-        own = {name: path for name, path in copies.items() if path.is_file()}
-        with registry.only_user_files(own, trust=trust):
-            yield config
-
-    def _copy_of(self, kind: str, name: str) -> Path:
-        return self.user_files / kind / f"{name}.yaml"
+        with registry.only_user_files(self.own_yamls, trust=trust):
+            yield self.read_config()
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, its copy's place; code too."""
-        for kind, name in _named_files(config):
-            own, copy = registry.user_file(kind, name), self._copy_of(kind, name)
+        for kind, name in [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]:
+            own, copy = registry.user_file(kind, name), self.user_files / kind / f"{name}.yaml"
             yield kind, own, copy
             source = own or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):
@@ -577,8 +577,3 @@ def _metrics_text(line: MetricsLine) -> str:
 def _text_of(path: Path | None) -> str:
     """The content of a user's file, or of its copy; empty where it is not there."""
     return path.read_text(encoding="utf-8") if path and path.is_file() else ""
-
-
-def _named_files(config: RunConfig) -> list[tuple[str, str]]:
-    """The YAMLs that a configuration names and does not hold, as kind and name."""
-    return [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]

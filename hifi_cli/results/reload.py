@@ -1,6 +1,5 @@
 """Rebuild a finished run's model from its backbone and its delta: to evaluate, to predict, to export."""
 
-import copy
 import json
 import re
 import warnings
@@ -308,8 +307,7 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task.kind)
     model.save_pretrained(to, safe_serialization=True)
-    # Other runs of the process use it too
-    tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)
+    tokenizer = prepared.pretrained.tokenizer
     tokenizer.model_max_length = prepared.config.max_length
     tokenizer.save_pretrained(to)
 

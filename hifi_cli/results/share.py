@@ -220,9 +220,8 @@ def check(directory: Path) -> CheckedStudy:
 
 def _task(study: Study, path: str, result: RunResult) -> TaskSpec:
     """The task of a run, from the user's own YAML where the run keeps one."""
-    own = RunDirectory(study.directory / path).user_files / "tasks" / f"{result.task}.yaml"
-    files = {("tasks", result.task): own} if own.is_file() else {}
-    with registry.only_user_files(files, trust=True):  # no code of theirs is executed here
+    own = RunDirectory(study.directory / path).own_yamls
+    with registry.only_user_files(own, trust=True):  # no code of theirs is executed here
         return task_spec.load(result.task).with_primary(result.primary_metric)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -157,18 +158,11 @@ class Study:
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
         frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
-        self._use_own_files(frame)
+        paths = frame.drop_duplicates(["task", "method"])["path"]
+        own = [RunDirectory(self.directory / path).own_yamls.items() for path in paths]
+        registry.use_files_of_runs(dict(chain(*own)))
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
-
-    def _use_own_files(self, frame: pd.DataFrame) -> None:
-        files: dict[tuple[str, str], Path] = {}
-        for kind, column in (("methods", "method"), ("tasks", "task")):
-            own = frame[~frame[column].isin(registry.names(kind))].drop_duplicates(column)
-            for name, path in zip(own[column], own["path"], strict=True):
-                file = self.directory / path / "own" / kind / f"{name}.yaml"
-                files |= {(kind, name): file} if file.is_file() else {}
-        registry.use_files_of_runs(files)
 
     @property
     def shown(self) -> pd.DataFrame:
