@@ -154,13 +154,6 @@ def test_a_row_linear_may_be_called_twice_in_a_pass():
     torch.testing.assert_close(module.rows.grad, expected.expand(3, 8), rtol=0.02, atol=0.05)
 
 
-def test_tuned_rows_are_fast_where_the_whole_bias_trains(make, resources):
-    prepared, _ = prepare(make, resources, "rocoft-row", "precision=bf16")
-    tuned = [module for module in prepared.encoder.model.modules() if isinstance(module, RowLinear)]
-    assert tuned and all(module.base_layer.training_dtype for module in tuned)
-    assert all(module.base_layer.bias.requires_grad and not module.base_layer.weight.requires_grad for module in tuned)
-
-
 # --- whole runs with either setting
 
 

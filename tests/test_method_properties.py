@@ -62,8 +62,6 @@ def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
 
     layer = KroneckerLinear(torch.nn.Parameter(torch.zeros(4, 4, 4)), 8192, 16384, torch.Generator().manual_seed(0))
     for factor in (layer.s, layer.t):
-        oracle = torch.nn.init.xavier_uniform_(torch.empty(factor.shape[1:]), gain=2**0.5)
-        assert float(factor.detach().std()) == pytest.approx(float(oracle.std()), rel=0.1)
         fan = factor.shape[1] + factor.shape[2]
         assert float(factor.detach().std()) == pytest.approx((2 * 2 / fan) ** 0.5, rel=0.05)
         assert float(factor.detach().abs().max()) <= (2 * 6 / fan) ** 0.5

@@ -45,7 +45,6 @@ class _Linear(Function):
         factor = x.to(weight.dtype).contiguous()  # oneDNN is slow on rows that lie apart
         ctx.save_for_backward(factor if rows.requires_grad else None, weight, index)
         ctx.dtypes, ctx.has_row_bias = (x.dtype, rows.dtype), row_bias is not None
-        ctx.bias_dtype = next((value.dtype for value in (row_bias, bias) if value is not None), None)
         output = _multiply(factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype))
         # A view made here could not be changed in place, which adapters of peft do.
         return cast(Tensor, torch.ops.aten._unsafe_view(output, [*x.shape[:-1], output.shape[-1]]))
@@ -61,13 +60,13 @@ class _Linear(Function):
             x_grad = _multiply(gradient, weight.T).to(x_dtype)
         gradient = gradient.flatten(0, -2)
         if needs_bias and not ctx.has_row_bias:
-            bias_grad = gradient.sum(0, dtype=ctx.bias_dtype)
+            bias_grad = gradient.sum(0, dtype=rows_dtype)
         if index is not None and (needs_rows or needs_row_bias):
             gradient = gradient.index_select(-1, index)
         if needs_rows:
             rows_grad = _multiply(gradient.T, factor.flatten(0, -2).T).to(rows_dtype)
         if needs_row_bias:
-            row_bias_grad = gradient.sum(0, dtype=ctx.bias_dtype)
+            row_bias_grad = gradient.sum(0, dtype=rows_dtype)
         return x_grad, rows_grad, row_bias_grad, None, bias_grad, None
 
 

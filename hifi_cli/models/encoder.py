@@ -209,8 +209,8 @@ class Encoder:
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
         """Let every layer compute attention with `function`, registered as `name` in transformers.
 
-        Its attention mask is added to the scores: [batch, 1, 1, tokens], [batch, 1, tokens, tokens]
-        for local attention, or None if every token may attend to every other.
+        Its attention mask is added to the scores: [batch, 1, tokens, tokens], or None if every token
+        may attend to every other.
 
         Returns:
             The function that computed it before.
@@ -240,27 +240,13 @@ def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[:, None, None]
 
 
-def _attention_mask(
-    attention_mask: Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
-    *,
-    local_size: int | None = None,
-    q_length: int,
-    device: torch.device,
-    **_: Any,
-) -> Tensor | None:
-    """`additive_mask` for transformers' interface; it waits for no device to look for padding.
+def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:
+    """The additive mask of transformers' own; it waits for no device to look for padding."""
+    from transformers.masking_utils import eager_mask
 
-    Args:
-        local_size: the distance up to which a token attends to another; None: any distance.
-    """
-    mask = None if attention_mask is None else additive_mask(attention_mask, dtype)
-    if local_size is None:
-        return mask
-    position = torch.arange(q_length, device=device)
-    is_near = (position[:, None] - position).abs() <= local_size
-    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[None, None]
-    return local if mask is None else torch.minimum(mask, local)
+    settings["allow_is_bidirectional_skip"] = attention_mask is None
+    mask: Tensor | None = eager_mask(attention_mask=attention_mask, **settings)
+    return mask
 
 
 class QKVLinear(nn.Module):

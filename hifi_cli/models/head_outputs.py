@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hifi_cli.heads.scores import head_correlation, information_richness
 from hifi_cli.models.encoder import Encoder
@@ -18,12 +18,10 @@ def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], An
     The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
     it is None.
     """
-
-    def hook_of(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
-        return lambda _, inputs: act(layer, inputs[0])
-
-    layers = range(encoder.num_layers)
-    hooks = [encoder.output_projection(layer).register_forward_pre_hook(hook_of(layer)) for layer in layers]
+    hooks = [
+        encoder.output_projection(layer).register_forward_pre_hook(lambda _, inputs, at=layer: act(at, inputs[0]))
+        for layer in range(encoder.num_layers)
+    ]
     try:
         yield
     finally:
