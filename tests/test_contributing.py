@@ -12,7 +12,6 @@ from hifi_processes import ROOT, environment
 
 pytestmark = pytest.mark.slow
 
-PARTS = ("hifi_cli", "configs", "docs", "scripts", "tests", "pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile")
 SUITE = ("test_methods.py", "test_step_trace.py", "test_ls.py", "test_docs.py", "test_method_properties.py")
 
 
@@ -21,17 +20,17 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
+def not_needed(folder, names):
+    """Directories beside those of the project: of results, environments and git."""
+    needed = ("hifi_cli", "configs", "docs", "scripts", "tests")
+    return [name for name in names if folder == str(ROOT) and name not in needed and Path(folder, name).is_dir()]
+
+
 @pytest.fixture
 def clone(tmp_path):
     """A copy of the project."""
     folder = tmp_path / "clone"
-    folder.mkdir()
-    for part in PARTS:
-        source, ignored = ROOT / part, shutil.ignore_patterns("__pycache__")
-        if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=ignored)
-        else:
-            shutil.copyfile(source, folder / part)
+    shutil.copytree(ROOT, folder, ignore=not_needed)
     return folder
 
 

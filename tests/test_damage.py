@@ -1,8 +1,8 @@
 """Full disks, damaged files and files that would do harm: named, and never used."""
 
+import errno
 import os
 import pickle
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from finished_runs import fingerprint, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
-from hifi_cli.results import record
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import loop
 from hifi_cli.training import run as runs
@@ -21,47 +20,31 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip("a file system can be mounted by root only")
-    yield disk
-    subprocess.run(["umount", "-l", disk], check=True)
-
-
-@pytest.fixture
 def saving_every_step(monkeypatch):
     """Training that saves a checkpoint after every step."""
     monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
 
 
-def fill(disk, *, leave):
-    """Take all room but so many bytes."""
-    free = os.statvfs(disk)
-    (disk / "ballast").write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - leave))
+def test_a_full_disk_is_told_and_costs_nothing(make, data, tmp_path, monkeypatch, saving_every_step):
+    config, resources = make("hifi-layerwise"), ResourceCache(tmp_path / "full", data)
+    directory = RunDirectory.of(config, resources.results_dir)
 
+    def fail(temporary, path):
+        if Path(path).name == "results.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(temporary, path)
 
-def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch, saving_every_step):
-    config = make("hifi-layerwise")
-    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    directory, write_json = RunDirectory.of(config, small_disk), record.write_json
-
-    def full(path, value):
-        if path.name == "results.json":
-            fill(small_disk, leave=0)
-        write_json(path, value)
-
-    monkeypatch.setattr(record, "write_json", full)
-    with pytest.raises(RunFailed, match=r"results\.json: No space left on device.*make room"):
-        runs.run(config, ResourceCache(small_disk, data))
+    replace = os.replace
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(RunFailed, match=r"results\.json: .*No space left on device.*make room"),
+    ):
+        patched.setattr(os, "replace", fail)
+        runs.run(config, resources)
     assert not directory.results.exists() and directory.checkpoint.is_file()
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
-    monkeypatch.setattr(record, "write_json", write_json)
-    (small_disk / "ballast").unlink()
-    runs.run(config, ResourceCache(small_disk, data))
+    runs.run(config, resources)
+    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
 
 

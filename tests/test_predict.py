@@ -1,8 +1,10 @@
 """hifi predict: texts in, labels and probabilities out, in either layout and every kind of task."""
 
+import io
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hifi_cli.config.sources import resolve
@@ -33,17 +35,19 @@ def softmax(logits):
     return shares / shares.sum()
 
 
-def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
+@pytest.mark.parametrize(("suffix", "separator"), [(".tsv", "\t"), (".CSV", ",")])
+def test_tables_in_and_out_with_the_runs_own_predictions(trained, hifi, tmp_path, suffix, separator):
     run, pairs, stored = trained
-    lines = ["idx\tsentence2\tsentence1", *(f"row{at}\t{second}\t{first}" for at, (first, second) in enumerate(pairs))]
-    (tmp_path / "new.tsv").write_text("\n".join(lines) + "\n")
-    answer = hifi("predict", run, tmp_path / "new.tsv")
+    path = tmp_path / f"new{suffix}"
+    table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).assign(note="x, y")
+    table.rename_axis("idx").to_csv(path, sep=separator)
+    answer = hifi("predict", run, path)
     assert answer.code == 0, answer.err
-    header, *rows = (line.split("\t") for line in answer.out.splitlines())
-    assert header == ["id", "prediction", "entailment", "not_entailment"]
-    assert [row[1] for row in rows] == [prediction.prediction for prediction in stored] and len({row[1] for row in rows}) == 2
-    for row, prediction in zip(rows, stored, strict=True):
-        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(prediction.logits), atol=1e-4)
+    said = pd.read_csv(io.StringIO(answer.out), sep=separator)
+    assert [*said.columns] == ["id", "prediction", "entailment", "not_entailment"]
+    assert [*said.prediction] == [row.prediction for row in stored] and said.prediction.nunique() == 2
+    for row, (_, *shares) in zip(stored, said.drop(columns="id").itertuples(index=False), strict=True):
+        np.testing.assert_allclose(shares, softmax(row.logits), atol=1e-4)
     assert "warning" not in answer.err  # no data are read, and none are missed
 
 
@@ -59,17 +63,6 @@ def test_json_lines(trained, hifi, tmp_path):
     assert json.loads(hifi("predict", run, "new.jsonl", "--format", "json").out) == said
     assert hifi("predict", run, "new.jsonl", "--out", "said.csv").code == 0
     assert (tmp_path / "said.csv").read_text().startswith("id,prediction,entailment,not_entailment\n0,")
-
-
-def test_csv_in_csv_out(trained, hifi, tmp_path):
-    run, pairs, stored = trained
-    rows = "".join(f'"{first}",{second},"x, y"\n' for first, second in pairs)
-    (tmp_path / "new.CSV").write_text(f"sentence1,sentence2,note\n{rows}")
-    answer = hifi("predict", run, tmp_path / "new.CSV")
-    assert answer.code == 0, answer.err
-    header, *lines = answer.out.splitlines()
-    assert header == "id,prediction,entailment,not_entailment"
-    assert [line.split(",")[1] for line in lines] == [prediction.prediction for prediction in stored]
 
 
 def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, hifi, tmp_path):

@@ -1,12 +1,13 @@
 """SuperGLUE from its official files to the zip that its server accepts, on synthetic rows; its metrics against hand-made examples."""
 
+import copy
 import json
 import math
-import random
 import zipfile
 
 import numpy as np
 import pytest
+from official_rows import JSONL
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError
@@ -20,7 +21,6 @@ from hifi_cli.training.plan import plan
 
 pytestmark = pytest.mark.slow
 
-TASKS = ["boolq", "cb", "copa", "multirc", "record", "superglue-rte", "wic", "wsc"]
 TEST_ROWS = 4
 OFFICIAL_TEST_ROWS = {  # tensorflow/datasets, docs/community_catalog/huggingface/super_glue.md
     "AX-b.jsonl": 1104, "AX-g.jsonl": 356, "BoolQ.jsonl": 3245, "CB.jsonl": 250, "COPA.jsonl": 500, "MultiRC.jsonl": 9693,
@@ -28,63 +28,37 @@ OFFICIAL_TEST_ROWS = {  # tensorflow/datasets, docs/community_catalog/huggingfac
 }  # fmt: skip
 
 
-def label(split, value):
-    return {} if split == "test" else {"label": value}
+FOLDERS = {
+    "boolq": "BoolQ", "cb": "CB", "copa": "COPA", "multirc": "MultiRC", "record": "ReCoRD", "superglue-rte": "RTE", "wic": "WiC", "wsc": "WSC",
+}  # fmt: skip
+
+
+def official_row(name, at, split):
+    """The official row of a task as row `at` of a split, as JSON. RTE's class follows from the word dog."""
+    row = copy.deepcopy(JSONL[name]) | {"idx": at}
+    if name == "superglue-rte":
+        word, row["label"] = ("dog", "not_entailment") if at % 2 else ("cat", "entailment")
+        row |= {"premise": f"{word} {WORDS[6 + at % 18]}", "hypothesis": f"{word} {WORDS[23 - at % 18]}"}
+    if name == "multirc":
+        (question,) = row["passage"]["questions"]
+        question["idx"] = at
+        question["answers"] = [answer | {"idx": 2 * at + place} for place, answer in enumerate(question["answers"])]
+    if name == "record":
+        row["qas"][0]["idx"] = at
+        row["passage"]["entities"] = row["passage"]["entities"][:2]
+    hidden = () if split != "test" else ("answers",) if name == "record" else ("label",)
+    return json.loads(
+        json.dumps(row), object_hook=lambda part: {key: value for key, value in part.items() if key not in hidden}
+    )
 
 
 def write_superglue(root, train_rows=24):
-    """All of SuperGLUE's files. The class follows from the word dog; ReCoRD's answer is a dog, MultiRC's right answers too."""
-    rng = random.Random(0)
-
-    def text(words=3):
-        return " ".join(rng.choice(WORDS[6:]) for _ in range(words))
-
+    """All of SuperGLUE's files."""
     for split, number in (("train", train_rows), ("val", train_rows // 2), ("test", TEST_ROWS)):
-        lines = {task: [] for task in ("BoolQ", "CB", "COPA", "MultiRC", "RTE", "ReCoRD", "WSC", "WiC")}
-        for at in range(number):
-            is_dog = bool(at % 2)
-            word = "dog" if is_dog else "cat"
-
-            pair = {"premise": f"{word} {text()}", "hypothesis": f"{word} {text()}", "idx": at}
-            lines["RTE"].append(pair | label(split, "not_entailment" if is_dog else "entailment"))
-            lines["CB"].append(pair | label(split, "contradiction" if is_dog else "neutral"))
-            lines["BoolQ"].append({"passage": f"{word} {text()}", "question": text(), "idx": at} | label(split, is_dog))
-            choices = {"choice1": f"{'cat' if is_dog else 'dog'} {text()}", "choice2": f"{word} {text()}"}
-            lines["COPA"].append(
-                {"premise": f"{text()}.", "question": "cause", "idx": at, **choices} | label(split, int(is_dog))
-            )
-            words = {
-                "word": "fish",
-                "sentence1": "fish now",
-                "sentence2": f"fish {word}",
-                "start1": 0,
-                "end1": 4,
-                "start2": 0,
-                "end2": 4,
-            }
-            lines["WiC"].append({**words, "idx": at, "version": 1.1} | label(split, is_dog))
-            target = {"span1_index": 0, "span1_text": "The man", "span2_index": 3, "span2_text": "he"}
-            lines["WSC"].append({"text": f"The man {word} he sees", "target": target, "idx": at} | label(split, is_dog))
-            passage, start = "the dog and a cat and a dog", 1
-            entities = [{"start": first, "end": first + 2} for first in (4, 14, 24)]
-            query = {"idx": at, "query": f"here @placeholder {text()}"}
-            answers = {} if split == "test" else {"answers": [{"start": 4, "end": 6, "text": "dog"}]}
-            lines["ReCoRD"].append(
-                {
-                    "idx": at + start,
-                    "source": "CNN",
-                    "passage": {"text": passage, "entities": entities},
-                    "qas": [query | answers],
-                }
-            )
-        for paragraph in range(number // 2 if split == "test" else number):
-            answers = [
-                {"text": f"{w} {text(1)}", "idx": 2 * paragraph + at} | label(split, at) for at, w in enumerate(("cat", "dog"))
-            ]
-            question = {"question": text(2), "idx": paragraph, "answers": answers}
-            lines["MultiRC"].append({"idx": paragraph, "version": 1.1, "passage": {"text": text(), "questions": [question]}})
-        for task, records in lines.items():
-            write_lines(root / task / f"{split}.jsonl", [json.dumps(record) for record in records])
+        for name, folder in FOLDERS.items():
+            rows = number // 2 if (name, split) == ("multirc", "test") else number  # of which each has two answers
+            lines = [json.dumps(official_row(name, at, split)) for at in range(rows)]
+            write_lines(root / folder / f"{split}.jsonl", lines)
     broad = [
         {"sentence1": f"{w} now", "sentence2": f"{w} here", "idx": at, "label": truth, "logic": "Negation"}
         for at, (w, truth) in enumerate(
@@ -126,13 +100,13 @@ def test_the_test_splits_have_the_official_row_counts():
 def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, superglue, small, tmp_path):
     """Train each of the eight tasks, and predict the test splits."""
     out = tmp_path / "out"
-    for number, task in enumerate(TASKS):
+    for number, task in enumerate(FOLDERS):
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
         assert trained.code == 0, trained.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
         answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
-        assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
+        assert (answer.code, task) == (0 if number == len(FOLDERS) - 1 else 3, task), answer.err
     assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
     with zipfile.ZipFile(out / "superglue.zip") as archive:
         assert sorted(archive.namelist()) == sorted(OFFICIAL_TEST_ROWS)

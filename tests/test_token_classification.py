@@ -209,25 +209,15 @@ def write_form(path, form):
     elif form == "tabs":
         blocks = ["\n".join(f"{tag}\t{word}" for word, tag in zip(*sentence, strict=True)) for sentence in sentences * 10]
         path.write_text("\n\n".join(f"# id = {at}\n{block}" for at, block in enumerate(blocks)))
-    elif form == "lists":
-        path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
     else:
-        from datasets import ClassLabel, Dataset, Features, Value
-        from datasets import Sequence as Many
-
-        names = ["O", "B-ORG", "B-PER", "I-PER"]
-        features = Features({"id": Value("string"), "tokens": Many(Value("string")), "ner_tags": Many(ClassLabel(names=names))})
-        rows = [{"id": str(at), "tokens": words, "ner_tags": tags} for at, (words, tags) in enumerate(sentences * 10)]
-        (path / "data").mkdir(parents=True)
-        Dataset.from_list(rows, features=features).to_parquet(str(path / "data" / "train-00000-of-00001.parquet"))
-    return f"hub:{path}" if form == "hub" else str(path)
+        path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
+    return str(path)
 
 
 FORMS = {
     "conll": ("a.conll", []),
     "tabs": ("b.conll", ["inputs=2", "label=1"]),
     "lists": ("c.jsonl", []),
-    "hub": ("e", []),
 }
 
 
