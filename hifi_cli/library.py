@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.ranking import ChosenHeads, choose_heads
+from hifi_cli.heads.ranking import ChosenHeads, choose_heads, rank_heads
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
@@ -102,8 +102,9 @@ def select_heads(
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
     values = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
-    arguments = parse(HeadsConfig, values, "select_heads").selection_arguments(seed)
-    return choose_heads(scores.richness, scores.correlation, **arguments)
+    parse(HeadsConfig, values, "select_heads")
+    ranked = rank_heads(scores.richness, scores.correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed)
+    return choose_heads(ranked, k, strategy)
 
 
 def tune_heads(model: nn.Module, heads: ChosenHeads | list[list[int]], *, biases: bool = True) -> nn.Module:

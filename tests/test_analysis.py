@@ -51,7 +51,7 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
     assert len(rows) == 2 * LAYERS * HEADS
     request = ask("richness", {"warm_steps": 2})
-    stored = request.kind.scores(request, "rte", "SL")
+    stored = request.head_scores(request.kind.setting(request, "rte", "SL"))
     found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
     assert found == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))

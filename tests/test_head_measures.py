@@ -14,7 +14,7 @@ from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
-from hifi_cli.heads.ranking import choose_heads
+from hifi_cli.heads.ranking import choose_heads, rank_heads
 from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
@@ -176,8 +176,8 @@ def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(mak
 def test_a_measured_ranking_without_values_and_the_first_heads():
     richness, correlation = np.ones((2, 4)), np.ones((2, 4, 4))
     with pytest.raises(UsageError, match="fisher is measured on the model"):
-        choose_heads(richness, correlation, rank="fisher", k=2)
+        rank_heads(richness, correlation, rank="fisher")
     measured = np.array([[1.0, -4, 3, 2], [0, 0, -1, 5]])
-    assert choose_heads(richness, correlation, rank="ablation", k=2, measured=measured).heads == [[2, 3], [0, 3]]
-    assert choose_heads(richness, correlation, rank="ablation", k=1, strategy="global", measured=measured).heads == [[2], [3]]
-    assert choose_heads(richness, correlation, rank="first", k=3).heads == [[0, 1, 2]] * 2
+    ranked = rank_heads(richness, correlation, rank="ablation", measured=measured)
+    assert choose_heads(ranked, 2).heads == [[2, 3], [0, 3]] and choose_heads(ranked, 1, "global").heads == [[2], [3]]
+    assert choose_heads(rank_heads(richness, correlation, rank="first"), 3).heads == [[0, 1, 2]] * 2

@@ -89,7 +89,7 @@ class HeadsConfig(ConfigModel):
     """Heads from a file (`--heads`), one list per layer; the other keys then have no effect."""
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
-        """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
+        """All that decides a selection besides the scores; `seed` only where one draws: other rankings do not depend on it."""
         how = self.model_dump(exclude={"given", "seed"})
         if self.rank == "random":
             how["seed"] = run_seed if self.seed is None else self.seed

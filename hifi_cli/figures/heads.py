@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, norm, spearmanr
 
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.heads import select as head_selection
-from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k, choose_heads, rank_heads
+from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k
 from hifi_cli.heads.scores import singular_values
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.models.encoder import Encoder
@@ -61,10 +62,9 @@ class ScoresBySetting(Kind):
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
 
-    def scores(self, request: FigureRequest, task: str, variant: str) -> head_selection.HeadScores:
-        """Return the head scores of a task under a setting."""
-        keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]}
-        return request.head_scores(request.config(task, keys=keys))
+    def setting(self, request: FigureRequest, task: str, variant: str) -> RunConfig:
+        """Return the configuration of a task under a setting."""
+        return request.config(task, keys={**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]})
 
 
 class Richness(ScoresBySetting):
@@ -75,7 +75,7 @@ class Richness(ScoresBySetting):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return mean and deviation of I_h over samples, by task, setting, layer and head."""
         for task, variant in product(request.spec.tasks, self.variants):
-            scores = self.scores(request, task, variant)
+            scores = request.head_scores(self.setting(request, task, variant))
             for (layer, head), mean in np.ndenumerate(scores.arrays[0]):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head}
                 yield {**keys, "mean": mean, "std": scores.richness_std[layer][head]}
@@ -97,7 +97,7 @@ class Correlation(ScoresBySetting):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return r_hh' and its ratio to the layer's largest, for every pair of heads."""
         for task, variant in product(request.spec.tasks, self.variants):
-            correlation = self.scores(request, task, variant).arrays[1]
+            correlation = request.head_scores(self.setting(request, task, variant)).arrays[1]
             for (layer, head, other), value in np.ndenumerate(correlation):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
                 yield {**keys, "correlation": value, "normalized": value / correlation[layer].max()}
@@ -132,10 +132,9 @@ class Robustness(ScoresBySetting):
         """
         first, *others = self.variants
         for task in request.spec.tasks:
-            config = request.config(task)
-            how = config.heads.selection_arguments(config.seed)
-            arrays = {name: self.scores(request, task, name).arrays for name in self.variants}
-            chosen = {name: choose_heads(*both, **how).heads for name, both in arrays.items()}
+            configs = {name: self.setting(request, task, name) for name in self.variants}
+            arrays = {name: request.head_scores(config).arrays for name, config in configs.items()}
+            chosen = {name: head_selection.choose(config, request.resources)[0].heads for name, config in configs.items()}
             heads = arrays[first][0].shape[1]
             upper = np.triu_indices(heads, 1)
             for other, (layer, own) in product(others, enumerate(chosen[first])):
@@ -148,7 +147,7 @@ class Robustness(ScoresBySetting):
                 if own:
                     values["chosen"] = len({*own} & {*chosen[other][layer]}) / len(own)
                 for measure, value in values.items():
-                    chance = config.heads.k / heads if measure == "chosen" else None
+                    chance = configs[first].heads.k / heads if measure == "chosen" else None
                     yield {"task": task, "setting": other, "layer": layer, "measure": measure, "value": value, "chance": chance}
 
     def draw(self, data: style.Frame) -> Figure:
@@ -374,14 +373,12 @@ class HeadBench(Kind):
         finished run: its `score` and the `metric`.
         """
         for task in request.spec.tasks:
-            ranked = {}
-            for method in request.spec.methods:
-                config = request.config(task, method)
-                if needs_heads(config) and not config.heads.given:
-                    how = config.heads.selection_arguments(config.seed)
-                    del how["strategy"], how["k"]
-                    measured = head_selection.importance(config, request.resources)
-                    ranked[method] = rank_heads(*request.head_scores(config).arrays, **how, measured=measured)
+            configs = {method: request.config(task, method) for method in request.spec.methods}
+            ranked = {
+                method: head_selection.rank(config, request.resources)
+                for method, config in configs.items()
+                if needs_heads(config) and not config.heads.given
+            }
             for first, second in combinations(ranked, 2):
                 keys = {"task": task, "method": first, "other": second, "panel": "correlation"}
                 yield {**keys, **rank_correlation(ranked[first], ranked[second])}

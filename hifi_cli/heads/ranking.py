@@ -1,4 +1,4 @@
-"""From scores to chosen heads (HiFi, equations 8 to 10, Algorithm 2 and the ablations of Table 3). No torch here."""
+"""From scores to chosen heads: rank, then choose (HiFi, equations 8 to 10, Algorithm 2, and Table 3). No torch here."""
 
 import math
 from collections.abc import Callable
@@ -100,11 +100,6 @@ def pagerank_inverse(richness: Array, correlation: Array, damping: float = 0.85,
     return replace(pagerank(richness, correlation, damping, epsilon), lowest_first=True)
 
 
-def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
-    """Whether the values differ by no more than the stopping rule leaves open, so that choosing would follow noise."""
-    return bool(np.ptp(ranked.values) <= 2 * epsilon / (1 - damping))
-
-
 # Rankings of one layer by its information richness and correlation; others are drawn (`random`) or measured on the model.
 RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "pagerank": pagerank,
@@ -141,69 +136,11 @@ def check_k(k: int, heads: int) -> None:
         raise UsageError(f"k={k}: the encoder has only {heads} heads in a layer")
 
 
-def choose_heads(
-    richness: Array,
-    correlation: Array,
-    *,
-    rank: str = "pagerank",
-    strategy: str = "layerwise",
-    k: int = 3,
-    damping: float = 0.85,
-    epsilon: float = 1e-6,
-    seed: int = 0,
-    measured: Array | None = None,
-) -> ChosenHeads:
-    """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
-
-    For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
-    for its fraction of its own layer's total, so that layers with larger values are not favored. A
-    layer in which one head stands out gives fewer heads than one in which several do; it may give none.
-
-    Args:
-        richness: I_h, [layers, heads].
-        correlation: R, [layers, heads, heads].
-        rank: see `rank_heads`.
-        strategy: `layerwise`, `midtop` or `global`.
-        k: heads per layer, on average for `global`.
-        damping: PageRank's d.
-        epsilon: PageRank's bound.
-        seed: draws the heads of `random`; the other rankings do not use it.
-        measured: see `rank_heads`.
-
-    Raises:
-        UsageError: k exceeds the heads of a layer, the ranking gives every head of a layer the same value, or is not known
-            without `measured`.
-    """
-    heads = richness.shape[1]
-    check_k(k, heads)
-    ranked = rank_heads(
-        richness,
-        correlation,
-        rank=rank,
-        damping=damping,
-        epsilon=epsilon,
-        seed=seed,
-        measured=measured,
-    )
-    if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
-        raise UsageError(
-            f"equation 10 read literally gives every head 1/{heads}: there is nothing to choose by; use heads.rank=pagerank"
-            " (its transposed reading) or pagerank-personalized"
-        )
-    chosen, ties = _choice(ranked, strategy, k)
-    return ChosenHeads(
-        heads=chosen,
-        values=[[float(value) for value in layer.values] for layer in ranked],
-        iterations=[layer.iterations for layer in ranked],
-        ties=ties,
-    )
-
-
 def rank_heads(
     richness: Array,
     correlation: Array,
     *,
-    rank: str,
+    rank: str = "pagerank",
     damping: float = 0.85,
     epsilon: float = 1e-6,
     seed: int = 0,
@@ -214,34 +151,55 @@ def rank_heads(
     Args:
         richness: I_h, [layers, heads].
         correlation: R, [layers, heads, heads].
-        rank: a key of `hifi_cli.heads.ranking.RANKINGS`, `random`, or the name of what was measured.
-        damping, epsilon, seed: as for `choose_heads`.
+        rank: a key of `RANKINGS`, `random`, or the name of what was measured.
+        damping: PageRank's d.
+        epsilon: PageRank's bound.
+        seed: draws the values of `random`; the other rankings do not use it.
         measured: values of a ranking that is measured on the model, [layers, heads]; the highest are preferred.
 
     Raises:
-        UsageError: the ranking requires `measured`.
+        UsageError: the ranking requires `measured`, or its values differ by no more than PageRank's bound leaves open.
     """
     if rank == "random":
         return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
-    if rank in RANKINGS:
-        return [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
-    if measured is None:
+    if rank not in RANKINGS:
+        if measured is None:
+            what = "is measured on the model, not computed from scores"
+            raise UsageError(f"ranking {rank} {what}: hifi select --task TASK heads.rank={rank}")
+        return [Ranked(values) for values in measured]
+    ranked = [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
+    if rank == "pagerank-literal" and all(np.ptp(layer.values) <= 2 * epsilon / (1 - damping) for layer in ranked):
         raise UsageError(
-            f"ranking {rank} is measured on the model, not computed from scores: hifi select --task TASK heads.rank={rank}"
+            f"equation 10 read literally gives every head 1/{richness.shape[1]}: there is nothing to choose by; use"
+            " heads.rank=pagerank (its transposed reading) or pagerank-personalized"
         )
-    return [Ranked(values) for values in measured]
+    return ranked
 
 
-def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]], list[int]]:
-    """The chosen heads of every layer, and the layers in which equal values were ordered by head number."""
-    layers = len(ranked)
+def choose_heads(ranked: list[Ranked], k: int, strategy: str = "layerwise") -> ChosenHeads:
+    """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
+
+    For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
+    for its fraction of its own layer's total, so that layers with larger values are not favored. A
+    layer in which one head stands out gives fewer heads than one in which several do; it may give none.
+
+    Args:
+        ranked: every layer's ranking.
+        k: heads per layer, on average for `global`.
+
+    Raises:
+        UsageError: k exceeds the heads of a layer.
+    """
+    layers, heads = len(ranked), len(ranked[0].values)
+    check_k(k, heads)
     if strategy == "global":
-        heads = len(ranked[0].values)
         fractions = np.concatenate([layer.values / np.abs(layer.values).sum() for layer in ranked])
         model_wide = Ranked(fractions, lowest_first=ranked[0].lowest_first)
-        top = model_wide.top(k * layers)
-        at_the_cut = {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()
-        return [[index % heads for index in top if index // heads == layer] for layer in range(layers)], sorted(at_the_cut)
-    candidates = range(layers // 2 if strategy == "midtop" else 0, layers)
-    chosen = [ranked[layer].top(k) if layer in candidates else [] for layer in range(layers)]
-    return chosen, [layer for layer in candidates if ranked[layer].tied_at(k)]
+        top = [divmod(index, heads) for index in model_wide.top(k * layers)]
+        chosen = [[head for of_layer, head in top if of_layer == layer] for layer in range(layers)]
+        ties = [model_wide.order[k * layers - 1] // heads] if model_wide.tied_at(k * layers) else []
+    else:
+        lowest = layers // 2 if strategy == "midtop" else 0
+        chosen = [layer.top(k) if number >= lowest else [] for number, layer in enumerate(ranked)]
+        ties = [number for number, layer in enumerate(ranked) if number >= lowest and layer.tied_at(k)]
+    return ChosenHeads(chosen, [layer.values.tolist() for layer in ranked], [layer.iterations for layer in ranked], ties)

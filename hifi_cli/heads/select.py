@@ -1,8 +1,9 @@
 """Score heads, select them, and store both: all seeds and methods of a backbone and task share a scoring.
 
-scores, or what a measured ranking measures   Algorithm 1, equations 1 to 7
-choose: rank, take the highest, store         equations 8 to 10, Algorithm 2
-select_heads: the heads that a run tunes      given in a file, or chosen
+scores (or importance, what a measured ranking measures)   Algorithm 1, equations 1 to 7
+rank                                                       equations 8 to 10, Algorithm 2
+choose: the k highest of each layer, stored
+select_heads: what a run tunes, given in a file or chosen  Algorithm 3
 """
 
 import logging
@@ -20,7 +21,7 @@ from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfi
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
-from hifi_cli.heads.ranking import Array, choose_heads
+from hifi_cli.heads.ranking import Array, Ranked, choose_heads, rank_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads
@@ -148,14 +149,20 @@ def choose(config: RunConfig, resources: ResourceCache, *, out: Path | None = No
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    head_scores, _ = scores(config, resources)
-    how, measured = config.heads.selection_arguments(config.seed), importance(config, resources)
-    choice = choose_heads(*head_scores.arrays, **how, measured=measured)
-    selection = HeadSelection(backbone=head_scores.backbone, task=head_scores.task, **how, **asdict(choice))
+    choice = choose_heads(rank(config, resources), config.heads.k, config.heads.strategy)
+    how = config.heads.selection_arguments(config.seed)
+    selection = HeadSelection(backbone=config.backbone.name, task=config.task, **how, **asdict(choice))
     folder = resources.results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
     path = out or folder / f"{digest([how, choice.values])}.json"
     selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
     return selection, path
+
+
+def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
+    """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
+    how = config.heads.selection_arguments(config.seed)
+    del how["strategy"], how["k"]
+    return rank_heads(*scores(config, resources)[0].arrays, **how, measured=importance(config, resources))
 
 
 def describe_selection(selection: HeadSelection) -> str:
@@ -306,12 +313,10 @@ def score_examples(
     Returns:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
     """
-    shape = (len(examples), encoder.num_layers, encoder.num_heads)
-    richness = torch.zeros(shape, dtype=torch.int64)
-    correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
     order = evaluation_order(examples, batch_size)
     batches = (collate([examples[index] for index in indices], pad) for indices in order)
     with tf32(False):
-        for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
-            richness[indices], correlation[indices] = i, r
+        scored = list(score_batches(encoder, batches, xi))
+    back = torch.tensor([index for indices in order for index in indices]).argsort()
+    richness, correlation = (torch.cat(part)[back] for part in zip(*scored, strict=True))
     return richness, correlation
