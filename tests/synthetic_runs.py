@@ -12,7 +12,7 @@ import yaml
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
-from hifi_cli.reports.published import PublishedTable
+from hifi_cli.reports.table_spec import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 

@@ -47,8 +47,7 @@ def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
 
 
 def built(name):
-    options = tables.TableOptions(published=True, grid="hifi grid x")
-    return tables.build(table_spec.load(name), Study(Path("results")), options)
+    return tables.build(table_spec.load(name), Study(Path("results")), show_published=True, grid="hifi grid x")
 
 
 def drawn_lines(text):

@@ -5,7 +5,8 @@ from json_output import table_of
 from synthetic_runs import write_paper_runs
 
 from hifi_cli.config import registry
-from hifi_cli.reports import other_tables, published, table_spec, tables
+from hifi_cli.reports import other_tables, table_spec, tables
+from hifi_cli.reports.table_spec import load_published
 from hifi_cli.results.study import Study
 
 WITH_SCORES = ["hifi-2", "hifi-2-fewshot", "hifi-3", "hifi-6", "ehft-1", "ehft-2", "ehft-3", "ehft-4", "superglue"]
@@ -48,9 +49,9 @@ MISPRINTS = {
 @pytest.mark.parametrize("name", WITH_SCORES)
 def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tmp_path):
     spec = table_spec.load(name)
-    _, paper = published.load(spec.published)
+    _, paper = load_published(spec.published)
     write_paper_runs(tmp_path, spec, paper)
-    table = tables.build(spec, Study(tmp_path), tables.TableOptions(published=True))
+    table = tables.build(spec, Study(tmp_path), show_published=True)
     keys = table.frame[["source", "method"]].itertuples(index=False, name=None)
     lines = {method: row for row, (source, method) in enumerate(keys) if source == "runs"}
     for row in [row for row in spec.rows if row.method]:
@@ -81,17 +82,17 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
 
 def test_every_printed_average_is_recomputed():
     tables = [f"{name}/{key}" for name in registry.names("published") for key in registry.load("published", name)["tables"]]
-    of_rows = [(name, published.load(name)[1], row) for name in tables for row in published.load(name)[1].rows]
+    of_rows = [(name, load_published(name)[1], row) for name in tables for row in load_published(name)[1].rows]
     assert {(name, row) for name, table, row in of_rows if table.misprint(row)} == MISPRINTS
 
 
 def test_the_cell_that_was_copied_is_marked_and_no_other():
-    _, table = published.load("ehft/roberta-large")
+    _, table = load_published("ehft/roberta-large")
     marked = {(row, column): note for row in table.rows for column in table.columns for note in table.cell_notes(row, column)}
     assert set(marked) == {("bitfit", "cola"), ("lp-ft", "cb")}
     assert "93.50 is not" in marked["lp-ft", "cb"]
     assert "prefix-tuning" in marked["bitfit", "cola"] and "68.31" in marked["bitfit", "cola"]
-    _, table = published.load("hifi/full-shot")
+    _, table = load_published("hifi/full-shot")
     assert table.cell_notes("lora", "cola") == ["illegible in our copy of the paper"]
     assert table.cell_notes("lora", "sst2") == ["standard deviation illegible in our copy of the paper"]
     assert table.cell_notes("lora", "rte") == []
@@ -120,7 +121,7 @@ def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
 def test_every_table_loads_and_fits_its_paper(name):
     spec = table_spec.load(name)
     if spec.published:
-        _, paper = published.load(spec.published)
+        _, paper = load_published(spec.published)
         assert [column.published_name for column in spec.columns] == ([] if spec.kind == "costs" else list(paper.columns))
         assert [row.published_name for row in spec.rows] == ([] if spec.kind == "statistics" else list(paper.rows))
         if spec.kind == "scores":
@@ -140,7 +141,7 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
     table = other_tables.settings(table_spec.load("hifi-5"), show_published=False)
-    _, paper = published.load("hifi/hyper-parameters")
+    _, paper = load_published("hifi/hyper-parameters")
     same = 0
     for line in [line for line in table.frame.to_dict("records") if line["source"] == "runs"]:
         printed = dict(zip(paper.columns, paper.rows[line["method"]].texts, strict=True))

@@ -11,7 +11,6 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claim_spec, html, other_tables, pairs, table_spec
 from hifi_cli.reports import claims as verdicts
-from hifi_cli.reports import compare as comparisons
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.render import emit
 from hifi_cli.results.study import Study
@@ -75,8 +74,9 @@ def table(
         words = options.arguments(**given, backbone=backbone, data_dir=data_dir, results_dir=results_dir)
         words += [f"shots={'null' if of_shots == 'full' else of_shots}"] if of_shots else []
         grid = command_line(["hifi", "grid", str(name), *words]) if layout else ""  # it makes the runs of the table
-        table_options = score_tables.TableOptions(score, counted, published, grid)
-        shown = [score_tables.build(spec, study, table_options) for spec in specs]
+        shown = [
+            score_tables.build(spec, study, score=score, counted=counted, show_published=published, grid=grid) for spec in specs
+        ]
         if layout and study.shown.empty:
             options.logger.warning(str(study.no_run_error()))
     for built in shown if layout else ():
@@ -118,7 +118,7 @@ def compare(
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
     setting = {"protocol": protocol, "backbone": backbone, "shots": options.shots_of_runs(shots)}
     runs, counted = pairs.only_setting(runs, names, **setting), pairs.counted_flags(include, exclude)
-    emit(comparisons.compare(study, runs, names, score=score, counted=counted), format, out)
+    emit(pairs.compare(study, runs, names, score=score, counted=counted), format, out)
 
 
 def claims(
@@ -209,7 +209,8 @@ def report(
             if claims or (judged.frame["verdict"] != "not run").any():
                 claim_tables.append(judged)
     built = [
-        score_tables.build(spec, study, score_tables.TableOptions(score, counted, published, grid=grid)) for spec, grid in specs
+        score_tables.build(spec, study, score=score, counted=counted, show_published=published, grid=grid)
+        for spec, grid in specs
     ]
     shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *claim_tables, *searches]
     target = out or study.directory / "report.html"

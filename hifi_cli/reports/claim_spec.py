@@ -8,9 +8,8 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import published
 from hifi_cli.reports.pairs import protocol_config
-from hifi_cli.reports.table_spec import Method, Task
+from hifi_cli.reports.table_spec import Method, Task, load_published
 
 Methods = Annotated[
     list[Method], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
@@ -180,7 +179,7 @@ def methods_of(claim: Claim) -> list[str]:
 def columns_of(claim: DifferenceClaim) -> dict[str, str]:
     """Return the columns of a claim's published table, by task; of MNLI's two the matched one, as runs report it."""
     columns: dict[str, str] = {}
-    for column in published.load(claim.published)[1].columns if claim.published else ():
+    for column in load_published(claim.published)[1].columns if claim.published else ():
         columns.setdefault(column.partition("-")[0], column)
     return columns
 

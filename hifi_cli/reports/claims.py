@@ -33,7 +33,6 @@ from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
-from hifi_cli.reports import published
 from hifi_cli.reports.claim_spec import (
     Claim,
     ClaimsFile,
@@ -46,7 +45,7 @@ from hifi_cli.reports.claim_spec import (
 )
 from hifi_cli.reports.pairs import COUNTED, Pairs, of_setting, pair, with_changes
 from hifi_cli.reports.render import Table
-from hifi_cli.reports.table_spec import check_names, shots_of
+from hifi_cli.reports.table_spec import check_names, load_published, shots_of
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, Groups, mean_interval, shows_above
 from hifi_cli.tasks.metrics import METRICS
@@ -377,7 +376,7 @@ def published_effect(
     claim: DifferenceClaim, first: str, second: str, tasks: Sequence[str], backbone: str
 ) -> tuple[float | None, list[str]]:
     """The published difference of two methods over exactly the compared tasks, and why it may not count."""
-    _, table = published.load(str(claim.published))
+    _, table = load_published(str(claim.published))
     asked = [column for task, column in columns_of(claim).items() if not tasks or task in tasks]
     cells = {column: (table.mean(first, column), table.mean(second, column)) for column in asked}
     differences = {

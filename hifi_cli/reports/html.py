@@ -14,7 +14,7 @@ from hifi_cli import __version__
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.errors import MissingError
-from hifi_cli.reports import compare, pairs
+from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Table, as_html
 from hifi_cli.results.study import Study
 
@@ -43,7 +43,7 @@ def comparisons(
         runs = pairs.of_setting(study.runs, **setting)
         others = sorted({*runs["method"]} - {reference})
         with suppress(MissingError):  # none shares any
-            yield from compare.compare(study, runs, [reference, *others], score=score, counted=counted)
+            yield from pairs.compare(study, runs, [reference, *others], score=score, counted=counted)
 
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:

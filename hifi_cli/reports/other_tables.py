@@ -9,9 +9,9 @@ from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError
-from hifi_cli.reports import pairs, published
+from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
+from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, load_published
 from hifi_cli.results.study import SETTING, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
@@ -60,7 +60,7 @@ def row_counts(spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show
 
 def _beside_paper(spec: TableSpec, ours: Callable[[str, ColumnSpec], Any], show_published: bool) -> Table:
     """A table of what `ours` says of each row and column, each row above the paper's."""
-    paper = published.load(spec.published) if spec.published and show_published else None
+    paper = load_published(spec.published) if spec.published and show_published else None
     rows: list[dict[str, Any]] = []
     footnotes: dict[Place, list[str]] = {}
     for row in spec.rows:
@@ -100,7 +100,7 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     }
     marks: dict[str, list[Any]] = {}
     if spec.published:
-        paper, table = published.load(spec.published)
+        paper, table = load_published(spec.published)
         marks = {column: [table.mean(str(row.published_name), column) for row in rows] for column in table.columns}
         notes += [f"check marks as printed in {paper}, table {table.number}", *([table.note] if table.note else [])]
     return Table(

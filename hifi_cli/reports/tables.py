@@ -3,7 +3,7 @@
 The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
 from itertools import product
 from typing import Any
 
@@ -13,10 +13,9 @@ from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.errors import counted_noun
-from hifi_cli.reports import pairs, published
-from hifi_cli.reports.published import PublishedTable
+from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, shots_of
+from hifi_cli.reports.table_spec import ColumnSpec, PublishedTable, RowSpec, TableSpec, load_published, shots_of
 from hifi_cli.results.study import Study
 
 METRIC_NAMES = {
@@ -31,23 +30,6 @@ FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "w/
 Paper = tuple[str, PublishedTable]  # its name, and the table
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """What the command line says about a table of scores.
-
-    Attributes:
-        score: `best`, `last` or `max`; None: the one that each protocol reports.
-        counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included in the means.
-        published: whether the paper's numbers are shown.
-        grid: the command that makes the table's runs; empty: no run is missing, as the table shows what there is.
-    """
-
-    score: Score | None = None
-    counted: frozenset[str] = pairs.COUNTED
-    published: bool = False
-    grid: str = ""
-
-
 def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     """One table for each protocol, backbone and number of shots that was run: they never share a table.
 
@@ -59,8 +41,23 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     return [TableSpec.model_validate(names) for names in settings]
 
 
-def build(spec: TableSpec, study: Study, options: TableOptions) -> Table:
-    """Build a table of scores from finished runs, with the paper's numbers where the options say so."""
+def build(
+    spec: TableSpec,
+    study: Study,
+    *,
+    score: Score | None = None,
+    counted: Collection[str] = pairs.COUNTED,
+    show_published: bool = False,
+    grid: str = "",
+) -> Table:
+    """Build a table of scores from finished runs.
+
+    Args:
+        score: `best`, `last` or `max`; None: the one that each protocol reports.
+        counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included in the means.
+        show_published: whether the paper's numbers are shown.
+        grid: the command that makes the table's runs; empty: no run is missing, as the table shows what there is.
+    """
     of_protocol = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=spec.backbone)
     few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.settings(of_protocol)["shots"]
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
@@ -70,8 +67,8 @@ def build(spec: TableSpec, study: Study, options: TableOptions) -> Table:
     spec = spec.model_copy(update={"rows": rows, "columns": columns})
     metrics = {column.name: column.metric or _primary(column.task, runs) for column in columns}
     keys = [*metrics, *(["average"] if spec.average and len(columns) > 1 else [])]
-    scores, notes_of, apart = _scores(spec, study, options, runs, metrics)
-    paper = published.load(spec.published) if options.published and spec.published else None
+    scores, notes_of, apart = _scores(spec, study, runs, metrics, score, counted)
+    paper = load_published(spec.published) if show_published and spec.published else None
     ours, theirs = _means(spec, scores, [*metrics]), _printed(spec, paper, [*metrics])
     difference = ((ours[keys] + 1e-9).round(spec.decimals) - theirs.reindex(columns=keys)).round(spec.decimals)
     for column in columns:
@@ -103,7 +100,7 @@ def build(spec: TableSpec, study: Study, options: TableOptions) -> Table:
     fractions = {key: heading for key, heading in FRACTIONS.items() if frame[key].notna().any()}
     apart |= {(method, "average") for method, _ in apart}
     return Table(
-        title=_title(spec, few, options, runs),
+        title=_title(spec, few, score, runs),
         frame=frame.astype({name: "Int64" for name in frame if name.endswith("_seeds")}),
         headings=_headings(columns, metrics) | ({"average": "Avg."} if "average" in keys else {}) | fractions,
         formats=dict.fromkeys(keys, f"z.{spec.decimals}f") | dict.fromkeys(fractions, "z.2f"),
@@ -111,16 +108,21 @@ def build(spec: TableSpec, study: Study, options: TableOptions) -> Table:
         apart={(line, key) for line, name in enumerate(frame["method"]) for method, key in apart if name == method},
         footnotes={place: texts for place, texts in footnotes.items() if texts},
         notes=[
-            *(_notes_on_paper(spec, paper, runs) if options.published else []),
+            *(_notes_on_paper(spec, paper, runs) if show_published else []),
             *_notes(spec, study, runs, other_shots, scores),
         ],
-        missing=_missing(spec, runs, scores, options.grid) if options.grid else [],
+        missing=_missing(spec, runs, scores, grid) if grid else [],
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
 
 
 def _scores(
-    spec: TableSpec, study: Study, options: TableOptions, runs: pd.DataFrame, metrics: dict[str, str | None]
+    spec: TableSpec,
+    study: Study,
+    runs: pd.DataFrame,
+    metrics: dict[str, str | None],
+    score: Score | None,
+    counted: Collection[str],
 ) -> tuple[pd.DataFrame, pairs.Notes, set[tuple[str, str]]]:
     """The scores of the runs that may be averaged, and what a reader must know of them.
 
@@ -131,13 +133,13 @@ def _scores(
     """
     runs = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
     runs = pairs.with_changes(study, runs[runs["seed"].isin(spec.seeds or runs["seed"])])
-    usable, left_out = pairs.comparable(runs, options.counted)
+    usable, left_out = pairs.comparable(runs, counted)
     parts, notes_of, apart = [usable[:0].assign(column="", score=0.0)], {}, set()
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
-        scores = 100 * study.scores(of_task, options.score, metric or "")
+        scores = 100 * study.scores(of_task, score, metric or "")
         parts.append(of_task.assign(column=column.name, score=scores))
-        of_methods = of_task.assign(report=options.score or of_task["report"]).drop_duplicates("method")
+        of_methods = of_task.assign(report=score or of_task["report"]).drop_duplicates("method")
         unlike = {of_task["method"][index]: names for index, names in pairs.unlike(of_methods).items()}
         most = len(spec.seeds) or of_task["method"].value_counts().max()
         for method in spec.methods:
@@ -174,31 +176,25 @@ def _printed(spec: TableSpec, paper: Paper | None, names: list[str]) -> pd.DataF
     rows = {}
     for at, row in enumerate(spec.rows):
         if paper and row.published_name in paper[1].rows:
-            printed, columns = paper[1].rows[row.published_name], spec.columns
-            rows[at] = {column.name: paper[1].mean(row.published_name, column.published_name) for column in columns}
-            rows[at] |= {f"{key.name}_std": paper[1].deviation(row.published_name, key.published_name) for key in columns}
-            rows[at]["average"] = printed.average
-    deviations = [f"{name}_std" for name in names]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*names, *deviations, "average"])
+            name, table = row.published_name, paper[1]
+            rows[at] = {column.name: table.mean(name, column.published_name) for column in spec.columns}
+            rows[at] |= {f"{column.name}_std": table.deviation(name, column.published_name) for column in spec.columns}
+            rows[at]["average"] = table.rows[name].average
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*names, *(f"{name}_std" for name in names), "average"])
     frame = frame.apply(pd.to_numeric, errors="coerce")
-    if paper and not _has_all_columns(spec, paper[1]):
+    if paper and not spec.has_columns_of(paper[1]):
         frame["average"] = frame[names].mean(axis=1, skipna=False).where(frame["average"].notna())
     return frame
-
-
-def _has_all_columns(spec: TableSpec, paper: PublishedTable) -> bool:
-    return [column.published_name for column in spec.columns] == list(paper.columns)
 
 
 def _notes_on_row(spec: TableSpec, row: RowSpec, paper: PublishedTable) -> dict[str, list[str]]:
     """Footnotes on what a paper prints in a row, by column; on the row as a whole: of column ""."""
     name = str(row.published_name)
-    printed, misprint = paper.rows[name], paper.misprint(name)
+    printed, note = paper.rows[name], paper.misprint(name)
+    if printed.average is not None and not spec.has_columns_of(paper):
+        note = f"mean of the {len(spec.columns)} columns shown; the paper's average has {len(paper.columns)} columns"
     notes = {column.name: paper.cell_notes(name, column.published_name) for column in spec.columns}
-    notes[""] = [printed.note] if printed.note else []
-    if not _has_all_columns(spec, paper):
-        misprint = f"mean of the {len(spec.columns)} columns shown; the paper's average has {len(paper.columns)} columns"
-    return notes | {"average": [misprint] if misprint and printed.average is not None else []}
+    return {"": [printed.note] if printed.note else [], **notes, "average": [note] if note else []}
 
 
 def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict[str, str]:
@@ -247,8 +243,8 @@ def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: st
     return [f"{counted_noun(len(lacking), 'run')}: {grid}"] if lacking else []
 
 
-def _title(spec: TableSpec, few: str, options: TableOptions, runs: pd.DataFrame) -> str:
-    reported = [options.score] if options.score else sorted(runs["report"].unique())
+def _title(spec: TableSpec, few: str, score: Score | None, runs: pd.DataFrame) -> str:
+    reported = [score] if score else sorted(runs["report"].unique())
     shots = "" if few == "full" else f"{few}-shot"
     setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", shots, ", ".join(EPOCHS[name] for name in reported)]
     return f"{spec.description or 'Finished runs'} ({', '.join(filter(None, setting))})"
