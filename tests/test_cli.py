@@ -18,6 +18,7 @@ from project_files import copy_yaml
 from hifi_cli.cli.app import COMMANDS, OF_RESULTS, load
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import Ranking
+from hifi_cli.files import file_digest
 from hifi_cli.heads import measures, ranking
 from hifi_cli.training.data import load_splits, prepare
 
@@ -33,7 +34,7 @@ def one_line(answer, code):
     return lines[0]
 
 
-def test_the_main_job(tiny, hifi, tmp_path, data):
+def test_the_main_job(tiny, hifi, encoders, data):
     trained = tiny("train", "--method", "hifi-layerwise,full-ft", "--seeds", "1,2")
     assert trained.code == 0, trained.err
     results = json.loads((RUN / "results.json").read_text())
@@ -43,6 +44,7 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert results["n_examples"] == {"train": 48, "selection": 24, "reported": 24}
     assert results["data"].keys() == results["data_origin"].keys() >= {"train", "validation"}
     assert results["provenance"]["libraries"]["torch"] == torch.__version__
+    assert results["backbone_weights"] == file_digest(encoders["bert"] / "model.safetensors")
     assert yaml.safe_load((RUN / "config.yaml").read_text()) == results["config"]
     assert results["config"]["heads"]["k"] == 2
     lines = [json.loads(line) for line in (RUN / "predictions.jsonl").read_text().splitlines()]

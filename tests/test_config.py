@@ -111,7 +111,7 @@ def test_stage_1_trains_as_its_method_does_alone():
 
 
 @given(st.text(st.characters(exclude_characters="\n"), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_override_resolves_or_says_in_one_line_what_is_wrong(text):
     try:
         rte(overrides=[text])

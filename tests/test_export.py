@@ -7,7 +7,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from tiny_inputs import FAMILIES
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hifi_cli
 from hifi_cli.errors import MissingError
@@ -129,17 +129,6 @@ def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(hifi,
     data = ModelCard.load(Path("out/README.md")).data
     assert (data.language, data.datasets, data.base_model) == (None, None, None)
     assert data.eval_results[0].dataset_type == "mine"
-
-
-def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_path):
-    config = make("full-ft", "epochs=1", task="stsb")
-    runs.run(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
-    regress = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
-    ((first, second),) = resources.rows("stsb").rows("validation")[0].sequences
-    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0].logits[0]
-    assert regress({"text": first, "text_pair": second})["score"] == pytest.approx(stored, abs=1e-4)
 
 
 def test_the_card_s_call_gives_the_run_s_own_predictions(make, resources, hifi, data, tmp_path, monkeypatch):

@@ -98,7 +98,7 @@ ANY = st.recursive(
 
 
 @given(st.sampled_from(sorted(JSONL)), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json_lines_are_read_or_refused(tmp_path_factory, name, data):
     record = json.loads(json.dumps(JSONL[name]))
     key = data.draw(st.sampled_from(sorted(record)))

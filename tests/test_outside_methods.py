@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hifi_cli.files import file_digest
+
 pytestmark = pytest.mark.slow
 
 PAGE = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
@@ -34,6 +36,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     assert answer.code == 0, answer.err
     assert json.loads((run / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
     assert executed.read_text() == f"{own_method / 'norm_tuning.py'}\n"
+    assert json.loads((run / "results.json").read_text())["method_code"] == file_digest(own_method / "norm_tuning.py")
     assert "| NormTuning |" in hifi("table", "--format", "md").out  # the label of the user's YAML
 
     with (own_method / "norm_tuning.py").open("a") as file:

@@ -122,6 +122,7 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
     [
         ({"report": "last"}, "reported epoch (last and best)"),
         ({"split": "test"}, "split (test and validation)"),
+        ({"backbone_weights": "u"}, "encoder weights"),
         ({"epochs": 5, "data": {}}, "epochs (5 and 3), data"),
     ],
 )

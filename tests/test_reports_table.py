@@ -55,6 +55,8 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
         ({"epochs": 1}, "1 run with different epochs left out (--include unequal includes them)"),
         ({"heads_sha256": "b"}, "1 run with different heads left out (--include unequal includes them)"),
         ({"data": {"train": "u", "validation": "v"}}, "1 run with different data left out (--include unequal includes them)"),
+        ({"backbone_weights": "u"}, "1 run with different encoder weights left out (--include unequal includes them)"),
+        ({"method_code": "c"}, "1 run with different method code left out (--include unequal includes them)"),
         ({"setting": "b"}, "1 run with different settings left out (--include unequal includes them)"),
         ({"limited": True, "setting": "limit"}, "1 limited run left out (--include limited includes them)"),
         ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out (they have no score)"),

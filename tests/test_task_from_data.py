@@ -206,14 +206,6 @@ def test_a_hub_dataset(tmp_path):
         spec_of(source, "validation=dev")
 
 
-def test_a_label_of_validation_rows_only_is_refused_with_its_line(tmp_path):
-    path, rows = write(tmp_path / "reviews.csv", reviews()), reviews(9)
-    rows[4]["label"] = 7
-    other = write(tmp_path / "val.csv", rows)
-    with pytest.raises(UsageError, match=r"val.csv, line 6: unknown label '7'; the labels are 1, 2, 3"):
-        load(path, f"validation={other}")
-
-
 def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     rows = reviews(40)
     path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"
@@ -239,18 +231,3 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert "of sentence1 and sentence2 by label' there" in changed.err and "of sentence2 by label' here" in changed.err
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
-
-
-def test_scores_of_heads_are_those_of_the_columns_that_are_read(hifi, encoders, tmp_path):
-    source = write(tmp_path / "reviews.csv", reviews())
-    validation = write(tmp_path / "validation.csv", reviews())
-
-    def scores(inputs, results):
-        words = ["--task", source, f"validation={validation}", f"inputs={inputs}", "--backbone", encoders["bert"]]
-        answer = hifi("score", *words, "--results-dir", results, "scoring.samples=8", "--format", "json")
-        assert answer.code == 0, answer.err
-        return sorted(path.name for path in (tmp_path / results).rglob("scores/*/*/*.json"))
-
-    title, both = scores("sentence1", "one"), scores("sentence2", "one")
-    assert len(title) == 1 and len(both) == 2 and both != title
-    assert scores("sentence2", "other")[0] in both
