@@ -1,14 +1,11 @@
 """Figures from the command line, and their pictures from a CSV alone."""
 
-import csv
 import shlex
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from project_files import copy_yaml
-from synthetic_grids import write_cell
 from synthetic_runs import write_search
 from tiny_inputs import QUICK
 
@@ -84,32 +81,6 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask, tmp_path):
         figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)), path)
     computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
     assert computed.equals(pd.read_csv(path)) and {*computed["seed"]} == {2}
-
-
-def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_commands(hifi):
-    Path("own").mkdir()
-    for source, copy in (("tasks/demo-entailment", "task"), ("methods/bitfit", "bits"), ("protocols/demo", "rules")):
-        copy_yaml(hifi, source, f"own/{copy}.yaml")
-    settings = {"key": "epochs", "values": [6]}
-    content = {"kind": "sweep", "tasks": ["own/task.yaml"], "methods": ["own/bits.yaml"], "settings": settings}
-    Path("mine.yaml").write_text(yaml.safe_dump({**content, "description": "d", "backbone": "demo"}))
-    Path("runs.yaml").write_text("figure: mine.yaml\n")
-    own = ("--protocol", "own/rules.yaml")
-    paths = "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml"
-    assert paths in hifi("grid", "runs.yaml", *own, "--print").out
-    missing = hifi("figure", "mine.yaml", *own)
-    assert missing.code == 3 and "1 of 1 runs are missing or diverged, the first is task/bits/seed1" in missing.err
-    request = request_of("mine.yaml", "own/rules.yaml")
-    [cell] = request.kind.cells(request)
-    write_cell(cell, Path("results"))
-    assert hifi("figure", "mine.yaml", *own).code == 0
-    (row,) = csv.DictReader(Path("results/figures/mine-rules.csv").read_text().splitlines())
-    assert (row["task"], row["method"]) == ("task", "bits")
-    claim = {"kind": "number", "text": "t", "where": "w", "figure": "mine.yaml", "column": "score", "at_least": 0.1}
-    claims = {"description": "d", "protocol": "own/rules.yaml", "backbone": "demo", "tasks": ["own/task.yaml"]}
-    Path("claims.yaml").write_text(yaml.safe_dump({**claims, "claims": {"high": {**claim, "every": True}}}))
-    answer = hifi("claims", "claims.yaml", "--format", "json")
-    assert answer.code == 0 and "1 undecided" in answer.out and "a single seed" in answer.out, answer.err
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):

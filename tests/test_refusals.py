@@ -54,31 +54,8 @@ def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
 
 
-def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
-    for words in (["heads.k=2"], ["heads.k=1"]):
-        assert tiny("figure", "ranking", "scoring.samples=4", *words).code == 0
-    assert len(list(Path("results/figures").glob("ranking*.csv"))) == 2
-    answer = tiny("figure", "ranking", "scoring.samples=4", "heads.k=99")
-    assert answer.code == 2 and "k=99: the encoder has only 4 heads in a layer" in answer.err
-
-
 CLAIM = {"kind": "difference", "text": "t", "where": "w", "first": "bitfit", "second": "full-ft"}
 CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
-        ({"second": "bitfit"}, "a method is in `first` and in `second`"),
-        ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
-        ({"kind": "better"}, "claims.better: Input tag 'better' found using 'kind' does not match"),
-    ],
-)
-def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):
-    Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, **changes}}}))
-    answer = hifi("claims", "claims.yaml")
-    assert answer.code == 2 and message in answer.err
 
 
 def test_the_users_own_method_is_known_from_its_runs(hifi):
