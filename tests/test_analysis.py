@@ -167,7 +167,7 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     lengths = [len(example) for example in train]
     first = training_order(lengths, config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
     prepared.encoder.model.train()
-    (prepared.runner.loss([train[index] for index in first]) / len(first)).backward()
+    (prepared.loss([train[index] for index in first]) / len(first)).backward()
     gradients = [(name, value.grad) for name, value in prepared.encoder.model.named_parameters() if value.grad is not None]
     for part in ("head", "backbone"):
         own = [grad.flatten() for name, grad in gradients if ("classifier" in name or "pooler" in name) == (part == "head")]

@@ -46,7 +46,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, resou
             gradient = model.get_parameter(name).grad.double().numpy()
             clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
             fisher[name] = fisher[name] + clipped**2 / len(batches)
-    prepared.method.on_phase_start(model, calibration_gradients(prepared.runner, batches))
+    prepared.method.on_phase_start(model, calibration_gradients(prepared, batches))
     masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
@@ -63,7 +63,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     trainer = Trainer(
-        prepared.runner, prepared.method, [example for batch in batches for example in batch], calibration_batches=batches
+        prepared, prepared.method, [example for batch in batches for example in batch], calibration_batches=batches
     )
     trainer.setup_phase(0)
     parameters = dict(plain.named_parameters())

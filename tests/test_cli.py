@@ -225,8 +225,8 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
         prepared = prepare(config, resources)
-        prepared.runner.model.train()
-        prepared.runner.accumulate_gradient(load_splits(config, resources).train[:8])
+        prepared.model.train()
+        prepared.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
     for at_once, in_parts in zip(*gradients, strict=True):
         torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)

@@ -198,7 +198,7 @@ def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(mak
 
     def passes(count):
         torch.manual_seed(3)
-        return [prepared.runner.logits(examples) for _ in range(count)]
+        return [prepared.logits(examples) for _ in range(count)]
 
     first, second = passes(2)
     assert not torch.equal(first, second)
@@ -206,5 +206,5 @@ def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(mak
     assert torch.equal(passes(1)[0], first)
     state = torch.random.get_rng_state()
     model.eval()
-    prepared.runner.logits(examples)
+    prepared.logits(examples)
     assert torch.equal(torch.random.get_rng_state(), state)  # evaluation draws nothing

@@ -73,7 +73,7 @@ def test_the_device_does_not_make_it_another_run(make):
 def gradients_and_logits(make, resources, method, *overrides):
     """The gradients of a training batch by parameter, the logits of an evaluation after it, and the runner."""
     prepared, config = prepare(make, resources, method, "dropout=0.1", "kernels=torch", *overrides)
-    runner, examples = prepared.runner, load_splits(config, resources).train[:8]
+    runner, examples = prepared, load_splits(config, resources).train[:8]
     runner.encoder.model.train()
     runner.wrap()
     torch.manual_seed(0)

@@ -20,8 +20,8 @@ def start(prepared, config, resources, steps):
     examples = load_splits(config, resources).train
     size = config.batch_size
     batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
-    prepared.runner.config = config.model_copy(update={"epochs": steps + 1})  # one batch an epoch, one step for phase 2
-    trainer = Trainer(prepared.runner, prepared.method, batches[0])
+    prepared.config = config.model_copy(update={"epochs": steps + 1})  # one batch an epoch, one step for phase 2
+    trainer = Trainer(prepared, prepared.method, batches[0])
     trainer.setup_phase(0)
     return trainer, batches
 

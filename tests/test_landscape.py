@@ -46,7 +46,7 @@ def test_filter_normalization_by_hand():
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
     config = make("full-ft", "epochs=1")
     prepared = figure.train(config, resources)
-    runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
+    runner, weights = prepared, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = [models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
@@ -80,10 +80,10 @@ def test_every_seed_has_its_own_landscape_in_the_same_directions(ask, resources)
     assert data.loc[1, "loss"].tolist() != data.loc[2, "loss"].tolist()
     prepared = figure.train(request.config("rte"), resources)  # the merged model is the same model
     examples = head_selection.sample(load_splits(request.config("rte"), resources).train, 4, 0)
-    prepared.runner.model.eval()
+    prepared.model.eval()
     centre = data.loc[1].query("x == 0 and y == 0")["loss"].item()
     with torch.no_grad():
-        assert centre == pytest.approx(float(prepared.runner.loss(examples)) / 4, rel=1e-5)
+        assert centre == pytest.approx(float(prepared.loss(examples)) / 4, rel=1e-5)
 
 
 def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeypatch):

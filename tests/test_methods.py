@@ -181,7 +181,7 @@ def test_loss_falls(make, resources, method):
     quick = ["limit=8", "epochs=25", "learning_rate=0.01", "schedule=constant", "log_every=1", "warmup=0", "dropout=0.0"]
     prepared, config = prepared_models.prepare(make, resources, method, *quick, *LEARNING.get(method, []))
     examples = load_splits(config, resources).train
-    trainer = Trainer(prepared.runner, prepared.method, examples, calibration_batches=[examples])
+    trainer = Trainer(prepared, prepared.method, examples, calibration_batches=[examples])
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])

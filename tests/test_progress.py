@@ -14,9 +14,8 @@ import torch
 import yaml
 
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
-from hifi_cli.training import log
 from hifi_cli.training import run as runs
-from hifi_cli.training.log import MetricLogger
+from hifi_cli.training.run import MetricLogger
 
 
 class Terminal(io.StringIO):
@@ -70,7 +69,7 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
 def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logger, caplog, monkeypatch):
     logged = []
     tracker = SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end"))
-    monkeypatch.setattr(log, "start_trackers", lambda *_: [tracker])
+    monkeypatch.setattr(runs, "start_trackers", lambda *_: [tracker])
     with start_logger("tensorboard", earlier=LINES[:2]) as metric_logger:
         log_lines(metric_logger, LINES[2:])
     stored = metric_logger.directory.metrics.read_text().splitlines()

@@ -35,7 +35,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
         prepared, config = prepare(
             make, resources, method, DROPOUT_OFF, "kernels=torch", f"padding_free={str(padding_free).lower()}", family=family
         )
-        assert prepared.runner.is_padding_free == padding_free
+        assert prepared.is_padding_free == padding_free
         model = prepared.encoder.model.double().train()
         examples = load_splits(config, resources).train[:6]
         assert len({len(example) for example in examples}) > 2
@@ -43,7 +43,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
         ffn = prepared.encoder.layers[1].get_submodule(prepared.encoder.module_names.ffn)
         ffn.register_forward_hook(lambda _, inputs, __, tokens=tokens: tokens.append(inputs[0].shape[:-1].numel()))
         prepared.method.before_step(model, 0)
-        loss = prepared.runner.loss(examples)
+        loss = prepared.loss(examples)
         loss.backward()
         assert tokens == [sum(map(len, examples)) if padding_free else 6 * max(map(len, examples))]
         results[padding_free] = loss, {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
@@ -61,7 +61,7 @@ def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(make, task_
     for padding_free in (True, False):
         prepared, config = prepare(make, resources, "full-ft", f"padding_free={str(padding_free).lower()}", task=task)
         examples = load_splits(config, resources).train[:7]
-        logits[padding_free] = prepared.runner.predict(examples)
+        logits[padding_free] = prepared.predict(examples)
         if logits[padding_free].ndim == 3:  # [examples, outputs, tokens]: what is at padding has no meaning
             for values, example in zip(logits[padding_free], examples, strict=True):
                 values[:, len(example) :] = -np.inf
@@ -81,11 +81,11 @@ def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, resourc
 
     hook = prepared.encoder.layers[1].register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
-        prepared.runner.logits(examples)
+        prepared.logits(examples)
     hook.remove()
     assert prepared.encoder.attention_function is before
     prepared.encoder.layers[0].register_forward_hook(lambda _, inputs, __: shapes.append(inputs[0].shape[:2]))
-    prepared.runner.predict(examples)
+    prepared.predict(examples)
     ids = torch.ones(2, 5, dtype=torch.long)
     prepared.encoder.base(input_ids=ids, attention_mask=ids)
     assert shapes == [(1, sum(map(len, examples))), (2, 5)]

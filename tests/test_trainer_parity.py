@@ -69,7 +69,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encode
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
     train_with_trainer(model, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared.runner, prepared.method, examples).train()
+    loop.Trainer(prepared, prepared.method, examples).train()
     assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
@@ -91,5 +91,5 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
         for name, value in theirs.items():
             value.copy_(start[name])
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared.runner, prepared.method, examples).train()
+    loop.Trainer(prepared, prepared.method, examples).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)

@@ -16,7 +16,7 @@ from hifi_cli.errors import RunFailed, UsageError, counted_noun, first_of
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.methods import base as methods
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import log, machine
+from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 
@@ -54,7 +54,7 @@ def train(
         resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=overrides)
     if heads:
         resolved = [_with_heads(run, heads) for run in resolved]
-    log.check_trackers(report_to or ())
+    runs.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
         for run in resolved:

@@ -221,7 +221,7 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     prepared = prepare(config, resources, head_selection.select_heads(config, resources))
     splits = load_splits(config, resources)
     calibration = splits.calibration_batches
-    trainer = Trainer(prepared.runner, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
+    trainer = Trainer(prepared, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
     trainer.max_steps = trainer.phase_ends[-2] if only_stage1 else None
     try:
         trainer.train()

@@ -94,7 +94,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         if any(data[split] != result.data.get(split) for split in data if split.startswith("validation")):
             raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
-        scores, logits = measure_reported(prepared.runner, splits)
+        scores, logits = measure_reported(prepared, splits)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
     directory = RunDirectory(path)
@@ -118,7 +118,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
 
 def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Predictions, list[Prediction]]:
     """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
-    logits = prepared.runner.predict(examples)
+    logits = prepared.predict(examples)
     predictions = metrics.predictions_of(prepared.task, examples, logits)
     return predictions, prediction_rows(prepared.task, examples, logits, predictions)
 

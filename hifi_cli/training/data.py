@@ -133,11 +133,6 @@ class ResourceCache:
         directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
         if not directory.config_file.is_file():
             raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
-        name = directory.read_config().backbone.name
-        if name != config.backbone.name:
-            raise UsageError(
-                f"start_from={config.start_from}: that run's backbone is {name}, this one's {config.backbone.name}"
-            )
         # merged on the CPU by stock PyTorch, wherever this run trains
         how = {"backbone": config.backbone, "device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
         with reload(directory.path, self, **how) as (prepared, result):
@@ -158,32 +153,18 @@ class ResourceCache:
 # --- a run's model, to train or trained
 
 
-@dataclass(frozen=True)
-class PreparedRun:
+@dataclass
+class PreparedRun(ModelRunner):
     """A run ready to train, or a finished one ready to predict.
 
     Attributes:
+        task: with the primary metric that the configuration names.
+        config: with the batch size of a few-shot run.
         pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
     """
 
-    runner: ModelRunner
-    method: Method
     pretrained: Pretrained
-
-    @property
-    def config(self) -> RunConfig:
-        """The configuration, with the batch size of a few-shot run."""
-        return self.runner.config
-
-    @property
-    def encoder(self) -> Encoder:
-        """The run's own model under the names that all architectures share."""
-        return self.runner.encoder
-
-    @property
-    def task(self) -> TaskSpec:
-        """The task, with the primary metric that the configuration names."""
-        return self.runner.task
+    method: Method = field(init=False)
 
 
 def prepare(
@@ -202,10 +183,10 @@ def prepare(
     # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
     # as a batch
     config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
-    method = methods.attach(config, encoder, heads, pretrained.missing_keys)
-    encoder.model.to(device)
-    return PreparedRun(runner, method, pretrained)
+    prepared = PreparedRun(encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained)
+    prepared.method = methods.attach(config, encoder, heads, pretrained.missing_keys)
+    encoder.model.to(device)  # with what the method added
+    return prepared
 
 
 @contextmanager
@@ -238,14 +219,14 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(config, resources, metadata.heads)
-        if prepared.pretrained.weights_id != metadata.backbone_weights_id:
+        if resources.pretrained(config).weights_id != metadata.backbone_weights_id:
             started = f", or train {config.start_from} as it was" if config.start_from else ""
             raise UsageError(
-                f"the run in {path} was trained on other weights of backbone"
-                f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
-                f" hub id that has them{started}"
+                f"the run in {path} was trained on other weights of backbone '{metadata.backbone}' than"
+                f" those found now ({config.backbone.name}); give --backbone with the directory or hub id"
+                f" that has them{started}"
             )
+        prepared = prepare(config, resources, metadata.heads)
         methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
 

@@ -21,6 +21,6 @@ def epoch(work: Work, method: str, **keys: Any) -> float:
     """Seconds of an epoch, with the evaluation after it."""
     prepared = build(work, method, epochs=1, **keys)
     start = time.perf_counter()
-    Trainer(prepared.runner, prepared.method, work.examples).train()
-    prepared.runner.predict(work.validation)
+    Trainer(prepared, prepared.method, work.examples).train()
+    prepared.predict(work.validation)
     return time.perf_counter() - start

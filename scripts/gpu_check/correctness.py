@@ -115,7 +115,7 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
         trainer.train()
         model = prepared_model(config, resources)
         methods.load_final_delta(model.method, model.encoder, trainer.delta)
-        logits = model.runner.predict(load_splits(config, resources).reported)
+        logits = model.predict(load_splits(config, resources).reported)
     return np.array(steps.losses), logits
 
 
@@ -132,7 +132,7 @@ def new_trainer(
     prepared = prepared_model(config, resources)
     splits = load_splits(config, resources)
     return Trainer(
-        prepared.runner,
+        prepared,
         prepared.method,
         splits.train,
         evaluated=splits,
