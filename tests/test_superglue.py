@@ -200,4 +200,4 @@ def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglu
     cache = ResourceCache(resources.results_dir, superglue)
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in load_splits(config, cache).train}
-    assert plan(config, cache).examples == len(examples) < 48
+    assert f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48

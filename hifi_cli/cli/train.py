@@ -12,7 +12,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
-from hifi_cli.errors import RunFailed, UsageError, counted_noun, first_of
+from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.methods import base as methods
 from hifi_cli.results.record import RunDirectory
@@ -139,18 +139,8 @@ def _print_plan(run: ResolvedConfig, resources: ResourceCache) -> None:
 
     config = run.config
     print_configs([replace(run, config=_with_method_defaults(config, run.sources))])
-    planned = plan(config, resources)
-    examples = "an unknown number of" if planned.examples is None else f"{planned.examples:,}"
-    steps = "" if planned.steps is None else f"{counted_noun(planned.steps, 'step')}: "
-    lines = {
-        "directory": f"{planned.directory} ({planned.state})",
-        "steps": f"{steps}{counted_noun(config.epochs, 'epoch')} of {examples} examples in batches of {planned.batch_size}",
-        "parameters": _sizes(planned),
-    }
-    for name, text in lines.items():
+    for name, text in plan(config, resources):
         print(f"# {name:10} {text}")
-    for text in planned.missing or ["nothing"]:
-        print(f"# missing    {text}")
 
 
 def _with_method_defaults(config: Training, sources: dict[str, str], prefix: str = "") -> Training:
@@ -162,17 +152,3 @@ def _with_method_defaults(config: Training, sources: dict[str, str], prefix: str
     if stage1 := getattr(config, "stage1", None):
         changes["stage1"] = _with_method_defaults(stage1, sources, "stage1.")
     return config.model_copy(update=changes)
-
-
-def _sizes(planned: Any) -> str:
-    if planned.parameters is None:
-        return "unknown without the backbone's configuration"
-    stages = []
-    for number, counts in enumerate(planned.trained, start=1):
-        stage = f"stage {number}: " if len(planned.trained) > 1 else ""
-        known = "determined by the previous stage"
-        if counts:
-            share = counts[0] / planned.parameters
-            known = f"{counts[0]:,} trained ({share:.2%}), {counts[1]:,} of them in the backbone"
-        stages.append(f"{stage}{known}")
-    return f"{planned.parameters:,}; {'; '.join(stages)}"

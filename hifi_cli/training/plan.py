@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.errors import ConflictError, MissingError, counted_noun
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
@@ -25,39 +24,19 @@ from hifi_cli.training.machine import select_device
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class RunPlan:
-    """What a run would do and take.
-
-    Attributes:
-        state: of its directory.
-        examples: rows that it trains on, of its data or else of the official ones; None: not known.
-        steps: optimizer steps, if every row is one example.
-        parameters: of the plain model; None without the backbone's configuration.
-        trained: trained parameters of each stage, in all and in the backbone; None where training
-            decides.
-        missing: what the run needs and is not there, a line each.
-    """
-
-    directory: Path
-    state: str
-    examples: int | None
-    batch_size: int
-    steps: int | None
-    parameters: int | None
-    trained: list[tuple[int, int] | None]
-    missing: list[str]
-
-
-def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
+def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     """Plan a run; the data are read if they are on this machine.
+
+    Returns:
+        What each line is about, and its text: the run's directory, the optimizer steps if every row
+        is one example, the parameters, and what is missing.
 
     Raises:
         UsageError: what the run itself would refuse: a setting, or the data.
     """
     task = task_of(config)
     methods.check_settings(config)
-    directory, missing = RunDirectory.of(config, resources.results_dir), []
+    missing: list[str] = []
 
     def unless_missing(find: Callable[[], T]) -> T | None:
         try:
@@ -69,20 +48,40 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     unless_missing(lambda: select_device(config.device))
     is_local = unless_missing(lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub)
     data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
-    parameters, trained, phases = unless_missing(lambda: model_size(config)) or (None, [], [])
+    sized = unless_missing(lambda: model_size(config))
     examples, batch = _train_examples(config, task, data), batch_size(config, task)
-    steps = config.epochs * math.ceil(examples / batch) if examples else None
-    if steps:
-        phase_ends(phases, steps)  # refuses too few of them
-    state = _directory_state(directory, config)
-    return RunPlan(directory.path, state, examples, batch, steps, parameters, trained, missing)
+    epochs = counted_noun(config.epochs, "epoch")
+    steps = f"{epochs} of an unknown number of examples in batches of {batch}"
+    if examples:
+        count = config.epochs * math.ceil(examples / batch)
+        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
+        phase_ends(sized[2] if sized else [], count)  # refuses too few of them
+    directory = RunDirectory.of(config, resources.results_dir)
+    return [
+        ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
+        ("steps", steps),
+        ("parameters", _parameters(*sized[:2]) if sized else "unknown without the backbone's configuration"),
+        *(("missing", text) for text in missing or ["nothing"]),
+    ]
+
+
+def _parameters(total: int, trained: list[tuple[int, int] | None]) -> str:
+    """The parameters of a model and those that each stage trains, as a text."""
+    stages = []
+    for number, counts in enumerate(trained, start=1):
+        text = "determined by the previous stage"
+        if counts:
+            text = f"{counts[0]:,} trained ({counts[0] / total:.2%}), {counts[1]:,} of them in the backbone"
+        stages.append(f"stage {number}: {text}" if len(trained) > 1 else text)
+    return f"{total:,}; {'; '.join(stages)}"
 
 
 def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], list[Phase]]:
     """Count the parameters of a run on a model without values.
 
     Returns:
-        Parameters of the plain model, `RunPlan.trained`, and the phases of the run's method.
+        Parameters of the plain model; trained ones of each stage, in all and in the backbone, None
+        where training decides; the phases of the run's method.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.
