@@ -3,11 +3,9 @@
 import torch
 
 from hifi_cli.heads.select import select_heads
-from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import data
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits, reload
+from hifi_cli.training.data import load_splits
 
 
 def prepare(make, resources, method, *overrides, **names):
@@ -26,13 +24,3 @@ def logits_of(model, batch):
     model.eval()
     with torch.no_grad():
         return model(**batch).logits
-
-
-def train_and_merge(make, resources, method, *overrides):
-    """The state before training, the reloaded and merged model of the finished run, and the run's results."""
-    config = make(method, *overrides)
-    before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
-    results = runs.run(config, resources)
-    with reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
-    return before, prepared, results

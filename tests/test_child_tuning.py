@@ -5,10 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare, train_and_merge
+from prepared_models import prepare
+from safetensors.torch import load_file
 
 from hifi_cli.models.modules import top_k_masks
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate
+from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer, calibration_gradients
 
@@ -114,8 +117,10 @@ def test_child_tuning_f_keeps_the_gradient_in_expectation(make, resources):
 def test_without_its_mask_child_tuning_d_is_plain_fine_tuning(make, resources):
     """What EH-FT's released program does: AdamW on every weight."""
     same = ["learning_rate=1e-3", "weight_decay=0.0", "batch_size=8"]
-    _, unmasked, results = train_and_merge(make, resources, "child-tuning-d", *same, "settings.mask=false")
-    _, full, _ = train_and_merge(make, resources, "full-ft", *same)
-    weights = full.encoder.model.state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in unmasked.encoder.model.state_dict().items())
-    assert results.params.trainable == results.params.total
+    unmasked, full = make("child-tuning-d", *same, "settings.mask=false"), make("full-ft", *same)
+    params = runs.run(unmasked, resources).params
+    runs.run(full, resources)
+    assert params.trainable == params.total
+    deltas = [load_file(RunDirectory.of(config, resources.results_dir).delta) for config in (unmasked, full)]
+    assert deltas[0].keys() == deltas[1].keys()
+    assert all(torch.equal(value, deltas[1][name]) for name, value in deltas[0].items())

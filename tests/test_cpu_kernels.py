@@ -61,9 +61,6 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     torch.testing.assert_close(computed, expected)
     tiny, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
-    direction = torch.randn(expected.shape, dtype=torch.float64)
-    gradients = [torch.autograd.grad((output * direction).sum(), given, retain_graph=True)[0] for output in (tiny, expected)]
-    torch.testing.assert_close(*gradients)
     draws = torch.stack(
         [cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
     )

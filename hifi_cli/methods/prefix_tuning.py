@@ -114,7 +114,8 @@ class PrefixTuning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
-        head, settings = task_head_names(encoder), self.settings
+        freeze_except(encoder, task_head_names(encoder))  # what is added below trains
+        settings = self.settings
         generator = torch.Generator().manual_seed(self.context.seed)
         prefixes = PrefixEncoder(
             encoder.num_layers,
@@ -131,8 +132,6 @@ class PrefixTuning(Method):
             attention.prefix = (prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
-        names = (name for name, _ in encoder.model.named_parameters())
-        freeze_except(encoder, [*head, *(name for name in names if name.startswith(self._prefix))])
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         """The task head, and the prefixes without the MLP that made them."""

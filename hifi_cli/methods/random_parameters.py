@@ -25,8 +25,8 @@ class RandomParameters(SparseMethod):
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         total = sum(sizes.values())
         if not 0 < count <= total:
-            given = f"settings.count={count}" if count else f"this '{encoder.model_type}' encoder has no biases to count"
-            raise UsageError(f"{given}: set settings.count to a number from 1 to {total}, the layers' weights")
+            bound = f"a number from 1 to {total}, the layers' weights"
+            raise UsageError(f"settings.count={count}: set settings.count to {bound}")
         masks = random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*task_head_names(encoder), *masks])
         self.chosen = SparseParameters(encoder.model, masks)

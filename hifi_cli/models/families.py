@@ -138,12 +138,9 @@ FAMILIES = {
 def unsupported_reason(config: Any) -> str | None:
     """Why the parts of a model cannot be named; None if they can."""
     kind, heads = config.model_type, getattr(config, "num_attention_heads", None)
-    alone = "no layer or head of it can be trained alone"
-    if kind == "albert":
-        return f"all layers of an 'albert' model are the same weights: {alone}"
     if kind not in FAMILIES:
         known = ", ".join(FAMILIES)
         return f"the attention heads of a '{kind}' model are not known here; known are {known}"
     if getattr(config, "num_key_value_heads", heads) != heads:
-        return f"the attention heads of this '{kind}' model share keys and values: {alone}"
+        return f"the attention heads of this '{kind}' model share keys and values"
     return None
