@@ -59,21 +59,16 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
     """
     parse(ScoringConfig, {"xi": xi}, "score_heads")
     encoder = Encoder(model)
-    richness = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
-    correlation = torch.zeros(*richness.shape, encoder.num_heads, dtype=torch.float64)
-    samples = 0
     was_training = {module for module in model.modules() if module.training}
     try:
-        for batch_richness, batch_correlation in score_batches(encoder, map(_encoder_inputs, batches), xi):
-            richness += batch_richness.sum(0)
-            correlation += batch_correlation.sum(0)
-            samples += len(batch_richness)
+        scored = list(score_batches(encoder, map(_encoder_inputs, batches), xi))
     finally:
         for module in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
             module.training = True
-    if not samples:
+    if not scored:
         raise UsageError("score_heads: no batches; an iterator that was used before is empty")
-    return ScoredHeads((richness / samples).numpy(), (correlation / samples).numpy(), samples)
+    richness, correlation = (torch.cat(values) for values in zip(*scored, strict=True))
+    return ScoredHeads(richness.double().mean(0).numpy(), correlation.mean(0).numpy(), len(richness))
 
 
 def select_heads(
