@@ -12,7 +12,7 @@ def cells(*words, name="demo", **changes):
 
 def write_cell(cell, results_dir, state="done", score=0.5):
     """Store a run's result."""
-    directory, config = cell.run_directory(results_dir), cell.config.model_dump(mode="json")
+    directory, config = results_dir / cell.run_path, cell.config.model_dump(mode="json")
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
@@ -21,4 +21,4 @@ def write_cell(cell, results_dir, state="done", score=0.5):
         "setting_hash": cell.config.setting_hash,
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
-    store_run(directory.path, config, content)
+    store_run(directory, config, content)

@@ -157,7 +157,7 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
     write_cell(other, Path("results"))
     answer = hifi(*words)
     assert answer.code == 4 and "epochs is 1 there" in answer.err and not list(Path("results").rglob("*.log"))
-    truncate(other.run_directory(Path("results")).results)
+    truncate(Path("results") / other.run_path / "results.json")
     answer = hifi(*words)
     assert answer.code == 2 and "delete it and make it again" in answer.err
     forced = hifi(*words, "--force", "--print").out.splitlines()

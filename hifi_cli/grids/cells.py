@@ -16,7 +16,6 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.reports import claim_spec, table_spec
 from hifi_cli.reports.claim_spec import methods_of, tasks_of, unmet
-from hifi_cli.results.record import RunDirectory
 
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
@@ -139,10 +138,6 @@ class GridCell:
         """Whether heads are scored before the run, once for all seeds and methods."""
         own = self.config.heads.given or self.config.scoring.warm_steps
         return selects_heads(self.method) and not own
-
-    def run_directory(self, results_dir: Path) -> RunDirectory:
-        """The run's directory."""
-        return RunDirectory(results_dir / self.run_path)
 
     def train_command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
         """The command that trains the run; `where`: the options that name its data and results."""

@@ -25,7 +25,7 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError, format_duration
 from hifi_cli.files import make_directory, safe_name
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.results.record import RunResult
+from hifi_cli.results.record import RunDirectory, RunResult
 
 logger = logging.getLogger("hifi")
 
@@ -60,7 +60,7 @@ class GridState:
             ConflictError: the directory of a cell holds a run of another configuration.
         """
         for cell in self.cells:
-            cell.run_directory(self.results_dir).check_is_of(cell.config)
+            RunDirectory.of(cell.config, self.results_dir).check_is_of(cell.config)
             self.add(cell)
         self.finished_before = len(self.finished)
 
@@ -70,7 +70,7 @@ class GridState:
         Args:
             code: exit code of the command that trained it.
         """
-        directory = cell.run_directory(self.results_dir)
+        directory = RunDirectory.of(cell.config, self.results_dir)
         result = directory.read_result() if directory.results.is_file() else None
         # After a failure a result is a former one, which --force would have replaced
         if result is None or (code != 0 and result.is_done):
