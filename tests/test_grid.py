@@ -34,7 +34,9 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     assert not any(cell.config.variant for cell in of_grid)  # they are the runs that the table reads
 
 
-@pytest.mark.parametrize("name", registry.names("grids"))
+@pytest.mark.parametrize(
+    "name", [*registry.names("grids"), "hifi-2", "ehft-1", "figure-hifi-6-k", "claims-hifi", "claims-ehft"]
+)
 def test_every_shipped_grid_has_runs_that_differ(name):
     grid = grid_cells.load(name, {})
     if grid.figure:

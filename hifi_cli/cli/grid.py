@@ -23,7 +23,7 @@ def grid(
     name: Annotated[
         str,
         typer.Argument(
-            help="A grid's name or YAML.",
+            help="A grid (hifi ls grids), a table, figure-NAME, claims-NAME, or a YAML of your own.",
         ),
     ],
     overrides: options.Overrides = None,

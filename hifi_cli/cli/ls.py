@@ -25,7 +25,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "figures": "figures of the papers and others, for hifi figure",
     "published": "the papers' printed numbers",
     "claims": "claims of the papers and our own questions, for hifi claims",
-    "grids": "runs of a table, a figure, claims or a search, for hifi grid",
+    "grids": "searches, for hifi grid, which takes a table, figure-NAME and claims-NAME too",
     "sites": "machines and clusters, for hifi grid --engine parsl",
     "runs": "finished and unfinished runs in a results directory, and their states",
 }

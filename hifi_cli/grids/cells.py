@@ -61,15 +61,15 @@ class GridSpec(ConfigModel):
 
 
 def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
-    """Load a grid's or an own table's YAML, change it, and fill in what its table says.
+    """Load a grid, change it, and fill in what its table says.
+
+    Args:
+        name: a grid, a table, `figure-NAME` or `claims-NAME`, or a YAML of a grid, table or claims.
 
     Raises:
         UsageError: an unknown name or key, or the grid names no protocol, backbone, task or method.
     """
-    own = registry.read_yaml(Path(name)) if registry.is_file(name) else {}
-    kind = "table" if {"rows", "columns"} & own.keys() else "claims" if isinstance(own.get("claims"), dict) else ""
-    content = {kind: name} if kind else registry.load("grids", name)
-    spec = parse(GridSpec, content, name if kind else str(registry.find("grids", name)))
+    spec = parse(GridSpec, _content(name), name)
     update = {key: value for key, value in changes.items() if value}
     if "methods" in update and isinstance(spec.methods, dict):  # keys that vary for a method stay with it
         update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
@@ -90,6 +90,23 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
         if not getattr(spec, key):
             raise UsageError(f"grid {name} names no {key}: add it to its YAML or use --{key}")
     return spec.model_copy(update={"seeds": spec.seeds or [1]})
+
+
+def _content(name: str) -> dict[str, Any]:
+    """What a grid's YAML says, or the one line that makes a grid of a table, a figure or claims."""
+    own = registry.read_yaml(Path(name)) if registry.is_file(name) else {}
+    if {"rows", "columns"} & own.keys():
+        return {"table": name}
+    if isinstance(own.get("claims"), dict):
+        return {"claims": name}
+    grids = {table: {"table": table} for table in registry.names("tables")}
+    grids |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}
+    grids |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
+    if name in grids:
+        return grids[name]
+    if own or name in registry.names("grids"):
+        return registry.load("grids", name)
+    raise registry.unknown("grids", name, grids)
 
 
 # --- cells
