@@ -9,47 +9,39 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import HubDataset
 
-RECORDS = {  # of the official rows as the hub's repositories have them, where they are not the file's columns
-    "squad": {"id": "q1", "title": "T", "context": "The cat sat.", "question": "Who sat?",
-              "answers": {"text": ["cat", "The cat"], "answer_start": [4, 0]}},
-    "swag": {"sent1": "He stops.", "sent2": "He", "ending0": "goes, then sits", "ending1": "runs", "ending2": 'says "no"',
-             "ending3": "is", "label": 2},
-    "record": {"passage": JSONL["record"]["passage"]["text"], "query": JSONL["record"]["qas"][0]["query"],
-               "entities": ["Ann Lee", "Bo", "Lee"], "answers": ["Ann Lee", "Lee"], "idx": {"passage": 2, "query": 5}},
+PASSAGE = {"passage": JSONL["record"]["passage"]["text"], "entities": ["Ann Lee", "Bo", "Lee"], "answers": ["Ann Lee", "Lee"]}
+ANSWERS = {"text": ["cat", "The cat"], "answer_start": [4, 0]}
+RECORDS = {  # of the hub, where their columns are not those of the official files
+    "squad": [{"id": "q1", "title": "T", "context": "The cat sat.", "question": "Who sat?", "answers": ANSWERS}],
+    "swag": [{"sent1": "He stops.", "sent2": "He", "ending0": "goes, then sits", "ending1": "runs", "ending2": 'says "no"', "ending3": "is", "label": 2}],
+    "multirc": [
+        {"paragraph": "A text.", "question": "Who?", "answer": text, "idx": {"paragraph": 3, "question": 7, "answer": at}, "label": label}
+        for text, at, label in (("He", 1, 1), ("She", 2, 0))
+    ],
+    "record": [PASSAGE | {"query": "It was @placeholder who left.", "idx": {"passage": 2, "query": 5}}],
 }  # fmt: skip
-ANSWERS = [("He", {"paragraph": 3, "question": 7, "answer": 1}, 1), ("She", {"paragraph": 3, "question": 7, "answer": 2}, 0)]
-LABELS = {
-    "copa": ["choice1", "choice2"],
-    "cb": ["entailment", "contradiction", "neutral"],
-    "swag": ["0", "1", "2", "3"],
-}
+LABELS = {"copa": ["choice1", "choice2"], "cb": ["entailment", "contradiction", "neutral"], "swag": ["0", "1", "2", "3"]}
 
 
 def table_of(name):
-    """The official training row of a task as a table of the hub."""
+    """The official file's record as a table of the hub, with class indices."""
     from datasets import ClassLabel, Dataset
 
     names = LABELS.get(name, ["False", "True"])
-    if name == "multirc":
-        texts = {"paragraph": "A text.", "question": "Who?"}
-        rows = [{**texts, "answer": text, "idx": idx, "label": label} for text, idx, label in ANSWERS]
-    elif name in RECORDS:
-        rows = [RECORDS[name]]
-    else:
-        row = {key: value for key, value in JSONL[name].items() if key != "target"} | JSONL[name].get("target", {})
-        rows = [row | {"label": names.index(row["label"]) if isinstance(row["label"], str) else int(row["label"])}]
-    table = Dataset.from_list(rows)
-    return table.cast_column("label", ClassLabel(names=names)) if "label" in rows[0] else table
+    record = JSONL.get(name, {}) | JSONL.get(name, {}).get("target", {})
+    record |= {"label": names.index(record["label"])} if record.get("label") in names else {}
+    record.pop("target", None)
+    table = Dataset.from_list(RECORDS.get(name) or [record])
+    return table.cast_column("label", ClassLabel(names=names)) if "label" in table.column_names else table
 
 
 def write_repository(directory, name, splits):
     """A data set repository with one configuration, as the hub lays them out."""
     task = task_spec.load(name)
     config = task.hub.config or "default"
+    (directory / config).mkdir(parents=True)
     for split in splits:
-        path = directory / config / f"{split}-00000-of-00001.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table_of(name).to_parquet(path)
+        table_of(name).to_parquet(directory / config / f"{split}-00000-of-00001.parquet")
     files = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
     (directory / "README.md").write_text(f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{files}---\n")
     return task.hub.model_copy(update={"id": str(directory)})
@@ -76,8 +68,7 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
 
 def test_hidden_labels_of_a_test_split_are_none(monkeypatch):
     table = table_of("cb")
-    hidden = table.map(lambda _: {"label": -1})
-    splits = {"train": table, "validation": table, "test": hidden}
+    splits = {"train": table, "validation": table, "test": table.map(lambda _: {"label": -1})}
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: splits)
     data = load("cb", HubDataset(id="somebody/own"))
     assert [data.splits[split][0].label for split in splits] == [2, 2, None]

@@ -47,21 +47,9 @@ def write_all(benchmark, load, directory):
 def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
     write_all("glue", small, tmp_path)
     with zipfile.ZipFile(submission.pack("glue", tmp_path)) as archive:
-        names = [
-            "AX.tsv",
-            "CoLA.tsv",
-            "MNLI-m.tsv",
-            "MNLI-mm.tsv",
-            "MRPC.tsv",
-            "QNLI.tsv",
-            "QQP.tsv",
-            "RTE.tsv",
-            "SST-2.tsv",
-            "STS-B.tsv",
-            "WNLI.tsv",
-        ]
-        assert sorted(archive.namelist()) == sorted(names) and len(names) == 11
-        text = {name: archive.read(name).decode() for name in names}
+        names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
+        assert sorted(archive.namelist()) == [f"{name}.tsv" for name in names.split()]
+        text = {name: archive.read(name).decode() for name in archive.namelist()}
     assert text["RTE.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tnot_entailment\n3\tentailment\n"
     assert text["CoLA.tsv"] == "index\tprediction\n0\t0\n1\t1\n2\t1\n3\t0\n"
     assert text["AX.tsv"] == text["MNLI-mm.tsv"] == "index\tprediction\n0\tentailment\n1\tneutral\n2\tneutral\n3\tentailment\n"
@@ -83,6 +71,7 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
         ]}},
         {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 0}]}]}},
     ]  # fmt: skip
+    assert submitted["ReCoRD"] == [{"idx": at, "label": f"x{at}"} for at in range(PREDICTIONS)]  # sorted
     (tmp_path / "ReCoRD.jsonl").unlink()
     with pytest.raises(
         MissingError, match=r"superglue\.zip is not written: .* lacks ReCoRD.jsonl, and the server requires all"
@@ -103,30 +92,23 @@ def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
 
 def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
     test = "index\tsentence1\tsentence2\n" + "".join(f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4))
-    (data / "RTE" / "test.tsv").write_text(test)
+    assert tiny("train", "--method", "full-ft").code == 0
+    run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
+    words = ["eval", run, "--data-dir", data]
     try:
-        assert tiny("train", "--method", "full-ft").code == 0
-        run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
-        plain = hifi("eval", run, "--data-dir", data, "--split", "test")
+        (data / "RTE" / "test.tsv").write_text(test)
+        plain = hifi(*words, "--split", "test")
         assert plain.code == 0, plain.err
-        (written,) = plain.out.split()
-        lines = [json.loads(line) for line in Path(written).read_text().splitlines()]
-        assert [line["id"] for line in lines] == ["0", "1", "2", "3"] and all(line["label"] is None for line in lines)
-        answer = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
-        assert answer.code == 3
-        assert (
-            "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv, SST-2.tsv, STS-B.tsv, WNLI.tsv"
-            in answer.err
-        )
+        lines = [json.loads(line) for line in Path(plain.out.strip()).read_text().splitlines()]
+        assert [(line["id"], line["label"]) for line in lines] == [(str(at), None) for at in range(4)]
+        answer = hifi(*words, "--split", "test", "--submission", tmp_path / "out")
+        assert answer.code == 3 and "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv" in answer.err
         predicted = [line.split("\t")[1] for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]]
         assert predicted == [line["prediction"] for line in lines]
-        write_all("glue", small, tmp_path / "out")
-        done = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
-        assert done.code == 0 and done.out.split()[-1] == str(tmp_path / "out" / "glue.zip")
-        wrong = hifi("eval", run, "--data-dir", data, "--submission", tmp_path / "out")
+        wrong = hifi(*words, "--submission", tmp_path / "out")
         assert wrong.code == 2 and "--split test" in wrong.err
         (data / "RTE" / "test.tsv").write_text(test.rpartition("3\t")[0])
-        short = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
+        short = hifi(*words, "--split", "test", "--submission", tmp_path / "out")
         assert short.code == 2 and "RTE.tsv is refused: 3 rows" in short.err
     finally:  # the data are the session's
         (data / "RTE" / "test.tsv").unlink()

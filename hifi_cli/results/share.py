@@ -25,6 +25,7 @@ from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.metrics import Output, Predictions
+from hifi_cli.tasks.rows import RawRecord, parse_label
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
 HUB = "hub:"
@@ -269,25 +270,16 @@ def _row(spec: TaskSpec, name: str, label: Any) -> Row:
     """What metrics read of an example. The ids of a MultiRC question's rows begin alike."""
     if spec.kind == "span":
         return Row(name, (), None, answers=tuple((answer, -1) for answer in label))
-    return Row(name, (), _number(spec, label), group=name.rpartition("-")[0])
+    return Row(name, (), _label(spec, label), group=name.rpartition("-")[0])
 
 
 def _predictions(spec: TaskSpec, table: pd.DataFrame) -> Predictions:
     if spec.kind in ("span", "token-classification"):
         return [Output(prediction, []) for prediction in table["prediction"]]
-    return np.array([_number(spec, value) for value in table["prediction"]], dtype=np.float64)
+    predictions = table["prediction"] if spec.kind == "regression" else [_label(spec, value) for value in table["prediction"]]
+    return np.array(predictions, dtype=np.float64)
 
 
-def _number(spec: TaskSpec, value: Any) -> Label:
-    """A label or prediction as the rows of the task have it.
-
-    Raises:
-        ValueError: it is no label of the task.
-    """
-    if spec.kind == "regression":
-        return float(value)
-    if spec.kind == "multi-label":
-        return tuple(int(label in value) for label in spec.labels)
-    if spec.kind == "token-classification":
-        return tuple(spec.labels.index(tag) for tag in value)
-    return spec.labels.index(value)
+def _label(spec: TaskSpec, value: Any) -> Label:
+    """A label, or a prediction of a class, as the rows of the task have it."""
+    return parse_label(spec, RawRecord({"label": value}, "predictions"))

@@ -250,7 +250,7 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
         record.columns = source.columns
         try:
             if labelled and spec.has_label_column:
-                record.label = parse_label(spec, record, source)
+                record.label = parse_label(spec, record, source.labels)
             number = len(rows)
             record.id = str(record.values.get(record.column(spec.id), number) if spec.id else number)
             parsed = _FORMATS[spec.format](spec, record)
@@ -298,16 +298,19 @@ def labels_in(value: Any, separator: str | None) -> list[str]:
     return [label for part in parts if (label := label_name(part))]
 
 
-def parse_label(spec: TaskSpec, record: RawRecord, source: Source) -> Label:
+def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = None) -> Label:
     """Return a record's class index, 0 or 1 of each class, each word's tag index, or number.
+
+    Args:
+        spec: the task.
+        record: has a column `label`.
+        names: the source's label names; default: those of the task.
 
     Raises:
         UsageError: there is no label, or it is not one of the task's labels or not a number in its
             range.
     """
-    names = source.labels or spec.labels
-    if spec.label_columns:
-        return tuple(_flag(record, column) for column in spec.label_columns)
+    names = names or spec.labels
     value = record.value("label")
     if value is None or (spec.kind != "multi-label" and is_missing(value)):
         column = record.column("label")
@@ -323,13 +326,6 @@ def parse_label(spec: TaskSpec, record: RawRecord, source: Source) -> Label:
     if number is None or not math.isfinite(number) or not low <= number <= high:
         raise record.error(f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]")
     return number
-
-
-def _flag(record: RawRecord, column: str) -> int:
-    value = label_name(record.value(column))
-    if value.lower() not in ("0", "1", "false", "true"):
-        raise record.error(f"column '{column}' is '{value[:40]}'; 0 or 1 is expected")
-    return int(value.lower() in ("1", "true"))
 
 
 def _class_index(name: str, names: list[str], record: RawRecord) -> int:

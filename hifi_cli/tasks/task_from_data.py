@@ -7,10 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
@@ -19,7 +19,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks import data_sources, rows
 from hifi_cli.tasks.rows import as_number, is_missing, label_name, labels_in
-from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, HubDataset, Kind, LocalFiles, Reader, TaskSpec
+from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, HubDataset, Kind, LocalFiles, Name, Names, Reader, TaskSpec
 
 logger = logging.getLogger("hifi")
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
@@ -42,17 +42,8 @@ INPUT_NAMES = [  # the first of these that the data have
     ["1"],  # of a CoNLL file
 ]
 SEPARATOR = "|"  # between the labels of a row
-LABEL_NAMES = [["label"], ["labels"], ["tags"], ["ner_tags"]]
+LABEL_NAMES = ("label", "labels", "tags", "ner_tags")
 SPLIT_NAMES = {"validation": ("validation", "dev", "valid", "val"), "test": ("test",)}  # of hub datasets
-
-
-def _names(value: Any) -> Any:
-    """A name or a list of names; YAML reads some names as numbers or booleans."""
-    values = value if isinstance(value, list) else [value]
-    return [item if isinstance(item, str) else label_name(item) for item in values]
-
-
-Names = Annotated[list[str], BeforeValidator(_names)]
 
 
 class DataOptions(ConfigModel):
@@ -60,8 +51,8 @@ class DataOptions(ConfigModel):
 
     inputs: Names = []
     """One or two text columns, or the column of words; a CoNLL file's columns are numbers from 1."""
-    label: Names = []
-    """Column of the label or of the tags; for multi-label it may be several columns of 0 and 1."""
+    label: Name | None = None
+    """Column of the label, of the labels or of the tags."""
     separator: str | None = Field(None, min_length=1)
     """The character between the labels of a row (multi-label)."""
     id: str | None = None
@@ -77,7 +68,7 @@ class DataOptions(ConfigModel):
     split_seed: Seed = 0
     """Seed of the cut."""
     skip_incomplete: bool = False
-    """Skip rows with an empty text instead of refusing the file."""
+    """Skip rows without a text or label instead of refusing the file."""
 
 
 def is_data_source(name: str) -> bool:
@@ -176,28 +167,25 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
     """Return the content of a task's YAML, and log what was recognized."""
     columns = list(data.records[0])
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
-    label = options.label or _usual([*LABEL_NAMES, [str(len(columns))]], columns)  # the last number of a CoNLL file
+    last = str(len(columns))  # of a CoNLL file's
+    label = options.label or next(iter(_usual([[name] for name in (*LABEL_NAMES, last)], columns)), None)
     if not inputs or not label:
         raise UsageError(
             f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
-    if unknown := next((column for column in (*inputs, *label) if column not in columns), None):
+    if unknown := next((column for column in (*inputs, label) if column not in columns), None):
         suggestion = registry.nearest(unknown, columns)
         raise UsageError(f"{source}: no column '{unknown}'{suggestion}; the columns are {', '.join(columns)}")
     has_words = isinstance(data.records[0][inputs[0]], list)
-    values = [record.get(label[0]) for record in data.records]
-    kind = options.kind or ("token-classification" if has_words else _kind(label, values, options))
-    source_section = data.sections.get("hub", data.sections["local"])
-    if len(label) > 1:
-        labels = label = options.labels or label
-    else:
-        labels = options.labels or data.class_names.get(label[0]) or _labels(label[0], values, kind, options)
-        source_section["columns"] = {"label": label[0]}
+    values = [record.get(label) for record in data.records]
+    kind = options.kind or ("token-classification" if has_words else _kind(values, options))
+    labels = options.labels or data.class_names.get(label) or _labels(label, values, kind, options)
     metrics = _metrics(kind, labels)
+    data.sections.get("hub", data.sections["local"])["columns"] = {"label": label}
     name = safe_name(data.name)
     content = {
-        "description": f"{kind} of {' and '.join(inputs)} by {' and '.join(label)}",
+        "description": f"{kind} of {' and '.join(inputs)} by {label}",
         "label": f"{name}-data" if name in registry.names("tasks") else name,
         "source": source,
         "kind": kind,
@@ -205,7 +193,6 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
         "inputs": inputs,
         "id": options.id,
         "labels": labels,
-        "label_columns": label if len(label) > 1 else [],
         "label_separator": options.separator or SEPARATOR,
         "metrics": metrics,
         "primary": metrics[0],
@@ -215,7 +202,7 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
     if "validation" not in data.splits:
         fraction = 0.1 if options.validation is None else options.validation
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
-    what = f"{kind}, inputs=[{','.join(inputs)}] label=[{','.join(label)}]"
+    what = f"{kind}, inputs=[{','.join(inputs)}] label={label}"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
     logger.info(f"{source}: {what}{classes}, {len(values)} rows; change it with key=value")
     return content
@@ -227,9 +214,9 @@ def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
     return next(([by_name[name] for name in usual] for usual in names if by_name.keys() >= {*usual}), [])
 
 
-def _kind(label: list[str], values: list[Any], options: DataOptions) -> Kind:
+def _kind(values: list[Any], options: DataOptions) -> Kind:
     """Return the kind of task that the labels show: lists, fractions, or classes."""
-    if len(label) > 1 or options.separator or any(isinstance(value, list) for value in values):
+    if options.separator or any(isinstance(value, list) for value in values):
         return "multi-label"
     numbers = [as_number(value) for value in values if not is_missing(value)]
     has_fraction = any(number is not None and not number.is_integer() for number in numbers)

@@ -56,7 +56,9 @@ def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-Names = Annotated[list[str], BeforeValidator(_as_list)]  # a YAML may give a single one without brackets
+# A YAML may give numbers, and a single name without brackets
+Name = Annotated[str, Field(coerce_numbers_to_str=True)]
+Names = Annotated[list[Name], BeforeValidator(_as_list)]
 
 
 class Source(ConfigModel):
@@ -140,8 +142,6 @@ class TaskSpec(ConfigModel):
     """Class names or tags in label order; for regression the name of the number; for spans none."""
     label_separator: str = "|"
     """Multi-label: the character between the labels of a row, where they are a text."""
-    label_columns: list[str] = []
-    """Multi-label: one column of 0 and 1 per label, in label order."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
@@ -348,7 +348,6 @@ def load(name: str) -> TaskSpec:
             spec.kind, len(labels) > 1
         ),
         "labels: one is named twice": len({*labels}) == len(labels),
-        "label_columns: there must be as many as labels": len(spec.label_columns) in (0, len(labels)),
         f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format in formats,
         "evaluate: only for tasks whose predictions are classes or numbers": not spec.evaluate
         or spec.kind not in ("span", "token-classification"),
