@@ -219,6 +219,6 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     lines = list(csv.reader(predicted.out.splitlines()))
     assert lines[0] == ["id", "prediction", "1", "2", "3"] and lines[1][1] in ("1", "2", "3")
     changed = hifi(*train, "inputs=sentence2")
-    assert changed.code == 4 and "of sentence1 and sentence2 by label' there" in changed.err
+    assert changed.code == 4 and "another task reviews.yaml" in changed.err
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
