@@ -83,7 +83,10 @@ class Method:
     # --- what trains
 
     def prepare(self, encoder: Encoder) -> None:
-        """Set `requires_grad` of all parameters, and replace modules where others are needed."""
+        """Set `requires_grad` of all parameters, and replace modules where others are needed.
+
+        The model is on the CPU: initial values do not depend on the device. A plan's is on `meta`.
+        """
         raise NotImplementedError
 
     def phases(self) -> list[Phase]:

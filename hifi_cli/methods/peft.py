@@ -83,21 +83,16 @@ class Peft(Method):
             return config_class(**options, **derived)
 
     def prepare(self, encoder: Encoder) -> None:
-        model, device = encoder.model, encoder.device
-        head, config = task_head_names(encoder), self.peft_config(encoder)
+        model, head, config = encoder.model, task_head_names(encoder), self.peft_config(encoder)
         model.requires_grad_(False)
         torch.sparse.check_sparse_tensor_invariants.disable()  # else SHiRA's updates make PyTorch warn
-        if device.type == "meta":  # only sizes matter
+        if encoder.device.type == "meta":  # only sizes matter
             for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
                 setattr(config, option, _WITHOUT_WEIGHTS[option])
-        elif device.type == "cuda":  # an SVD's signs and random draws depend on the device
-            model.to("cpu")
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
         with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
             torch.default_generator.manual_seed(self.context.seed)
             self.tuner: Any = tuner(model, config, adapter_name="default")
-        if device.type == "cuda":
-            model.to(device)
         added = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         # without AdaLoRA's rank, a constant that is a parameter
         freeze_except(encoder, [*head, *(name for name in added if ".ranknum." not in name)])
