@@ -4,8 +4,6 @@ import pytest
 from json_output import table_of
 from synthetic_runs import write_run
 
-from hifi_cli.config import registry
-
 PLACE = {"protocol": "laptop", "backbone": "minilm"}
 
 
@@ -56,11 +54,6 @@ def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001
     assert rows["hifi-layerwise"]["time"] == pytest.approx(0.9)
     assert r"$\checkmark$" in hifi("table", "hifi-1", "--format", "tex").out
-
-
-def test_every_table_of_both_papers_is_there(hifi):
-    papers = {*(f"hifi-{number}" for number in range(1, 7)), "hifi-2-fewshot", *(f"ehft-{number}" for number in range(1, 5))}
-    assert papers <= set(registry.names("tables"))
 
 
 def test_table_4_counts_the_data_at_hand(hifi, data):

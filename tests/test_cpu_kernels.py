@@ -140,17 +140,6 @@ def test_bfloat16_products_train_nearly_and_evaluate_exactly(plain_of, fast_of):
         torch.testing.assert_close(*[module.eval()(x) for module in modules], rtol=1e-4, atol=1e-5)
 
 
-def test_a_row_linear_may_be_called_twice_in_a_pass():
-    """As DeBERTa's projections are, for tokens and for distances."""
-    module = fast_rows(nn.Linear(8, 9), torch.bfloat16).train()
-    first, second = torch.randn(3, 8), torch.randn(5, 8)
-    assert module(first).dtype == torch.bfloat16 and module.eval()(first).dtype == torch.float32
-    module.train()
-    (module(first).sum() + module(second).sum()).backward()
-    expected = torch.cat([first, second]).to(torch.bfloat16).float().sum(0)
-    torch.testing.assert_close(module.rows.grad, expected.expand(3, 8), rtol=0.02, atol=0.05)
-
-
 # --- whole runs with either setting
 
 

@@ -84,14 +84,6 @@ def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, kin
     assert {**again, "provenance": None} == {**sound, "provenance": None}
 
 
-def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi):
-    truncate(finish_run() / "results.json")
-    for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
-        assert answer.code == 2
-        assert "results.json" in answer.err
-    assert tiny("train", "--method", "full-ft", "--force").code == 0
-
-
 def test_names_cannot_leave_the_results_directory(make, tmp_path):
     config = make("full-ft")
     for name in ("../../out", "/etc/x", "..", ".", "a/../../b", "\x00", "~", "-rf", ".hidden"):

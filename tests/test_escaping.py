@@ -1,6 +1,5 @@
 """What a printed table or a card is opened with must not run what a name or a path holds: LaTeX, spreadsheets, browsers, shells."""
 
-import json
 import re
 import subprocess
 from typing import get_args
@@ -12,7 +11,7 @@ from project_files import copy_yaml
 from tiny_inputs import QUICK
 
 from hifi_cli.cli import options
-from hifi_cli.files import command_line, read_json
+from hifi_cli.files import command_line
 from hifi_cli.reports.render import Table, render
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -94,10 +93,3 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hif
     card = (tmp_path / "out" / "README.md").read_text()
     for text in [card, *(text for answer in answers for text in (answer.out, answer.err))]:
         assert "\x1b" not in text and "\x9b" not in text, text
-
-
-def test_json_of_others_is_read_without_control_characters(tmp_path):
-    content = {"name": "\x1b[31mred", "list": ["a\tb\n", {"\x7f": 1}]}
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    read = read_json(tmp_path / "results.json", what="result")
-    assert (read["name"], read["list"]) == ("\ufffd[31mred", ["a\tb\n", {"\ufffd": 1}])
