@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from rich.console import Console
@@ -163,24 +162,24 @@ def _reason(log: Path, code: int) -> str:
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Submit]:
     """A pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
-    pool, stopping = ThreadPoolExecutor(jobs), threading.Event()
     running: set[subprocess.Popen[bytes]] = set()
-    slots: SimpleQueue[dict[str, str]] = SimpleQueue()
-    for variables in slot_environments(jobs):
-        slots.put(variables)
+    stopping, of_thread = threading.Event(), threading.local()
+    environments = iter(slot_environments(jobs))
+
+    def begin_thread() -> None:
+        of_thread.variables = next(environments)
 
     def execute(command: list[str], log: Path) -> int:
-        variables = slots.get()
         # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
-        process = _start(command, log, env={**os.environ, **variables}, start_new_session=True)
+        process = _start(command, log, env={**os.environ, **of_thread.variables}, start_new_session=True)
         running.add(process)
         if stopping.is_set():
             process.terminate()
         code = process.wait()
         running.discard(process)
-        slots.put(variables)
         return code
 
+    pool = ThreadPoolExecutor(jobs, initializer=begin_thread)
     try:
         yield lambda command, log: pool.submit(execute, command, log)
     except BaseException:
