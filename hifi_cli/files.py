@@ -166,7 +166,7 @@ def json_object(text: bytes, origin: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{origin} is damaged ({error}); delete it and make it again") from None
+        raise UsageError(f"{origin} is damaged (delete it and make it again): {error}") from None
     # Looking at every text takes time, and most files have nothing to replace
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
     return _printable(value) if may_hold_controls else value

@@ -109,10 +109,12 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
     damaged = {
         kept[: len(lines[0]) + 20]: "line 2",
         lines[0] + DEEP.encode(): "line 2",
-        b"[1]\n": "line 1 is damaged (no JSON object)",
-        lines[0] + b'{"id": "1"}\n': "line 2 is damaged ('label' is missing)",
+        b"[1]\n": "line 1 is damaged (delete it and make it again): no JSON object",
+        lines[0] + b'{"id": "1"}\n': "line 2 is damaged (delete it and make it again): 'label' is missing",
         **{
-            lines[0] + json.dumps({**json.loads(lines[1]), "logits": logits}).encode() + b"\n": "line 2 is damaged (logits"
+            lines[0]
+            + json.dumps({**json.loads(lines[1]), "logits": logits}).encode()
+            + b"\n": "line 2 is damaged (delete it and make it again): logits"
             for logits in ("x", [None, 1.0])
         },
         b"\xff": "damaged",
@@ -127,7 +129,9 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
     assert "predictions.jsonl" in said(hifi("eval", run, "--data-dir", data), 3)
     (run / "predictions.jsonl").write_bytes(kept)
     change(run / "results.json", data="x")
-    assert "results.json is damaged (data" in said(hifi("export", run, "--to", "out", "--data-dir", data), 2)
+    assert "results.json is damaged (delete it and make it again): data" in said(
+        hifi("export", run, "--to", "out", "--data-dir", data), 2
+    )
     assert not (tmp_path / "out").exists()
 
 

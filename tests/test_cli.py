@@ -182,7 +182,7 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
     assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
-    assert "heads.json is damaged (heads: " in given({"backbone": "tiny-bert", "heads": "all"})
+    assert "heads.json is damaged (delete it and make it again): heads: " in given({"backbone": "tiny-bert", "heads": "all"})
     assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
 
 

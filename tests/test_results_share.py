@@ -185,7 +185,11 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     shutil.rmtree(run.with_name("seed2"))
     change(run, params=None)
     answer = hifi("results", "push", "shared")
-    assert answer.code == 2 and "results.json is damaged (params" in answer.err and not Path("shared").exists()
+    assert (
+        answer.code == 2
+        and "results.json is damaged (delete it and make it again): params" in answer.err
+        and not Path("shared").exists()
+    )
     assert hifi("results", "pull", "nowhere").code == 3
 
 

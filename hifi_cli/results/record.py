@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import describe_error, flatten, parse
+from hifi_cli.config.base import Model, flatten, parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, Score, run_path_of
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import ConflictError, UsageError
+from hifi_cli.errors import ConflictError
 from hifi_cli.files import TEMPORARY_SUFFIX, make_directory, read_json, read_jsonl, write_json, write_text
 
 
@@ -26,20 +26,13 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
-Model = TypeVar("Model", bound=Record)
-
-
 def validated(model: type[Model], content: dict[str, Any], origin: Path | str) -> Model:
     """The content of a stored file, or of a part of it, typed.
 
     Raises:
         UsageError: a key is missing or of a wrong type; the message names it and `origin`.
     """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        problem = describe_error(error, model)
-        raise UsageError(f"{origin} is damaged ({problem}); delete it and make it again") from None
+    return parse(model, content, f"{origin} is damaged (delete it and make it again)")
 
 
 class StoredFile(Record):
