@@ -7,11 +7,12 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -31,7 +32,6 @@ from hifi_cli.training.step import ModelRunner
 
 DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent
-BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BATCH_SIZE = 8
 PAD = {"input_ids": 0, "token_type_ids": 0}
 TINY_SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
@@ -129,41 +129,28 @@ def meta_as_a_gpu() -> Iterator[None]:
         yield
 
 
-def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Trainer:
-    """A trainer of a random BERT of the given shape, on one batch of random examples."""
+def new_trainer(config: RunConfig, device: str) -> Trainer:
+    """A trainer of a small random BERT, on batches of random tokens with padding."""
     torch.manual_seed(0)
     with torch.device(device):
-        encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
+        encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     runner.model.to(runner.device)
-    batch = [cut(example, 8 + 2 * number) for number, example in enumerate(random_examples(BATCH_SIZE, encoder))]
+    ids = np.random.default_rng(0).integers(10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32)
+    batch = [
+        Example(Row(id=str(number), sequences=(), label=number % 2), ({"input_ids": tokens[: 8 + 2 * number]},))
+        for number, tokens in enumerate(ids)
+    ]
     trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
     trainer.model.train()
     return trainer
 
 
-def random_examples(number: int, encoder: Encoder) -> list[Example]:
-    """Texts of random tokens with random labels."""
-    generator = torch.Generator().manual_seed(0)
-    tokens = min(64, encoder.model.config.max_position_embeddings // 2)
-    ids = torch.randint(10, encoder.model.config.vocab_size, (number, tokens), generator=generator).int().numpy()
-    labels = torch.randint(2, (number,), generator=generator).tolist()
-    return [
-        Example(Row(id=str(index), sequences=(), label=label), ({"input_ids": text},))
-        for index, (text, label) in enumerate(zip(ids, labels, strict=True))
-    ]
-
-
-def cut(example: Example, tokens: int) -> Example:
-    """An example with at most so many tokens, so that a batch has padding."""
-    return replace(example, sequences=({name: values[:tokens] for name, values in example.sequences[0].items()},))
-
-
-def trace_steps(config: RunConfig, shape: dict[str, int]) -> list[StepCounts]:
-    """The counts of a training step in each phase of a run's method, on a BERT of the given shape."""
+def trace_steps(config: RunConfig) -> list[StepCounts]:
+    """The counts of a training step in each phase of a run's method."""
     with meta_as_a_gpu():
-        trainer, steps = new_trainer(config, shape, DEVICE), []
+        trainer, steps = new_trainer(config, DEVICE), []
         batch = trainer.train_examples[:BATCH_SIZE]
         for phase in range(len(trainer.phases)):
             with CountOperations(StepCounts()):

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 import two_processes
-from finished_runs import read_json
-from two_processes import SETTINGS
+from finished_runs import load_arrays, read_json
+from two_processes import config_of
 
-from hifi_cli.config.sources import resolve
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
@@ -52,23 +51,9 @@ def facts(root):
     return read_json(root / "facts.json")
 
 
-@pytest.fixture
-def config_of(encoders):
-    """A run's configuration in two_processes.py."""
-
-    def build(*overrides, seed=1):
-        settings = [*SETTINGS, *overrides]
-        return resolve(
-            task="rte", method="bitfit", backbone=str(encoders["bert"]), protocol="hifi", seed=seed, overrides=settings
-        )
-
-    return build
-
-
 def test_each_process_has_dropout_noise_of_its_own(facts):
     first, second = facts["noise"]
     assert len(set(first) | set(second)) == len(first) + len(second) == 2 * 10
-    assert not facts["broadcast_buffers"]
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(facts):
@@ -76,16 +61,29 @@ def test_a_resumed_run_equals_an_uninterrupted_one(facts):
     assert uninterrupted == resumed
 
 
-def test_evaluation_is_shared_and_gives_the_logits_of_one_process(facts, root, data, config_of):
+def test_evaluation_is_shared_and_gives_the_logits_of_one_process(facts, root, data, encoders):
     first, second = (sum(counts) for counts in facts["predicted"])
     assert (first, second) == (2 * 12, 2 * 9)  # 21 rows in batches of 4, after each of two epochs
-    assert facts["results"][0] == facts["results"][1]
-    path = RunDirectory.of(config_of(), root / "whole").path
+    path = RunDirectory.of(config_of(encoders["bert"]), root / "whole").path
     assert evaluate(path, ResourceCache(root / "whole", data)).largest_difference == 0
 
 
-def test_one_process_resumes_what_two_began(root, data, config_of, caplog):
-    assert runs.run(config_of(seed=2), ResourceCache(root / "one process resumes", data)).is_done
+def test_two_processes_give_the_scores_and_weights_of_one(root, data, encoders):
+    """Within rounding; the last batch of an epoch has one example, and one process none."""
+    config = config_of(encoders["bert"], "dropout=0.0")
+    one = runs.run(config, ResourceCache(root / "one process", data))
+    together, alone = (RunDirectory.of(config, root / name) for name in ("without dropout", "one process"))
+    two = together.read_result()
+    assert two.provenance.processes == 2
+    assert dict(two.scores) == pytest.approx(dict(one.scores), abs=1e-6)
+    weights = load_arrays(alone.delta)
+    for name, value in load_arrays(together.delta).items():
+        if not name.endswith("key.bias"):  # softmax cancels it: its gradient is rounding alone, which AdamW enlarges
+            assert weights[name] == pytest.approx(value, abs=5e-5), name
+
+
+def test_one_process_resumes_what_two_began(root, data, encoders, caplog):
+    assert runs.run(config_of(encoders["bert"], seed=2), ResourceCache(root / "one process resumes", data)).is_done
     assert "resuming at epoch 2 of 2" in caplog.text
 
 

@@ -1,17 +1,10 @@
 """What may happen to a run: kills, signals, rivals, several processes. Nothing is lost or wrong."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
-from finished_runs import fingerprint, load_arrays, read_json, run_path
-from hifi_processes import (
-    environment,
-    train_command,
-)
+from finished_runs import fingerprint
 
 from hifi_cli.errors import Terminated
 from hifi_cli.results.record import RunDirectory
@@ -86,33 +79,3 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
 
 def _terminate(*_):
     raise Terminated
-
-
-@pytest.mark.exhaustive
-def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, data, tmp_path):
-    """torchrun with gloo: equal within rounding, one writer, one set of files; 47 rows, so that a batch has one example."""
-    settings = ["epochs=2", "batch_size=2", "dropout=0.0", "limit=47"]
-    for name, launcher in (
-        ("one", [sys.executable]),
-        ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),
-    ):
-        (tmp_path / name).mkdir()
-        command = [
-            *launcher,
-            "-m",
-            "hifi_cli",
-            *map(str, train_command(encoders, data, *settings, "scoring.samples=12", "heads.k=2")),
-        ]
-        ended = subprocess.run(
-            command, cwd=tmp_path / name, env=environment(), capture_output=True, text=True, check=False, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-    results = [read_json(run_path(tmp_path / name) / "results.json") for name in ("one", "two")]
-    assert results[1]["provenance"]["processes"] == 2
-    assert results[1]["scores"] == pytest.approx(results[0]["scores"], abs=1e-6)
-    deltas = [load_arrays(run_path(tmp_path / name) / "delta.safetensors") for name in ("one", "two")]
-    for name, value in deltas[0].items():
-        if not name.endswith("key.row_bias"):  # softmax cancels it: its gradient is rounding alone, which AdamW enlarges
-            assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
-    lines = [json.loads(line) for line in (run_path(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
-    assert sum("epoch" in line for line in lines) == 2  # only one process writes

@@ -1,9 +1,7 @@
 """What a training step of each method does on a GPU, counted on the `meta` device, and where methods keep their tensors."""
 
 import pytest
-import torch
 from step_trace import (
-    TINY_SHAPE,
     TRACED_METHODS,
     CountOperations,
     StepCounts,
@@ -39,7 +37,7 @@ def small_config(method):
 
 @pytest.fixture(scope="module")
 def full_ft():
-    return trace_steps(small_config("full-ft"), TINY_SHAPE)[0].operations.total()
+    return trace_steps(small_config("full-ft"))[0].operations.total()
 
 
 FAST = ("full-ft", "hifi-layerwise", "lora")
@@ -49,35 +47,10 @@ FAST = ("full-ft", "hifi-layerwise", "lora")
     "method", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in TRACED_METHODS]
 )
 def test_a_step_neither_copies_nor_waits_and_is_few_operations(method, full_ft):
-    for step in trace_steps(small_config(method), TINY_SHAPE):
+    for step in trace_steps(small_config(method)):
         waits = [line for line in (*step.copies, *step.synchronizations) if not line.endswith(f" in {NOT_WAITED_FOR}")]
-        assert waits == []
+        assert waits == [] and step.copies, "the trace sees the batch's own copies"
         assert step.operations.total() <= LIMITS.get(method, 1.2) * full_ft, step.operations.most_common(10)
-
-
-def test_the_trace_sees_copies_and_waits(monkeypatch):
-    def before_step(_, model, step):
-        parameter = next(model.parameters())
-        parameter.sum().item()
-        parameter.cpu()
-        torch.zeros(2).to(parameter.device)
-        torch.tensor([1.0], device=parameter.device)
-        parameter[parameter > 0]
-        if parameter.isfinite().all():
-            parameter.nonzero()
-
-    monkeypatch.setattr(base.implementation("full_ft"), "before_step", before_step)
-    (step,) = trace_steps(small_config("full-ft"), TINY_SHAPE)
-    here = [line for line in (*step.copies, *step.synchronizations) if "test_step_trace" in line]
-    assert [line.partition(" at ")[0] for line in here] == [
-        "to the CPU",
-        "_to_copy [2]",
-        "torch.tensor [1]",
-        "_local_scalar_dense",
-        "index",
-        "_local_scalar_dense",
-        "nonzero",
-    ]
 
 
 def test_a_step_of_full_fine_tuning_is_few_operations(full_ft):
@@ -88,12 +61,12 @@ def test_a_step_of_full_fine_tuning_is_few_operations(full_ft):
 def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     """A delta from a file is on the CPU, whatever the model's device is."""
     config = small_config(method)
-    trainer = new_trainer(config, TINY_SHAPE, "cpu")
+    trainer = new_trainer(config, "cpu")
     for phase in range(len(trainer.phases)):
         trainer.setup_phase(phase)
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
-        loaded = new_trainer(config, TINY_SHAPE, "meta")
+        loaded = new_trainer(config, "meta")
         base.load_final_delta(loaded.method, loaded.encoder, delta)
     tensors = loaded.method.trainable_parameters(loaded.model) | dict(loaded.model.named_buffers())
     tensors |= dict(loaded.model.named_parameters())
