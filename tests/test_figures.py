@@ -146,10 +146,7 @@ def test_a_diverged_run_is_no_number(ask, tmp_path):
 
 def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
     request, path = ask("search-budget", None, ("full-ft", "bitfit")), tmp_path / "budget.csv"
-    with pytest.raises(
-        MissingError,
-        match="no runs of a search for full-ft on rte",
-    ):
+    with pytest.raises(MissingError, match="no runs of a search for full-ft on rte"):
         figure.compute(request, path)
     for method, scores in {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}.items():
         write_search(resources.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
