@@ -44,8 +44,7 @@ class MethodSpec(BasedSpec):
     source: str
     """The paper or the code that the method is from."""
     implementation: str
-    """What implements it: the name of a file in `hifi_cli/methods/`, a Python file beside the YAML (`./my_method.py`), or an
-    entry point of group `hifi.methods`."""
+    """What implements it: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
     tasks: dict[str, dict[str, Any]] = {}
     """Configuration keys that it sets for single tasks (HiFi, table 5)."""
     deviations: list[str] = []

@@ -105,7 +105,14 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         )
     encoder = Encoder(model)
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    _check_encoder_weights(encoder, missing_keys, source)
+    head = {name for name, _ in encoder.task_head_parameters()}
+    names = {name for name, _ in model.named_parameters()} - head
+    if lacking := sorted(missing_keys & names):  # they would be random
+        raise MissingError(
+            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
+            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
+            " under other names"
+        )
     # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
@@ -174,18 +181,6 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
             else:
                 parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
-
-
-def _check_encoder_weights(encoder: Encoder, missing_keys: set[str], source: str) -> None:
-    """Raise MissingError where the file lacks weights of the encoder: they would be random."""
-    head = {name for name, _ in encoder.task_head_parameters()}
-    names = {name for name, _ in encoder.model.named_parameters()} - head
-    if lacking := sorted(missing_keys & names):
-        raise MissingError(
-            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
-            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
-            " under other names"
-        )
 
 
 def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
