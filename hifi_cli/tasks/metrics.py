@@ -250,13 +250,8 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
 
 def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
     scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    best: dict[str, int] = {}
-    for number, example in enumerate(examples):
-        if scores[number] > scores[best.setdefault(example.row.group, number)]:
-            best[example.row.group] = number
-    predictions = np.zeros(len(examples))
-    predictions[list(best.values())] = 1
-    return predictions
+    chosen = pd.Series(scores).groupby([example.row.group for example in examples]).idxmax()
+    return np.isin(np.arange(len(examples)), chosen).astype(np.float64)
 
 
 def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
