@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ import pytest
 from project_files import load_script
 from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
 
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 
@@ -34,12 +33,10 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True)
-def _as_in_a_new_process() -> Iterator[None]:
-    """A user's own YAMLs that one test names, and where its commands send the log, are unknown to the next test."""
+def _as_in_a_new_process() -> None:
+    """Where the commands of one test send the log is unknown to the next test."""
     logging.getLogger("hifi").propagate = True
     logging.getLogger("hifi").setLevel(logging.INFO)
-    with registry.only_user_files({}):
-        yield
 
 
 @pytest.fixture(scope="session")

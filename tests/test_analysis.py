@@ -180,8 +180,8 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
         compute(ask("features", None, methods))
     rows = {row["method"]: row for row in compute(ask("features", None, methods, train=True))}
     assert rows["linear-probing"]["mean"] == 0
-    with reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources) as (prepared, _):
-        write_hf(prepared, tmp_path / "plain")
+    prepared, _ = reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources)
+    write_hf(prepared, tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (first_tokens(where, texts) for where in (encoders["bert"], tmp_path / "plain"))
     assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)
@@ -211,8 +211,8 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(ask, resources, en
     # the states are of the runs; the figure trains each stage 1 again and ends before stage 2
     for cell, state in zip(request.kind.cells(request), states[:2], strict=True):
         between = first_tokens(encoders["bert"], texts, state)
-        with reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
-            after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
+        prepared, _ = reload(resources.results_dir / cell.run_path, resources)
+        after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         by_model = {"pretrained": before, "stage1": between, "stage2": after}
         for pair in ("pretrained-stage1", "stage1-stage2", "pretrained-stage2"):
             first, second = (by_model[name] for name in pair.split("-"))

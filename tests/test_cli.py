@@ -16,7 +16,6 @@ from json_output import table_of
 from project_files import copy_yaml
 
 from hifi_cli.cli.app import COMMANDS, OF_RESULTS, load
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.files import file_digest
 from hifi_cli.heads import measures, ranking
@@ -235,24 +234,21 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
 def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
     run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
-    with registry.only_user_files({}):
-        for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
-            copy_yaml(hifi, source, own)
-        assert hifi("train", *words, "limit=40").code == 0
-        assert "finished before" in hifi("train", *words, "limit=40").err
+    for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
+        copy_yaml(hifi, source, own)
+    assert hifi("train", *words, "limit=40").code == 0
+    assert "finished before" in hifi("train", *words, "limit=40").err
 
-        with Path("my-bitfit.yaml").open("a") as file:
-            file.write("# and a word more\n")
-        other = hifi("train", *words, "limit=40")
-        assert other.code == 4 and "another method my-bitfit.yaml" in other.err
-        assert hifi("train", *words, "limit=40", "--force").code == 0
+    with Path("my-bitfit.yaml").open("a") as file:
+        file.write("# and a word more\n")
+    other = hifi("train", *words, "limit=40")
+    assert other.code == 4 and "another method my-bitfit.yaml" in other.err
+    assert hifi("train", *words, "limit=40", "--force").code == 0
 
     Path("mine.yaml").unlink()
     Path("my-bitfit.yaml").unlink()
-    with registry.only_user_files({}):  # as in a later process
-        again = hifi("eval", run)
-        assert again.code == 0, again.err
-        assert registry.user_file("tasks", "mine") is None  # the run's own file stood for the name while it was read
+    again = hifi("eval", run)
+    assert again.code == 0, again.err
 
 
 LOCKING = """

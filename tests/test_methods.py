@@ -84,9 +84,9 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     directory = RunDirectory.of(config, resources.results_dir)
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
-    with reload(directory.path, resources) as (prepared, _):
-        added = set(prepared.encoder.model.state_dict()) - set(before) if not prepared.method.mergeable else set()
-        prepared.method.merge(prepared.encoder)
+    prepared, _ = reload(directory.path, resources)
+    added = set(prepared.encoder.model.state_dict()) - set(before) if not prepared.method.mergeable else set()
+    prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
     assert before.keys() == after.keys() - added
     changed = {name: (before[name] != after[name]) for name in before}

@@ -25,18 +25,18 @@ def chain(make, resources):
 
 
 def merged_weights(path, resources):
-    with reload(path, resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
-        return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
+    prepared, _ = reload(path, resources)
+    prepared.method.merge(prepared.encoder)
+    return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
 
 
 def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(chain, make, resources):
     expected = merged_weights(chain[0], resources)
-    with RunDirectory(chain[1]).opened() as config:
-        model, pretrained = resources.encoder(config)
-        fresh, original = ResourceCache(resources.results_dir, resources.data_dir).encoder(
-            config.model_copy(update={"start_from": None})
-        )
+    config = RunDirectory(chain[1]).read_config()
+    model, pretrained = resources.encoder(config)
+    fresh, original = ResourceCache(resources.results_dir, resources.data_dir).encoder(
+        config.model_copy(update={"start_from": None})
+    )
     assert any(not torch.equal(value, expected[name]) for name, value in fresh.base.state_dict().items())
     for name, value in model.base.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
@@ -52,10 +52,10 @@ def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resourc
         assert (link.delta_sha256, link.config_hash) == (result.delta_sha256, result.config_hash)
     for path in chain:
         assert not evaluate(path, ResourceCache(resources.results_dir, resources.data_dir)).differing
-    with reload(chain[1], resources) as (prepared, _):
-        tokens = torch.arange(4, 12)[None]
-        with torch.no_grad():
-            logits = prepared.encoder.model.eval()(input_ids=tokens).logits
+    prepared, _ = reload(chain[1], resources)
+    tokens = torch.arange(4, 12)[None]
+    with torch.no_grad():
+        logits = prepared.encoder.model.eval()(input_ids=tokens).logits
     with torch.no_grad():
         torch.testing.assert_close(
             open_model(chain[1], results_dir=resources.results_dir)[0](input_ids=tokens).logits, logits, rtol=0, atol=1e-5

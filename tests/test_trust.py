@@ -9,7 +9,6 @@ from finished_runs import read_json, run_path
 from hifi_processes import ROOT
 from project_files import copy_yaml
 
-from hifi_cli.config import registry
 from hifi_cli.files import write_json
 from hifi_cli.tasks import task_spec
 
@@ -88,8 +87,7 @@ def own_task(hifi):
             text = text.replace(old, new)
         path.write_text(text)
         words = ["--protocol", "demo", "--method", "linear-probing", "--seed", seed, "epochs=1", "limit=40"]
-        with registry.only_user_files({}):  # what follows is as in a later process
-            answer = hifi("train", "--task", "./demo-entailment.yaml", *words)
+        answer = hifi("train", "--task", "./demo-entailment.yaml", *words)
         path.unlink()
         assert answer.code == 0, answer.err
         return Path("results/runs/demo/demo/demo-entailment/linear-probing") / f"seed{seed}"
@@ -127,8 +125,7 @@ def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi
     run = own_task(1)
     copy = run / "own/tasks/demo-entailment.yaml"
     text = copy.read_text()
-    with registry.only_user_files({}):
-        answer = hifi("train", "-c", run / "config.yaml", "--force")
+    answer = hifi("train", "-c", run / "config.yaml", "--force")
     assert answer.code == 0, answer.err
     assert copy.read_text() == text
     assert hifi("eval", run).code == 0

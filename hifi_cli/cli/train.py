@@ -92,9 +92,7 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
     Raises:
         UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
     """
-    config, directory = parse(RunConfig, registry.read_yaml(file), str(file)), RunDirectory(file.parent)
-    for (kind, _), path in directory.own_yamls.items():
-        registry.register_user_file(kind, path, trust=trust)
+    config = RunDirectory(file.parent).with_own_yamls(parse(RunConfig, registry.read_yaml(file), str(file)), trust=trust)
     numbers = options.parse_seeds(seeds) or [config.seed]
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 

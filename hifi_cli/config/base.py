@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic.fields import FieldInfo
 
 from hifi_cli.config import registry
@@ -11,6 +11,7 @@ from hifi_cli.errors import UsageError
 
 MAX_SEED = 2**32 - 1  # numpy's bound; torch takes more
 MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
+Name = Annotated[str, WrapValidator(lambda value, check: value if isinstance(value, registry.OwnYaml) else check(value))]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]

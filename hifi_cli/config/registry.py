@@ -3,11 +3,10 @@
 import copy
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -15,8 +14,26 @@ from hifi_cli.errors import MissingError, UsageError, printable
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
 
-_user_files: dict[tuple[str, str], tuple[Path, bool]] = {}  # by kind and name: file, and whether its code may be executed
-_files_of_runs: dict[tuple[str, str], Path] = {}  # of methods and tasks that only finished runs know, by kind and name
+
+class OwnYaml(str):
+    """The name of a user's own YAML, which carries its file wherever the name goes.
+
+    Attributes:
+        path: the file.
+        is_trusted: whether the code that it names may be executed.
+    """
+
+    path: Path | None
+    is_trusted: bool
+
+    def __new__(cls, name: str, path: Path | None = None, *, is_trusted: bool = True) -> Self:
+        """A name with its file."""
+        self = super().__new__(cls, name)
+        self.path, self.is_trusted = path, is_trusted
+        return self
+
+    def __str__(self) -> str:
+        return self
 
 
 class YamlLoader(yaml.SafeLoader):
@@ -76,48 +93,29 @@ def is_file(name: str) -> bool:
 
 def name_of(argument: str) -> str:
     """The name that an argument stands for: of a user's own YAML the file's name without its suffix, else the argument."""
-    return Path(argument).stem if is_file(argument) else argument
+    return OwnYaml(Path(argument).stem, Path(argument)) if is_file(argument) else argument
 
 
-def register_user_file(kind: str, path: Path, *, trust: bool = True) -> None:
-    """Use a user's file for its name in this process.
-
-    Args:
-        trust: whether the code that it names may be executed.
-    """
-    _user_files[kind, path.stem] = path, trust
+def own_file(name: str) -> Path | None:
+    """The file of a user's own YAML, if a name is that of one."""
+    return name.path if isinstance(name, OwnYaml) else None
 
 
-def check_trusted(path: Path, code: str) -> None:
+def argument_of(name: str) -> str:
+    """What the command line takes for a name: the path of the user's own YAML, else the name."""
+    return str(own_file(name) or name)
+
+
+def check_trusted(name: str, code: str) -> None:
     """Refuse code that a file of a run directory names, unless the user trusts it.
 
     Raises:
         UsageError: it does.
     """
-    if (path, False) in _user_files.values():
+    if isinstance(name, OwnYaml) and not name.is_trusted:
         raise UsageError(
-            f"{path} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+            f"{name.path} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
         )
-
-
-def user_file(kind: str, name: str) -> Path | None:
-    """The user's file that is used for a name in this process."""
-    return _user_files.get((kind, name), (None,))[0]
-
-
-@contextmanager
-def only_user_files(files: Mapping[tuple[str, str], Path], *, trust: bool = False) -> Iterator[None]:
-    """Within the context, only these user files, by kind and name, are used.
-
-    Args:
-        trust: whether the code that they name may be executed.
-    """
-    global _user_files
-    before, _user_files = _user_files, {key: (path, trust) for key, path in files.items()}
-    try:
-        yield
-    finally:
-        _user_files = before
 
 
 def find(kind: str, name: str) -> Path:
@@ -130,9 +128,8 @@ def find(kind: str, name: str) -> Path:
     if is_file(name):
         if not Path(name).is_file():
             raise MissingError(f"no file {name}")
-        register_user_file(kind, Path(name))
         return Path(name)
-    if path := user_file(kind, name):
+    if path := own_file(name):
         return path
     if name not in names(kind):
         raise unknown(kind, name)
@@ -185,29 +182,10 @@ def load(kind: str, name: str) -> dict[str, Any]:
     return read_yaml(find(kind, name))
 
 
-def use_files_of_runs(files: Mapping[tuple[str, str], Path]) -> None:
-    """Remember the copies of users' own YAMLs that finished runs keep, by kind and name: what is printed says what they say."""
-    global _files_of_runs
-    _files_of_runs = dict(files)
-
-
 def label_of(kind: str, name: str) -> str:
-    """The label of a method or task: from its shipped YAML, or the user's own, used here or kept by a run; else its name."""
-    own = user_file(kind, name) or _files_of_runs.get((kind, name))
-    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else own
+    """The label of a method or task: from its shipped YAML, or the user's own, else its name."""
+    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else own_file(name)
     return str(read_yaml(file).get("label", name)) if file else name
-
-
-def task_argument(name: str) -> str:
-    """What `--task` takes for a task: the user's own YAML, or the copy that a run keeps, if it names no code, else its name."""
-    kept = None if name in names("tasks") else _files_of_runs.get(("tasks", name))
-    file = user_file("tasks", name) or (kept if kept and not read_yaml(kept).get("evaluate") else None)
-    return str(file or name)
-
-
-def argument_of(kind: str, name: str) -> str:
-    """What the command line takes for a name: the path of the user's own YAML that is used for it, else the name."""
-    return str(user_file(kind, name) or name)
 
 
 def train_rows(task: str) -> int:

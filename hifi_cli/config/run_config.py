@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
+from hifi_cli.config.base import MAX_COUNT, ConfigModel, Name, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
 from hifi_cli.files import digest, safe_name
 
 # Kinds of tasks whose head reads the states of all tokens.
@@ -121,7 +121,7 @@ class TaskHeadConfig(ConfigModel):
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
-    method: str
+    method: Name
     """Name of the fine-tuning method."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
@@ -150,7 +150,7 @@ class TrainingConfig(ConfigModel):
 class RunConfig(TrainingConfig):
     """Everything that decides the result of a run, except the data."""
 
-    task: str
+    task: Name
     """Name of the task."""
     backbone: BackboneConfig
     """The pretrained encoder."""

@@ -198,7 +198,7 @@ def _backbone_yaml(name: str) -> Path | None:
 
 
 def run_name(kind: str, argument: str) -> str:
-    """The name that finished runs have for an argument; a user's own YAML is used for its name from then on.
+    """The name that finished runs have for an argument; that of a user's own YAML carries its file.
 
     Args:
         kind: `tasks`, `methods`, `protocols` or `backbones`.
@@ -210,7 +210,9 @@ def run_name(kind: str, argument: str) -> str:
     """
     if kind == "backbones" and ("/" in argument or registry.is_file(argument)):
         return backbone_config(argument).name
-    return registry.find(kind, argument).stem if registry.is_file(argument) else argument
+    if registry.is_file(argument):
+        registry.find(kind, argument)  # refuses one that is not there
+    return registry.name_of(argument)
 
 
 def resolve(
@@ -253,13 +255,14 @@ def resolve_with_sources(
     given = [*(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files), *map(parse_override, overrides)]
     _refuse_names(given)
     merged = _merge([*layers_of(methods), *given])
-    names = {"task": task_file.stem, "method": [*methods][-1].stem, "protocol": [*protocols][-1].stem, "seed": seed}
+    arguments = {"task": task, "method": method, "protocol": protocol}
+    names: dict[str, Any] = {key: registry.name_of(name) for key, name in arguments.items()} | {"seed": seed}
     if any(key.startswith("stage1.") for key in merged):
         first = merged.get("stage1.method", (None,))[0]
         if not isinstance(first, str):
             raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
         stage1 = _load_with_bases("methods", first, MethodSpec)
-        merged = _over_stage1(merged, _merge(layers_of(stage1)), [*stage1][-1].stem)
+        merged = _over_stage1(merged, _merge(layers_of(stage1)), registry.name_of(first))
     of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
     named = [Layer(of_encoder, of_encoder, {"backbone": encoder.model_dump(exclude_unset=True)})]
     return _validated(_merge([*named, Layer(COMMAND_LINE, COMMAND_LINE, names)], merged))
@@ -276,7 +279,7 @@ def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, se
     """
     given = [parse_override(text) for text in overrides]
     _refuse_names(given)
-    return _validated(_merge([Layer(name, name, config.model_dump(mode="json") | {"seed": seed}), *given]))
+    return _validated(_merge([Layer(name, name, config.model_dump() | {"seed": seed}), *given]))
 
 
 def _layers(

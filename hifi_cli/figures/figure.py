@@ -135,10 +135,10 @@ class FigureRequest:
         words = _words(varied or {})
         words += [f"variant={variant(words)}"] if words else []
         return GridCell(
-            task=registry.argument_of("tasks", task),
-            method=registry.argument_of("methods", method),
+            task=registry.argument_of(task),
+            method=registry.argument_of(method),
             backbone=self.spec.backbone,
-            protocol=registry.argument_of("protocols", self.spec.protocol),
+            protocol=registry.argument_of(self.spec.protocol),
             overrides=(*_words(self.spec.config), *self.overrides, *words),
             config=self.config(task, method, seed, last=words),
         )

@@ -76,8 +76,8 @@ class Features(Kind):
         states = {"pretrained": features(Encoder(pretrained.model), examples, pad)}
         if self.stages:
             states["stage1"] = features(train(cell.config, resources, only_stage1=True).encoder, examples, pad)
-        with reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
-            states["tuned"] = states["stage2"] = features(prepared.encoder, examples, pad)
+        prepared, _ = reload(resources.results_dir / cell.run_path, resources)
+        states["tuned"] = states["stage2"] = features(prepared.encoder, examples, pad)
         return states
 
     def draw(self, data: style.Frame) -> Figure:

@@ -83,8 +83,8 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
         table = table_spec.load(spec.table)
         filled = {key: getattr(spec, key) or getattr(table, key) for key in ("protocol", "backbone", "seeds")}
         if table.kind == "scores":  # another has no runs of its own
-            filled["tasks"] = spec.tasks or [registry.task_argument(task) for task in table.tasks]
-            filled["methods"] = spec.methods or [registry.argument_of("methods", method) for method in table.methods]
+            filled["tasks"] = spec.tasks or [registry.argument_of(task) for task in table.tasks]
+            filled["methods"] = spec.methods or [registry.argument_of(method) for method in table.methods]
         spec = spec.model_copy(update=filled)
     for key in ("protocol", "backbone", "tasks", "methods"):
         if not getattr(spec, key):
@@ -214,8 +214,8 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
             continue
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         seeds = grid.seeds or file.seeds
-        methods = [registry.argument_of("methods", method) for method in dict.fromkeys(methods_of(claim))]
-        tasks = [registry.task_argument(task) for task in tasks_of(claim, file)]
+        methods = [registry.argument_of(method) for method in dict.fromkeys(methods_of(claim))]
+        tasks = [registry.argument_of(task) for task in tasks_of(claim, file)]
         spec = GridSpec(protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds)
         for cell in cells(spec, name, overrides):
             cells_by_path.setdefault(cell.run_path, cell)

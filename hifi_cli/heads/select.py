@@ -215,7 +215,7 @@ def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], 
 def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> Path:
     """The file of the scores, or of what the ranking measures, by a hash of all that decides."""
     data = resources.rows(config.task)
-    is_own = registry.user_file("tasks", config.task)  # whose YAML may read other columns of the same file
+    is_own = registry.own_file(config.task)  # whose YAML may read other columns of the same file
     fingerprint = data.rows_fingerprint if is_own else data.fingerprint
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).weights_id,

@@ -338,7 +338,7 @@ def implementation_of(method: str) -> type[Method]:
     code = code_file(file)
     if code is None:
         return implementation(method_spec(method).implementation)
-    registry.check_trusted(file, str(code))
+    registry.check_trusted(method, str(code))
     path = file.parent / code
     if not path.is_file():
         raise UsageError(f"no file {path}, which a method's YAML names as its implementation")

@@ -2,9 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,6 +14,7 @@ from hifi_cli.config.run_config import RunConfig, Score
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
 from hifi_cli.reports.render import Table
+from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, Groups, PairedStatistics, holm, paired_statistics, seeds_needed, smallest_p
 
@@ -61,7 +60,10 @@ def of_setting(runs: pd.DataFrame, **setting: str | None) -> pd.DataFrame:
     for key, value in setting.items():
         if value is not None:
             chosen &= columns[key] == value
-    return runs[chosen]
+    runs, protocol = runs[chosen], setting.get("protocol")
+    if protocol and registry.own_file(protocol):  # the runs' own records name it without its file
+        runs = runs.assign(protocol=pd.Series(protocol, runs.index, dtype=object))
+    return runs
 
 
 def only_setting(runs: pd.DataFrame, methods: Sequence[str], **setting: str | None) -> pd.DataFrame:
@@ -89,20 +91,15 @@ def protocol_config(
     backbone: str,
     protocol: str,
     overrides: Sequence[str] = (),
-    own: Mapping[tuple[str, str], Path] | None = None,
 ) -> RunConfig | None:
     """Return the configuration that a protocol has for a method, task and backbone; None where one of them is unknown here.
 
     Args:
         backbone: its name; where it is a directory or on the hub does not matter.
-        own: a user's own YAMLs, by kind and name; None: those that the user named in this process.
     """
-    given = {key: path for key in (("backbones", backbone), ("protocols", protocol)) if (path := registry.user_file(*key))}
-    shipped = backbone in registry.names("backbones")
-    source = backbone if shipped else str(given.get(("backbones", backbone), f"local/{backbone}"))
+    source = backbone if backbone in registry.names("backbones") else f"local/{backbone}"
     try:
-        with nullcontext() if own is None else registry.only_user_files({**given, **own}):
-            config = resolve(task=task, method=method, backbone=source, protocol=protocol, overrides=overrides)
+        config = resolve(task=task, method=method, backbone=source, protocol=protocol, overrides=overrides)
     except HifiError:
         return None
     return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": backbone})})
@@ -133,11 +130,11 @@ def with_changes(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """
     changes, expected = {}, {}
     for run in runs.drop_duplicates("setting").itertuples():
-        files = (study.directory / str(run.path) / "own").glob("*/*.yaml")
-        own = {(path.parent.name, path.stem): path for path in files}
-        names = {key: str(getattr(run, key)) for key in ("task", "method", "backbone", "protocol")}
+        directory = RunDirectory(study.directory / str(run.path))
+        names = {"task": directory.own("tasks", str(run.task)), "method": directory.own("methods", str(run.method))}
+        names |= {"backbone": str(run.backbone), "protocol": str(run.protocol)}
         shots = [f"shots={override_value(run.shots)}"]
-        config = protocol_config(**names, overrides=shots, own=own)
+        config = protocol_config(**names, overrides=shots)
         changes[run.setting] = changed_settings(run, config)
         expected[run.setting] = config.epochs if config else None
     return runs.assign(

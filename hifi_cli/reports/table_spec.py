@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.base import ConfigModel, Name, Seed, parse
 from hifi_cli.config.sources import protocol_chain, run_name
 from hifi_cli.errors import UsageError
 
 # A user's own YAML is given by its path and used by its name, which its runs have.
-Method = Annotated[str, AfterValidator(partial(run_name, "methods"))]
-Task = Annotated[str, AfterValidator(partial(run_name, "tasks"))]
+Method = Annotated[Name, AfterValidator(partial(run_name, "methods"))]
+Task = Annotated[Name, AfterValidator(partial(run_name, "tasks"))]
 
 
 def _named(key: str) -> BeforeValidator:
@@ -148,7 +148,7 @@ def with_changes(
 
 def shots_of(protocol: str) -> str:
     """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
-    if protocol not in registry.names("protocols") and not registry.user_file("protocols", registry.name_of(protocol)):
+    if protocol not in registry.names("protocols") and not registry.own_file(registry.name_of(protocol)):
         return "full"
     keys = {key: value for rules in protocol_chain(protocol).values() for key, value in rules.config.items()}
     return str(keys.get("shots") or "full")
@@ -164,7 +164,7 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
         UsageError: there is one.
     """
     for name in names:
-        if name not in known and name not in registry.names(kind) and not registry.user_file(kind, name):
+        if name not in known and name not in registry.names(kind) and not registry.own_file(name):
             raise registry.unknown(kind, name, known)
 
 

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, Self
@@ -391,11 +390,10 @@ class RunDirectory:
         """Copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again."""
         return self.path / "own"
 
-    @property
-    def own_yamls(self) -> dict[tuple[str, str], Path]:
-        """These copies, by kind and name."""
-        files = (file for kind in ("tasks", "methods") for file in (self.user_files / kind).glob("*.yaml"))
-        return {(file.parent.name, file.stem): file for file in files}
+    def own(self, kind: str, name: str, *, trust: bool = False) -> str:
+        """A name, with the copy of the user's own YAML where the run keeps one."""
+        copy = self.user_files / kind / f"{name}.yaml"
+        return registry.OwnYaml(name, copy, is_trusted=trust) if copy.is_file() else name
 
     @property
     def predictions(self) -> Path:
@@ -484,23 +482,31 @@ class RunDirectory:
             return parse(RunConfig, self.read_result().config, str(self.results))
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
-    @contextmanager
-    def opened(self, *, trust: bool = False) -> Iterator[RunConfig]:
-        """The configuration; inside the block, names in it mean the run's own YAMLs and no others.
+    def with_own_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
+        """A configuration whose names mean the run's own YAMLs, where it keeps copies.
 
         Args:
-            trust: whether the code of methods that the run's own YAMLs name may be executed.
+            trust: whether the code that they name may be executed.
+        """
+        changes: dict[str, Any] = {"task": self.own("tasks", config.task, trust=trust)}
+        changes["method"] = self.own("methods", config.method, trust=trust)
+        if config.stage1:
+            method = self.own("methods", config.stage1.method, trust=trust)
+            changes["stage1"] = config.stage1.model_copy(update={"method": method})
+        return config.model_copy(update=changes)
+
+    def open(self, *, trust: bool) -> RunConfig:
+        """The configuration, whose names mean the run's own YAMLs.
 
         Raises:
             MissingError: there is none.
         """
-        with registry.only_user_files(self.own_yamls, trust=trust):
-            yield self.read_config()
+        return self.with_own_yamls(self.read_config(), trust=trust)
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, its copy's place; code too."""
         for kind, name in [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]:
-            own, copy = registry.user_file(kind, name), self.user_files / kind / f"{name}.yaml"
+            own, copy = registry.own_file(name), self.user_files / kind / f"{name}.yaml"
             yield kind, own, copy
             source = own or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):

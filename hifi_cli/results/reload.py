@@ -58,9 +58,9 @@ def open_model(
         MissingError, UsageError, RunFailed: see `reload`.
     """
     resources = ResourceCache(Path(results_dir), backbone=backbone, trust=trust)
-    with reload(Path(run), resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
-        return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
+    prepared, _ = reload(Path(run), resources)
+    prepared.method.merge(prepared.encoder)
+    return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
 
 
 # --- evaluate again
@@ -88,15 +88,15 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     Raises:
         UsageError: the data are not those of the run; see also `reload`.
     """
-    with reload(path, resources) as (prepared, result):
-        config = prepared.config
-        data = resources.rows(config.task).fingerprint
-        if any(data[split] != result.data.get(split) for split in data if split.startswith("validation")):
-            raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
-        splits = load_splits(config, resources)
-        scores, logits = measure_reported(prepared, splits)
-        predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
-        rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
+    prepared, result = reload(path, resources)
+    config = prepared.config
+    data = resources.rows(config.task).fingerprint
+    if any(data[split] != result.data.get(split) for split in data if split.startswith("validation")):
+        raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
+    splits = load_splits(config, resources)
+    scores, logits = measure_reported(prepared, splits)
+    predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
+    rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
     directory = RunDirectory(path)
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
@@ -142,10 +142,10 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     """
     if not file.exists():
         raise MissingError(f"no file {file}")
-    with reload(run, resources) as (prepared, _):
-        config = prepared.config
-        rows = read(prepared.task, file)
-        _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
+    prepared, _ = reload(run, resources)
+    config = prepared.config
+    rows = read(prepared.task, file)
+    _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
     return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
 
 
@@ -227,18 +227,18 @@ def predict_test(paths: Sequence[Path], resources: ResourceCache, submission_dir
     """
     written, benchmarks = [], set()
     for path in paths:
-        with reload(path, resources) as (prepared, _):
-            config, task = prepared.config, prepared.task
-            data = resources.rows(config.task)
-            unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
-            names = submission.spec_of(task).files if submission_dir else unlabelled
-            for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
-                rows = data.rows(split)
-                predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
-                written.append(RunDirectory(path).write_predictions(lines, split))
-                if submission_dir:
-                    written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
-                    benchmarks.add(submission.spec_of(task).benchmark)
+        prepared, _ = reload(path, resources)
+        config, task = prepared.config, prepared.task
+        data = resources.rows(config.task)
+        unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
+        names = submission.spec_of(task).files if submission_dir else unlabelled
+        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+            rows = data.rows(split)
+            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+            written.append(RunDirectory(path).write_predictions(lines, split))
+            if submission_dir:
+                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+                benchmarks.add(submission.spec_of(task).benchmark)
     if submission_dir:
         written += [submission.pack(benchmark, submission_dir) for benchmark in sorted(benchmarks)]
     return written
@@ -284,20 +284,20 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
     Raises:
         UsageError: this form cannot hold the model.
     """
-    with reload(run, resources) as (prepared, result):
-        is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
-        if not (is_plain if form == "hf" else fits_peft(prepared)):
-            raise UsageError(
-                f"--as {form}: no such model holds the task head or the modules of this run of"
-                f" {result.method}: open the run itself with hifi_cli.open_model"
-            )
-        with atomic_path(to.resolve()) as folder:
-            folder.mkdir()
-            if form == "peft":
-                write_peft(prepared, resources, folder)
-            else:
-                write_hf(prepared, folder)
-            write_card(prepared, result, form, folder, name=to.resolve().name)
+    prepared, result = reload(run, resources)
+    is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
+    if not (is_plain if form == "hf" else fits_peft(prepared)):
+        raise UsageError(
+            f"--as {form}: no such model holds the task head or the modules of this run of"
+            f" {result.method}: open the run itself with hifi_cli.open_model"
+        )
+    with atomic_path(to.resolve()) as folder:
+        folder.mkdir()
+        if form == "peft":
+            write_peft(prepared, resources, folder)
+        else:
+            write_hf(prepared, folder)
+        write_card(prepared, result, form, folder, name=to.resolve().name)
 
 
 def write_hf(prepared: PreparedRun, to: Path) -> None:
@@ -376,7 +376,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
 
     task, config = prepared.task, prepared.config
     dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
-    method, pipeline = method_spec(result.method), _PIPELINES.get(task.kind, task.kind)
+    method, pipeline = method_spec(config.method), _PIPELINES.get(task.kind, task.kind)
     scores = [
         EvalResult(
             task_type=pipeline,
@@ -391,7 +391,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         for metric, value in result.metrics.items()
     ]
     data = ModelCardData(
-        language=None if registry.user_file("tasks", result.task) else "en",
+        language=None if registry.own_file(config.task) else "en",
         license="unknown",  # that of the base model and of the data decide it
         library_name="peft" if form == "peft" else "transformers",
         base_model=config.backbone.hub,

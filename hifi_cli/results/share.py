@@ -17,7 +17,6 @@ import pandas as pd
 import yaml
 from huggingface_hub import HfApi
 
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, json_text
@@ -221,9 +220,8 @@ def check(directory: Path) -> CheckedStudy:
 
 def _task(study: Study, path: str, result: RunResult) -> TaskSpec:
     """The task of a run, from the user's own YAML where the run keeps one."""
-    own = RunDirectory(study.directory / path).own_yamls
-    with registry.only_user_files(own, trust=True):  # no code of theirs is executed here
-        return task_spec.load(result.task).with_primary(result.primary_metric)
+    task = RunDirectory(study.directory / path).own("tasks", result.task, trust=True)  # no code is executed here
+    return task_spec.load(task).with_primary(result.primary_metric)
 
 
 def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:

@@ -3,7 +3,6 @@
 import json
 import re
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +138,7 @@ class Study:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run; the labels of the user's own methods and tasks are known from then on.
+        """One row a run; names of the user's own methods and tasks carry the copies that the run keeps.
 
         Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
         `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
@@ -158,9 +157,10 @@ class Study:
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
         frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
-        paths = frame.drop_duplicates(["task", "method"])["path"]
-        own = [RunDirectory(self.directory / path).own_yamls.items() for path in paths]
-        registry.use_files_of_runs(dict(chain(*own)))
+        for kind, column in (("tasks", "task"), ("methods", "method")):
+            shipped = frame[column].isin(registry.names(kind))
+            own = [RunDirectory(self.directory / run.path).own(kind, run[column]) for _, run in frame[~shipped].iterrows()]
+            frame.loc[~shipped, column] = pd.Series(own, frame.index[~shipped], dtype=object)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
 

@@ -335,7 +335,7 @@ def load(name: str) -> TaskSpec:
     path = str(file)
     spec = parse(TaskSpec, registry.read_yaml(file), path)
     if spec.evaluate and is_code(spec.evaluate):
-        registry.check_trusted(file, spec.evaluate)
+        registry.check_trusted(name, spec.evaluate)
     formats, labels = FORMATS[spec.kind], spec.labels
     number_of_labels = {"regression": len(labels) == 1, "span": not labels}
     fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]

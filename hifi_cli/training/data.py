@@ -1,8 +1,7 @@
 """What runs read: rows, examples and their splits, the encoder, a finished run's model."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -135,12 +134,10 @@ class ResourceCache:
             raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
         # merged on the CPU by stock PyTorch, wherever this run trains
         how = {"backbone": config.backbone, "device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
-        with reload(directory.path, self, **how) as (prepared, result):
-            if not prepared.method.mergeable:
-                raise UsageError(
-                    f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has"
-                )
-            prepared.method.merge(prepared.encoder)
+        prepared, result = reload(directory.path, self, **how)
+        if not prepared.method.mergeable:
+            raise UsageError(f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has")
+        prepared.method.merge(prepared.encoder)
         assert result.delta_sha256
         link = StartingRun(
             run=run_name(str(directory.path.resolve())),
@@ -189,11 +186,8 @@ def prepare(
     return prepared
 
 
-@contextmanager
-def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tuple[PreparedRun, RunResult]]:
+def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[PreparedRun, RunResult]:
     """Rebuild a finished run's model, and give it with its result.
-
-    Inside the block, the run's own YAMLs stand for their names.
 
     Args:
         changes: keys of the configuration, instead of the run's own.
@@ -205,30 +199,29 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> Iterator[tup
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
-    with directory.opened(trust=resources.trust) as config:
-        # the run's own device may not be on this machine
-        config = config.model_copy(update={"device": "auto", **changes})
-        result = directory.read_result()
-        if not result.is_done:
-            raise RunFailed(f"the run in {path} {result.status} and left no model")
-        if not directory.delta.is_file():
-            raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
-        if file_digest(directory.delta) != result.delta_sha256:
-            raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
-        tensors, metadata = deltas.load(directory.delta)
-        if resources.backbone:
-            elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
-            config = config.model_copy(update={"backbone": elsewhere})
-        if resources.pretrained(config).weights_id != metadata.backbone_weights_id:
-            started = f", or train {config.start_from} as it was" if config.start_from else ""
-            raise UsageError(
-                f"the run in {path} was trained on other weights of backbone '{metadata.backbone}' than"
-                f" those found now ({config.backbone.name}); give --backbone with the directory or hub id"
-                f" that has them{started}"
-            )
-        prepared = prepare(config, resources, metadata.heads)
-        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
-        yield prepared, result
+    # the run's own device may not be on this machine
+    config = directory.open(trust=resources.trust).model_copy(update={"device": "auto", **changes})
+    result = directory.read_result()
+    if not result.is_done:
+        raise RunFailed(f"the run in {path} {result.status} and left no model")
+    if not directory.delta.is_file():
+        raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
+    if file_digest(directory.delta) != result.delta_sha256:
+        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
+    tensors, metadata = deltas.load(directory.delta)
+    if resources.backbone:
+        elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
+        config = config.model_copy(update={"backbone": elsewhere})
+    if resources.pretrained(config).weights_id != metadata.backbone_weights_id:
+        started = f", or train {config.start_from} as it was" if config.start_from else ""
+        raise UsageError(
+            f"the run in {path} was trained on other weights of backbone '{metadata.backbone}' than"
+            f" those found now ({config.backbone.name}); give --backbone with the directory or hub id"
+            f" that has them{started}"
+        )
+    prepared = prepare(config, resources, metadata.heads)
+    methods.load_final_delta(prepared.method, prepared.encoder, tensors)
+    return prepared, result
 
 
 # --- the examples of a run

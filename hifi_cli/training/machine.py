@@ -205,7 +205,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenanc
 
 def method_code(config: RunConfig) -> str | None:
     """The SHA-256 of the user's own code of a run's method, or of two stages."""
-    files = [registry.user_file("methods", stage.method) for stage in config.stages]
+    files = [registry.own_file(stage.method) for stage in config.stages]
     codes = [file.parent / code for file in files if file and (code := code_file(file))]
     digests = list(dict.fromkeys(map(file_digest, codes)))
     return digest(digests, 64) if len(digests) > 1 else next(iter(digests), None)
