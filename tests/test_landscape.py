@@ -41,8 +41,8 @@ def test_filter_normalization_by_hand():
 
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
     config = make("full-ft", "epochs=1")
-    prepared = figure.train(config, resources)
-    runner, weights = prepared, list(prepared.encoder.model.parameters())
+    runner = figure.train(config, resources).runner
+    weights = list(runner.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = [models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
@@ -74,7 +74,7 @@ def test_every_seed_has_its_own_landscape_in_the_same_directions(ask, resources)
     data = request.kind.compute(request).set_index("seed")
     assert len(data) == 2 * 9 and data.loc[1, ["x", "y"]].to_numpy().tolist() == data.loc[2, ["x", "y"]].to_numpy().tolist()
     assert data.loc[1, "loss"].tolist() != data.loc[2, "loss"].tolist()
-    prepared = figure.train(request.config("rte"), resources)  # the merged model is the same model
+    prepared = figure.train(request.config("rte"), resources).runner  # the merged model is the same model
     examples = head_selection.sample(load_splits(request.config("rte"), resources).train, 4, 0)
     prepared.model.eval()
     centre = data.loc[1].query("x == 0 and y == 0")["loss"].item()

@@ -189,6 +189,7 @@ def report(
     if study.shown.empty and not searches:
         raise study.no_run_error()
     reference = (compare and run_name("methods", compare)) or html.REFERENCE
+    table_spec.check_names("methods", [reference], study.names("method"))
     if compare and reference not in study.names("method"):
         raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
     own_specs = {name: table_spec.by_names(table_spec.load(name)) for name in tables or ()}
