@@ -201,7 +201,9 @@ def comparable(runs: pd.DataFrame, counted: Collection[str]) -> tuple[pd.DataFra
     if "unequal" not in counted:
         # the settings of limited runs differ by the limit at least
         full = runs[(reasons == "") & runs["limit"].isna()]
-        for _, cell in full.groupby(["method", "task"]):
+        cells = full.drop_duplicates(["method", "task", *_IDENTITY]).groupby(["method", "task"]).size()
+        for method, task in cells.index[cells > 1]:
+            cell = full[(full["method"] == method) & (full["task"] == task)]
             for index, causes in unlike(cell, _IDENTITY).items():
                 causes = causes.removesuffix(" and settings")
                 words = f"run;with different {causes} left out (--include unequal includes them)"
