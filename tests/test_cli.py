@@ -158,17 +158,6 @@ def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_pat
     assert "fnet" in answer
 
 
-def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
-    from tiny_inputs import write_data
-
-    broken = write_data(tmp_path / "broken")
-    with (broken / "RTE" / "train.tsv").open("a") as file:
-        file.write("48\tshort\n")
-    answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", broken)
-    assert "train.tsv, line 50: the label column 'label' is empty" in one_line(answer, 2)
-    assert not list(Path("results").rglob("config.yaml"))
-
-
 def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert tiny("select", "--out", "heads.json").code == 0
     selection = json.loads(Path("heads.json").read_text())

@@ -128,8 +128,3 @@ def test_scores_are_the_same_however_often_the_reported_split_is_evaluated(make,
     ]
     assert len({(result.scores.best, result.scores.last, result.epochs.best) for result in results}) == 1
     assert results[0].epochs.best < 6 and results[0].scores.best != results[0].scores.last
-
-
-def test_few_shot_regression_is_refused_before_it_trains(make, resources):
-    with pytest.raises(UsageError, match="no few-shot setting"):
-        runs.run(make("full-ft", "shots=4", task="stsb"), resources)

@@ -58,6 +58,7 @@ def test_a_dry_run_refuses_the_data_that_the_run_refuses(hifi, encoders, tmp_pat
     for more in (["--dry-run"], []):
         answer = hifi(*words, *more)
         assert answer.code == 2 and message in answer.err
+    assert not [*Path("results").rglob("config.yaml")]
 
 
 def test_a_dry_run_names_a_missing_gpu(hifi, encoders, data):
