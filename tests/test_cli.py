@@ -61,24 +61,6 @@ def test_the_main_job(tiny, hifi, encoders, data):
     assert rows["HiFi (layer-wise)"]["scores"] == {"rte": stored}
 
 
-def test_export_opens_in_transformers_with_the_same_logits(finish_run, hifi, data):
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    from hifi_cli.tasks import data_sources, task_spec
-
-    finish_run("hifi-layerwise")
-    assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
-    model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
-    assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
-    rows = data_sources.load(task_spec.load("rte"), data_dir=data).splits["validation"]
-    stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
-    for row, logits in zip(rows, stored, strict=True):
-        with torch.no_grad():
-            exported_logits = model(**tokenizer(*row.sequences[0], return_tensors="pt")).logits[0]
-        torch.testing.assert_close(exported_logits, torch.tensor(logits), rtol=1e-4, atol=1e-5)
-    one_line(hifi("export", RUN, "--to", "plain", "--data-dir", data), 2)
-
-
 def test_score_and_select(tiny, hifi, tmp_path):
     scored = tiny("score", "--out", "scores.json", "scoring.samples=10")
     content = json.loads(Path("scores.json").read_text())
@@ -174,15 +156,6 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
 
 
-def test_a_run_of_another_configuration_is_kept(finish_run, tiny):
-    results = finish_run() / "results.json"
-    kept = results.read_text()
-    answer = one_line(tiny("train", "--method", "full-ft", "learning_rate=0.1"), 4)
-    assert "learning_rate is 2e-05 there, 0.1 here" in answer
-    assert results.read_text() == kept
-    assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
-
-
 def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
     finish_run("hifi-layerwise")
     content = bytearray((RUN / "delta.safetensors").read_bytes())
@@ -197,14 +170,6 @@ def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     results = json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())
     assert (results["status"], results["scores"], results["collapsed"]) == ("diverged", None, True)
     assert "1 diverged run left out" in hifi("table").out
-
-
-def test_limited_runs_are_left_out_unless_asked_for(tiny, hifi):
-    assert tiny("train", "--method", "full-ft", "limit=16").code == 0
-    assert json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())["limit"] == 16
-    assert "1 limited run left out" in hifi("table").out
-    footnote = hifi("table", "--include", "limited").out.splitlines()[-1]
-    assert "limited" in footnote and footnote.endswith(", included")  # it may have collapsed as well
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):

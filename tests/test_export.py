@@ -103,6 +103,7 @@ def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
     results = runs.run(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
+    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 2  # it exists
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     front = card.data
     assert (front.library_name, front.pipeline_tag) == ("transformers", "text-classification")

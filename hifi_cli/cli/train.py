@@ -45,15 +45,18 @@ def train(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
+    selection: Any = HeadSelection.read(heads) if heads else None
+    words = [*(overrides or []), *([f"heads.given={selection.heads}"] if selection else [])]
     if files and {*NAMING_KEYS} <= registry.read_yaml(files[0]).keys():
         named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files[1:]}
         if given := [option for option, value in named.items() if value]:
             raise UsageError(f"{files[0]} repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
-        resolved = _repeated(files[0], seeds, overrides or [], trust=trust)
+        resolved = _repeated(files[0], seeds, words, trust=trust)
     else:
-        resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=overrides)
-    if heads:
-        resolved = [_with_heads(run, heads) for run in resolved]
+        resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=words)
+    for run in resolved if selection else ():
+        if selection.backbone != run.config.backbone.name:
+            raise UsageError(f"{heads} holds heads of backbone '{selection.backbone}', not of '{run.config.backbone.name}'")
     runs.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
@@ -64,10 +67,7 @@ def train(
     if not force:
         for run, directory in zip(resolved, directories, strict=True):  # before any of them trains
             directory.check_is_of(run.config)
-    unfinished = [
-        run.config for run, directory in zip(resolved, directories, strict=True) if force or not directory.results.is_file()
-    ]
-    for config in {(config.task, config.method): config for config in unfinished}.values():
+    for config in {(run.config.task, run.config.method): run.config for run in resolved}.values():
         methods.check_settings(config)  # of all runs, before any of them trains
     results = []
     with machine.process_group():
@@ -95,21 +95,6 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
     config = RunDirectory(file.parent).with_own_yamls(parse(RunConfig, registry.read_yaml(file), str(file)), trust=trust)
     numbers = options.parse_seeds(seeds) or [config.seed]
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
-
-
-def _with_heads(run: ResolvedConfig, path: Path) -> ResolvedConfig:
-    """The run with the attention heads of a file that `hifi select` wrote; heads chosen by hand are `heads.given`.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: not a heads file, damaged, or one of another backbone.
-    """
-    selection, backbone = HeadSelection.read(path), run.config.backbone.name
-    if selection.backbone != backbone:
-        raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
-    heads = run.config.heads.model_copy(update={"given": selection.heads})
-    config = run.config.model_copy(update={"heads": heads})
-    return replace(run, config=config, sources=run.sources | {"heads.given": f"--heads {path}"})
 
 
 def print_configs(resolved: Iterable[ResolvedConfig]) -> None:

@@ -186,9 +186,3 @@ def label_of(kind: str, name: str) -> str:
     """The label of a method or task: from its shipped YAML, or the user's own, else its name."""
     file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else own_file(name)
     return str(read_yaml(file).get("label", name)) if file else name
-
-
-def train_rows(task: str) -> int:
-    """Return the number of a task's training rows, 1,000 where its YAML does not say it."""
-    rows = load("tasks", task).get("rows") or {}
-    return int(rows.get("train") or 1000)

@@ -255,13 +255,6 @@ class RunConfig(TrainingConfig):
             shots=self.shots,
         )
 
-    def expected_cost(self, rows: int) -> float:
-        """The expected duration of the run in training examples seen, where its task has `rows` of them.
-
-        A few-shot run is taken to have two classes, as most tasks have.
-        """
-        return float(self.epochs * (2 * self.shots if self.shots else self.limit or rows))
-
     @property
     def evaluates_every_epoch(self) -> bool:
         """Whether the reported split is evaluated after every epoch: it selects the epoch, or the maximum is reported."""

@@ -148,7 +148,8 @@ class GridCell:
     @property
     def cost(self) -> float:
         """The expected duration in training examples seen."""
-        return self.config.expected_cost(registry.train_rows(self.task))
+        rows = self.config.limit or (registry.load("tasks", self.task).get("rows") or {}).get("train") or 1000
+        return float(self.config.epochs * (2 * self.config.shots if self.config.shots else rows))
 
     @property
     def needs_scores(self) -> bool:
