@@ -9,7 +9,6 @@ from prepared_models import prepare
 from safetensors.torch import load_file
 
 from hifi_cli.errors import UsageError
-from hifi_cli.models.cpu_kernels import FastLinear
 from hifi_cli.models.modules import ColumnLinear, RowLinear
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
@@ -23,7 +22,6 @@ TUNED = {  # modules of rows or columns, the frozen dimension, and whether the w
     "rows": (lambda linear, index: RowLinear(linear, index, biases=False), 0, True),
     "columns": (ColumnLinear, 1, True),
     "HiFi's rows": (lambda linear, index: RowLinear(linear, index, biases=True), 0, False),
-    "fast rows": (lambda linear, index: RowLinear(FastLinear(linear), index, biases=True), 0, False),
 }
 
 

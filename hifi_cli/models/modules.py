@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.nn import functional
 
-from hifi_cli.models.cpu_kernels import FastLinear
 from hifi_cli.models.encoder import Encoder
 
 _MASK = "/mask"
@@ -35,6 +36,38 @@ class TunedLinear(nn.Module):
         raise NotImplementedError
 
 
+class _RowProduct(Function):
+    """x W' + b in one product, with gradients for x and for the rows of W and b that `index` numbers.
+
+    `rows` and `row_bias` hold these rows, which W and b hold too. b may train as a whole instead.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        rows: Tensor,  # noqa: ARG004
+        row_bias: Tensor | None,  # noqa: ARG004
+        weight: Tensor,
+        bias: Tensor | None,
+        index: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, index)
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, index = ctx.saved_tensors
+        needs_x, _, needs_row_bias, _, needs_bias, _ = ctx.needs_input_grad
+        gradient = gradients[0]
+        x_grad = gradient @ weight if needs_x else None
+        gradient = gradient.flatten(0, -2)
+        bias_grad = gradient.sum(0) if needs_bias and not needs_row_bias else None
+        gradient = gradient.index_select(-1, index)
+        row_bias_grad = gradient.sum(0) if needs_row_bias else None
+        return x_grad, gradient.T @ x.flatten(0, -2), row_bias_grad, None, bias_grad, None
+
+
 class RowLinear(TunedLinear):
     """Compute y = x W' + b, where only some rows of W (and of b) train, as parameters of their own.
 
@@ -55,17 +88,15 @@ class RowLinear(TunedLinear):
         self.row_bias = nn.Parameter(base_layer.bias[rows]) if has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if isinstance(self.base_layer, FastLinear):
-            self.merge()
-            return self.base_layer.multiply(x, self.rows, self.row_bias, self.index)
-        output: Tensor = self.base_layer(x)
-        bias: Tensor | None = self.row_bias
-        if bias is None and self.base_layer.bias is not None:
-            bias = self.base_layer.bias[self.index]
-        if bias is not None:
-            bias = bias.to(x.dtype)  # the base layer may have fewer bits than what trains
-        rows = functional.linear(x, self.rows.to(x.dtype), bias)
-        return output.index_copy(-1, self.index, rows.to(output.dtype))
+        self.merge()
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            x = x.to(torch.get_autocast_dtype(device))
+        # `data`: DeBERTa calls its projections twice in a pass, and so merges twice before backward
+        weight = self.base_layer.weight.data.to(x.dtype)
+        bias = None if self.base_layer.bias is None else self.base_layer.bias.to(x.dtype)
+        output: Tensor = _RowProduct.apply(x, self.rows, self.row_bias, weight, bias, self.index)
+        return output
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:

@@ -25,7 +25,7 @@ from hifi_cli.results.record import ExampleCounts, FewShotRows, RunDirectory, Ru
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
-from hifi_cli.training.machine import choose_device, select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.machine import choose_device, select_device, uses_cpu_kernels
 from hifi_cli.training.step import ModelRunner
 
 
@@ -106,7 +106,7 @@ class ResourceCache:
                 loaded.start_from(start[0].base.state_dict(), start[1], weights_id)
             device = select_device(config.device)
             if uses_cpu_kernels(config, device):
-                cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, device))
+                cpu_kernels.install(Encoder(loaded.model))
             self._pretrained[key] = loaded
         return self._pretrained[key]
 

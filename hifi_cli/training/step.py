@@ -22,7 +22,7 @@ from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batc
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
 from hifi_cli.training import machine
-from hifi_cli.training.machine import tf32, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.machine import tf32, uses_bf16
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
@@ -48,9 +48,7 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         self.processes = machine.process_state()
-        is_bf16 = uses_bf16(self.config.precision, self.device)
-        # CPU kernels cast their inputs themselves
-        self.uses_autocast = is_bf16 and not uses_cpu_kernels(self.config, self.device)
+        self.uses_autocast = uses_bf16(self.config.precision, self.device)
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
         self.model: nn.Module = self.encoder.model.to(self.device)
 
