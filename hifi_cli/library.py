@@ -19,10 +19,10 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.ranking import ChosenHeads, choose_heads, rank_heads
+from hifi_cli.heads.scores import score_batches
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.head_outputs import score_batches
 
 _INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 

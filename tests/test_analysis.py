@@ -17,9 +17,9 @@ from transformers import AutoModel, AutoTokenizer
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import heads, models, sweep
 from hifi_cli.heads.ranking import Ranked
+from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import write_hf
 from hifi_cli.tasks.encode import collate, padding_values, single_sequences, training_order

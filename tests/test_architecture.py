@@ -27,7 +27,7 @@ LEVELS = [
     {"models"},
     {"records"},  # the part of results that reports and training read
     {"config"},
-    {"heads", "statistics", "files", "hub"},
+    {"heads", "statistics", "files"},
     {"errors"},
 ]
 WITHOUT_TORCH, RECORD_MODULES = (
@@ -83,8 +83,8 @@ def imports():
 def package_of(module):
     if module.removeprefix("hifi_cli.") in RECORD_MODULES:
         return "records"
-    if module in ("hifi_cli.heads.measures", "hifi_cli.heads.select"):
-        return "training"  # they load data and models, and a run selects its heads with them
+    if module in ("hifi_cli.heads.measures", "hifi_cli.heads.scores", "hifi_cli.heads.select"):
+        return "training"  # they read data and models, and a run selects its heads with them
     return module.split(".")[1] if "." in module else "__init__"
 
 

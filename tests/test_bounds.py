@@ -10,8 +10,8 @@ from tiny_inputs import QUICK
 from transformers import AutoModel
 
 from hifi_cli.errors import UsageError
-from hifi_cli.models import delta
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import load_delta
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +139,7 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
 def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
     save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
     with pytest.raises(UsageError, match=r"not a delta|missing|unknown key|should be") as caught:
-        delta.load(tmp_path / "delta.safetensors")
+        load_delta(tmp_path / "delta.safetensors")
     assert "\n" not in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from project_files import PAGES, ROOT, copy_yaml
 
 from hifi_cli.heads import measures
 from hifi_cli.heads.ranking import Ranked
-from hifi_cli.models.head_outputs import head_outputs
+from hifi_cli.heads.scores import head_outputs
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner

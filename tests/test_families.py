@@ -9,13 +9,13 @@ from hifi_cli import library
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.methods.prefix_tuning import PrefixTuning
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.models.pretrained import load, locate
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate

@@ -15,11 +15,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads, rank_heads
-from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
+from hifi_cli.heads.scores import attention_entropy, attention_probabilities, confidence, output_norm
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values
 from hifi_cli.training.data import ResourceCache

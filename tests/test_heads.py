@@ -12,10 +12,10 @@ from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import losses
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits, prepare
+from hifi_cli.training.step import task_loss
 
 MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
 PAD = {"input_ids": 0, "token_type_ids": 0}
@@ -77,9 +77,9 @@ def test_one_logit_is_binary_cross_entropy(make, resources):
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
     by_hand = -(y * p.log() + (1 - y) * (1 - p).log()).sum()
-    torch.testing.assert_close(losses.loss(prepared.task, z, examples), by_hand)
+    torch.testing.assert_close(task_loss(prepared.task, z, examples), by_hand)
     two = torch.cat([torch.zeros_like(z), z], 1)  # the same as two logits of which the first is 0
-    torch.testing.assert_close(losses.loss(prepared.task, two, examples), by_hand)
+    torch.testing.assert_close(task_loss(prepared.task, two, examples), by_hand)
 
 
 POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]

@@ -109,7 +109,7 @@ def test_the_hubs_conversion_of_a_script_has_a_folder_for_each_configuration(mon
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.hub.resolve_commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("hifi_cli.tasks.data_sources.resolve_commit", lambda *_: pytest.fail("the hub was asked"))
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=())

@@ -12,12 +12,13 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, pipelin
 from hifi_cli.errors import UsageError
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks import data_sources, metrics, task_from_data, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.step import loss_count, task_loss
 
 CONLL = task_spec.load("conll2003")
 
@@ -114,11 +115,11 @@ def test_the_loss_is_that_of_transformers_with_ignored_targets():
     targets[0, [1, 2, 5]] = torch.tensor([0, 1, 2])
     targets[1, 1] = CONLL.labels.index("B-ORG")
     expected = torch.nn.CrossEntropyLoss()(by_token.flatten(0, 1), targets.flatten())
-    loss = losses.loss(CONLL, by_token.transpose(1, 2), examples) / losses.count(CONLL, examples)
+    loss = task_loss(CONLL, by_token.transpose(1, 2), examples) / loss_count(CONLL, examples)
     torch.testing.assert_close(loss, expected)
-    assert losses.count(CONLL, examples) == 4
+    assert loss_count(CONLL, examples) == 4
     unread = [Example(rows[1], (), word_tokens=(UNREAD, UNREAD))]
-    assert losses.loss(CONLL, by_token[1:].transpose(1, 2), unread) / losses.count(CONLL, unread) == 0
+    assert task_loss(CONLL, by_token[1:].transpose(1, 2), unread) / loss_count(CONLL, unread) == 0
 
 
 @pytest.fixture

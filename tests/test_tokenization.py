@@ -9,9 +9,10 @@ from tiny_inputs import WORDS
 from torch.nn import functional
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import losses, metrics, task_spec
+from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, collate, rows_of, single_sequences, tokenize, truncated_rows
 from hifi_cli.tasks.task_spec import OUTSIDE, Example, Row
+from hifi_cli.training.step import task_loss
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
@@ -185,10 +186,10 @@ def test_losses_are_those_of_torch():
     labels = torch.tensor([0, 1, 1])
     expected = functional.cross_entropy(logits, labels, reduction="sum")
     for name in ("rte", "copa"):
-        torch.testing.assert_close(losses.loss(task_spec.load(name), logits, labelled([0, 1, 1])), expected)
+        torch.testing.assert_close(task_loss(task_spec.load(name), logits, labelled([0, 1, 1])), expected)
     numbers = torch.tensor([0.5, 5.0, 2.0])
     torch.testing.assert_close(
-        losses.loss(task_spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
+        task_loss(task_spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
     )
 
 
@@ -196,7 +197,7 @@ def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
     logits = torch.tensor([[1.5], [-0.3], [0.0]])
     two = torch.cat([torch.zeros(3, 1), logits], 1)
     rte = task_spec.load("rte")
-    torch.testing.assert_close(losses.loss(rte, logits, labelled([1, 0, 1])), losses.loss(rte, two, labelled([1, 0, 1])))
+    torch.testing.assert_close(task_loss(rte, logits, labelled([1, 0, 1])), task_loss(rte, two, labelled([1, 0, 1])))
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
 
@@ -207,8 +208,8 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     row = span_row("a cat", "cat")
     short, long = (Example(row, ({"input_ids": [1] * tokens},), answer=answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0))))
     logits = torch.randn(2, 2, 6)
-    alone = [losses.loss(squad, logits[:1, :, :4], [short]), losses.loss(squad, logits[1:], [long])]
-    torch.testing.assert_close(losses.loss(squad, logits, [short, long]), sum(alone))
+    alone = [task_loss(squad, logits[:1, :, :4], [short]), task_loss(squad, logits[1:], [long])]
+    torch.testing.assert_close(task_loss(squad, logits, [short, long]), sum(alone))
     expected = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
     torch.testing.assert_close(alone[0], expected)
 

@@ -21,10 +21,9 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k
-from hifi_cli.heads.scores import singular_values
+from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.statistics import mean_interval
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example

@@ -29,12 +29,12 @@ from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import MLPTaskHead
 from hifi_cli.results.record import StepMetrics
-from hifi_cli.tasks import losses, metrics
+from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, rows_of, single_sequences
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import ResourceCache, load_splits, reload, task_of
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.step import ModelRunner, loss_count
 
 Floats = NDArray[np.float64]
 Direction = list[Tensor]
@@ -461,7 +461,7 @@ def surface(
 ) -> Iterator[tuple[float, float, float]]:
     """The mean loss at weights + x * first direction + y * second; restores the weights."""
     runner.model.eval()
-    size, count = runner.config.eval_batch_size, losses.count(runner.task, examples)
+    size, count = runner.config.eval_batch_size, loss_count(runner.task, examples)
     batches = [examples[start : start + size] for start in range(0, len(examples), size)]
     origins = [weight.detach().clone() for weight in weights]
     for x, y in product(*(axis.tolist() for axis in axes)):

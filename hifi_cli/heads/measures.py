@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from hifi_cli.config.run_config import MeasuredRanking
-from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
+from hifi_cli.heads.scores import attention_entropy, attention_probabilities, confidence, head_mask, head_outputs, output_norm
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.step import ModelRunner
@@ -42,7 +41,7 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 @torch.inference_mode()
 def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    """Mean over the examples of the loss without a head minus that with all heads, as `losses.loss` sums it over words.
+    """Mean over the examples of the loss without a head minus that with all heads, as `task_loss` sums it over words.
 
     Takes a forward pass for every head of the model.
     """

@@ -22,11 +22,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
 from hifi_cli.heads.ranking import Array, Ranked, choose_heads, rank_heads
-from hifi_cli.heads.scores import EIGENVALUE_DEVICE
+from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.results.record import Provenance, StoredFile
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences

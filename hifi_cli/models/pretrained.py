@@ -1,6 +1,7 @@
-"""Where the weights of a pretrained encoder are, and how they become a model with a task head."""
+"""Weights: of a pretrained encoder, which becomes a model with a task head, and what training changed of them (delta)."""
 
 import importlib.util
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from hifi_cli import hub
 from hifi_cli.config import registry
+from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest, file_digest
+from hifi_cli.files import atomic_path, digest, file_digest, is_offline, resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import StartingRun
+
+_DELTA_KEY = "hifi"  # in the header of the file
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
@@ -38,7 +42,7 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         spec = importlib.util.find_spec(backbone.package)
         if spec and spec.submodule_search_locations:
             return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
-    if backbone.hub and not (backbone.package and hub.is_offline()):
+    if backbone.hub and not (backbone.package and is_offline()):
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
     online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
@@ -85,7 +89,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
-    commit = hub.resolve_commit("model", source, revision)
+    commit = resolve_commit("model", source, revision)
     where = {
         "revision": commit or revision,
         "local_files_only": commit is None,
@@ -236,9 +240,48 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
             reason = str(error).strip().partition("\n")[0][:160].rstrip(".")
             raise MissingError(f"no usable encoder in {source}: {reason}") from None
         if "model.safetensors" not in str(error):
-            raise hub.unavailable_error("model", source, error) from None
+            raise unavailable_error("model", source, error) from None
         raise MissingError(
             f"{source} has no safetensors weights at this revision, and pickled ones are never read:"
             " give the revision of the hub's converted weights (backbone.revision=refs/pr/N), or a"
             " local directory with model.safetensors"
         ) from None
+
+
+# --- what training changed, as a safetensors file that says what it belongs to
+
+
+class DeltaMetadata(ConfigModel):
+    """What a delta belongs to, in the header of its file."""
+
+    method: str
+    backbone: str
+    backbone_weights_id: str
+    heads: list[list[int]] | None
+
+
+def save_delta(path: Path, tensors: dict[str, Tensor], metadata: DeltaMetadata) -> None:
+    """Write tensors and what they belong to (a JSON object in the file's header), atomically."""
+    # One metadata key only: safetensors writes several in random order, and equal runs must give
+    # equal files.
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata={_DELTA_KEY: metadata.model_dump_json()})
+
+
+def load_delta(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
+    """Read a delta and what it belongs to.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: it is damaged or not a delta of this project.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = dict(json.loads((file.metadata() or {})[_DELTA_KEY]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return tensors, parse(DeltaMetadata, header, str(path))
+    except FileNotFoundError:
+        raise MissingError(f"no delta at {path}") from None
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None

@@ -1,1 +1,1 @@
-"""Tasks: specification, data sources, tokenization, batches, losses and metrics."""
+"""Tasks: specification, data sources, tokenization, batches and metrics."""

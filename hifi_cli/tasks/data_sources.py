@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hifi_cli import hub as hubs
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest, file_digest
+from hifi_cli.files import digest, file_digest, resolve_commit, unavailable_error
 from hifi_cli.results.record import FewShotRows
 from hifi_cli.tasks import rows, task_spec
 from hifi_cli.tasks.rows import RawRecord
@@ -174,13 +173,13 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
     import datasets  # takes a second
 
     datasets.disable_progress_bars()
-    commit = hubs.resolve_commit("dataset", hub.id, hub.revision)
+    commit = resolve_commit("dataset", hub.id, hub.revision)
     # the hub's conversion has a folder for each configuration
     names = {"data_dir" if hub.revision == PARQUET_REVISION else "name": config}
     try:
         return datasets.load_dataset(hub.id, revision=commit or hub.revision, **names), commit
     except (OSError, ValueError, RuntimeError) as error:
-        raise hubs.unavailable_error("dataset", hub.id, error) from None
+        raise unavailable_error("dataset", hub.id, error) from None
 
 
 def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:

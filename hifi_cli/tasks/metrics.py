@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hifi_cli import hub
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import is_offline
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
 
 NO_ENTITY = "O"
@@ -204,7 +204,7 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
     """
     import evaluate
 
-    evaluate.config.HF_EVALUATE_OFFLINE |= hub.is_offline()  # `evaluate` ignores HF_HUB_OFFLINE
+    evaluate.config.HF_EVALUATE_OFFLINE |= is_offline()  # `evaluate` ignores HF_HUB_OFFLINE
     try:
         metric = evaluate.load(name)
     except (OSError, ValueError, ImportError) as error:

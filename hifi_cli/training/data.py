@@ -16,7 +16,6 @@ from hifi_cli.files import digest, file_digest
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import cpu_kernels
-from hifi_cli.models import delta as deltas
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
@@ -208,7 +207,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
     if file_digest(directory.delta) != result.delta_sha256:
         raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
-    tensors, metadata = deltas.load(directory.delta)
+    tensors, metadata = backbones.load_delta(directory.delta)
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
         config = config.model_copy(update={"backbone": elsewhere})

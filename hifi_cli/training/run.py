@@ -19,10 +19,8 @@ from hifi_cli.errors import ConflictError, MissingError, Terminated, format_dura
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
-from hifi_cli.models import delta as deltas
-from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import local_weights_id
+from hifi_cli.models.pretrained import DeltaMetadata, local_weights_id, save_delta
 from hifi_cli.results.record import (
     EpochMetrics,
     Epochs,
@@ -187,7 +185,7 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
             backbone_weights_id=prepared.pretrained.weights_id,
             heads=prepared.method.context.heads,
         )
-        deltas.save(directory.delta, trainer.delta, belongs_to)
+        save_delta(directory.delta, trainer.delta, belongs_to)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         rows = prediction_rows(task, splits.reported, logits, predictions)
         directory.write_predictions(rows)

@@ -1,7 +1,7 @@
 """A model on its device: what a training step, an evaluation and a prediction compute."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -11,19 +11,21 @@ import torch
 from accelerate.utils import reduce
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
-from hifi_cli.tasks import losses, metrics
+from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
+from hifi_cli.tasks.task_spec import UNREAD, Example, Split, TaskSpec
 from hifi_cli.training import machine
 from hifi_cli.training.machine import tf32, uses_bf16
 
+_IGNORED = -100  # the target of a token that has no tag, transformers' convention
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
 
@@ -90,8 +92,8 @@ class ModelRunner:
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
     def loss(self, examples: list[Example]) -> Tensor:
-        """The task's loss, summed as `losses.loss` says."""
-        return losses.loss(self.task, self.logits(examples), examples)
+        """The task's loss, summed as `task_loss` says."""
+        return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
         self,
@@ -115,7 +117,7 @@ class ModelRunner:
         count = self.config.gradient_accumulation_steps
         parts = list(split_batch(indices or [0], count))
         # DDP averages over processes; times `world` it is the mean over the whole batch
-        weight = world * bool(indices) / losses.count(self.task, examples)
+        weight = world * bool(indices) / loss_count(self.task, examples)
         total = torch.zeros((), device=self.device)
         subject = f"a batch of {len(examples)} in {count} parts"
         fix = f"set gradient_accumulation_steps={2 * count}"
@@ -160,6 +162,59 @@ class ModelRunner:
             raise Diverged("the logits are not finite")
         predictions = metrics.predictions_of(self.task, examples, logits)
         return metrics.compute(self.task.on_split(split), rows_of(examples), predictions), logits
+
+
+def task_loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
+    """Return the loss, summed over examples, for token classification over their words; see `loss_count`.
+
+    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
+    mean over the classes for multi-label, squared error for regression, and for spans the mean of
+    the cross-entropies of the first and the last token. For token classification the cross-entropy
+    of each word's first token; other tokens have no loss.
+
+    Args:
+        spec: the task.
+        logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for
+            token classification [examples, tags, tokens].
+        examples: the examples with their labels.
+    """
+    if spec.kind == "span":
+        return _span_loss(logits, examples)
+    if spec.kind == "token-classification":
+        return _tag_loss(logits, examples)
+    labels = copy_to_device([example.row.label for example in examples], logits.device)
+    if spec.kind == "regression":
+        return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+    if spec.kind == "multi-label":
+        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum") / len(spec.labels)
+    if logits.shape[1] == 1 and len(spec.labels) == 2:
+        return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
+    return functional.cross_entropy(logits, labels, reduction="sum")
+
+
+def loss_count(spec: TaskSpec, examples: Sequence[Example]) -> int:
+    """Return what `task_loss` sums over: the number of examples, for token classification of words with a token."""
+    if spec.kind != "token-classification":
+        return len(examples)
+    words = sum(len(example.word_tokens) - example.word_tokens.count(UNREAD) for example in examples)
+    return max(words, 1)  # a batch of which no word was read has a loss of 0
+
+
+def _tag_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
+    targets = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
+    for example, row in zip(examples, targets, strict=True):
+        tokens, tags = np.array(example.word_tokens), np.array(example.row.label)
+        row[tokens[tokens != UNREAD]] = tags[tokens != UNREAD]
+    by_token = logits.transpose(1, 2).flatten(0, 1)
+    return functional.cross_entropy(by_token, copy_to_device(targets.ravel(), logits.device), reduction="sum")
+
+
+def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
+    lengths = copy_to_device([len(example) for example in examples], logits.device)
+    is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
+    masked = logits.masked_fill(is_padding, -torch.inf)  # the padded length must not change the loss
+    targets = copy_to_device([example.answer for example in examples], logits.device)
+    return functional.cross_entropy(masked.flatten(0, 1), targets.flatten(), reduction="sum") / 2
 
 
 def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
