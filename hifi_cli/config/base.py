@@ -25,6 +25,8 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "warmup_ratio": "warmup",
     "warmup_steps": "warmup, a fraction of all steps",
     "lr_scheduler_type": "schedule",
+    "label_smoothing_factor": "label_smoothing",
+    "early_stopping_patience": "patience",
     "max_seq_length": "max_length",
     "adam_beta1": "adam_betas=[BETA1,BETA2]",
     "adam_beta2": "adam_betas=[BETA1,BETA2]",

@@ -31,6 +31,8 @@ Strategy = Literal["layerwise", "midtop", "global"]
 Score = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
+# Keys that are younger than the first stored runs, with the values that change nothing: those are in no hash
+NEUTRAL = {"patience": None, "label_smoothing": 0.0, "class_weights": None, "layer_decay": 1.0}
 
 
 class BackboneConfig(ConfigModel):
@@ -131,8 +133,8 @@ class TrainingConfig(ConfigModel):
     """Betas of AdamW."""
     adam_epsilon: float = Field(1e-8, gt=0)
     """Epsilon of AdamW."""
-    schedule: Literal["linear", "constant"] = "linear"
-    """Learning rate after the warm-up: `linear` decay to `final_factor`, or `constant`."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """Learning rate after the warm-up: `linear` or `cosine` (half a period) decay to `final_factor`, or `constant`."""
     warmup: UnitInterval = 0.06
     """Fraction of the steps over which the learning rate rises from 0."""
     hold_steps: NonNegativeCount = 0
@@ -140,7 +142,7 @@ class TrainingConfig(ConfigModel):
     hold_factor: UnitInterval = 0.05
     """Factor on the learning rate in the first `hold_steps` steps."""
     final_factor: UnitInterval = 0.0
-    """Factor on the learning rate at the end of a linear decay."""
+    """Factor on the learning rate at the end of a linear or cosine decay."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
     settings: dict[str, SettingValue | dict[str, SettingValue]] = {}
@@ -163,6 +165,17 @@ class RunConfig(TrainingConfig):
     """Seed of the task head, the data order, dropout and whatever else the run draws."""
     epochs: PositiveCount = 3
     """Passes over the train split."""
+    patience: PositiveCount | None = None
+    """Early stopping: training ends after this many epochs without a better score on the selection split, the best epoch
+    of the last stage being the start; the learning rate follows the schedule of all `epochs`. null: never."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Part of the target probability that is spread over all classes in training (tasks with cross-entropy over classes)."""
+    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = None
+    """Weight of each class in the training loss, in label order, which is then the weighted mean over a batch; or
+    `balanced`: n / (classes * n_c) by the counts n_c of the training examples, as in scikit-learn. null: all equal."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Layer-wise learning rate decay d: the task head has the learning rate, layer l of L (counted from 1) d^(L + 1 - l)
+    times that, and the embeddings d^(L + 1) times (ELECTRA, BEiT); in both stages of a two-stage method."""
     batch_size: PositiveCount = 32
     """Examples per optimizer step, over all processes and micro-batches."""
     eval_batch_size: PositiveCount = 64
@@ -270,9 +283,14 @@ class RunConfig(TrainingConfig):
         return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
 
 
+def without_neutral(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without the younger keys that change nothing: equal to what a run stored before there were any."""
+    return {key: value for key, value in content.items() if key not in NEUTRAL or value != NEUTRAL[key]}
+
+
 def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.hash` of a configuration as in config.yaml."""
-    decisive = {key: value for key, value in content.items() if key not in ("variant", "device")}
+    decisive = {key: value for key, value in without_neutral(content).items() if key not in ("variant", "device")}
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}

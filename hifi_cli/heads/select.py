@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig
+from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig, without_neutral
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
@@ -49,6 +49,9 @@ _WARM_UP_KEYS = {*TrainingConfig.model_fields} - {"method", "settings"} | {
     "precision",
     "dropout",
     "task_head",
+    "label_smoothing",
+    "class_weights",
+    "layer_decay",
 }
 
 
@@ -225,7 +228,7 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
     if held_out := holdout_ids(config, data.rows("train"))[1]:
         decides["held out"] = held_out
     if config.scoring.warm_steps:
-        decides["training"] = config.model_dump(mode="json", include=_WARM_UP_KEYS)
+        decides["training"] = without_neutral(config.model_dump(mode="json", include=_WARM_UP_KEYS))
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
     name = f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)

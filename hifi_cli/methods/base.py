@@ -19,6 +19,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.heads.ranking import check_k
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import unsupported_reason
 from hifi_cli.models.modules import SparseParameters, TunedLinear
 
 Heads = list[list[int]]
@@ -277,8 +278,29 @@ def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_key
         UsageError: unknown setting, or a value that does not fit.
     """
     method = build(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
+    pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
+    if config.layer_decay < 1:
+        if reason := unsupported_reason(encoder.config):
+            raise UsageError(f"layer_decay: {reason}; remove it, or choose another backbone")
+        added = method.trainable_parameters(encoder.model).keys() - pretrained
+        if outside := [name for name in added if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)]:
+            raise UsageError(f"layer_decay: method {config.method} adds {min(outside)}, which is in no layer; remove it")
     return method
+
+
+def layer_wise(
+    groups: Iterable[dict[str, Any]], method: Method, encoder: Encoder, learning_rate: float, decay: float
+) -> list[dict[str, Any]]:
+    """Split an optimizer's groups by layer, the task head's first, and lower their learning rates downwards."""
+    parameters = method.trainable_parameters(encoder.model)
+    distances = {value: encoder.layers_above(name) for name, value in parameters.items()}
+    return [
+        {**group, "params": params, "lr": learning_rate * decay**distance}
+        for distance in sorted({*distances.values()})
+        for group in groups
+        if (params := [value for value in group["params"] if distances[value] == distance])
+    ]
 
 
 def build(training: TrainingConfig, context: MethodContext) -> Method:

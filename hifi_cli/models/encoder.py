@@ -129,6 +129,14 @@ class Encoder:
         layers = f"{self._prefix}{self.module_names.layers}."
         return int(name.removeprefix(layers).partition(".")[0]) if name.startswith(layers) else None
 
+    def layers_above(self, name: str) -> int:
+        """How far below the task head a parameter is: 0 the head and the last norm, 1 the last layer, L + 1 embeddings."""
+        if (layer := self.layer_of(name)) is not None:
+            return self.num_layers - layer
+        is_norm = name.rpartition(".")[0] in self.norms and not self.is_in_embeddings(name)
+        is_head = not name.startswith(self._prefix) or name.startswith(f"{self._prefix}pooler.")
+        return 0 if is_norm or is_head else self.num_layers + 1
+
     def is_in_embeddings(self, name: str) -> bool:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")

@@ -23,7 +23,7 @@ from hifi_cli.statistics import LEVEL, Groups, PairedStatistics, holm, paired_st
 COUNTED = frozenset({"collapsed", "changed"})
 # Columns of runs that runs of different methods must share, with what messages call them
 CONDITIONS = {
-    "epochs": "epochs",
+    "max_epochs": "epochs",
     "report": "reported epoch",
     "selection": "selection",
     "precision": "precision",
@@ -139,7 +139,7 @@ def with_changes(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
         expected[run.setting] = config.epochs if config else None
     return runs.assign(
         changed=runs["setting"].map(changes).astype(object),
-        own_epochs=runs["epochs"] != runs["setting"].map(expected),
+        own_epochs=runs["max_epochs"] != runs["setting"].map(expected),
     )
 
 
@@ -162,7 +162,7 @@ def differences(run: Any, other: Any, conditions: Mapping[str, str] = CONDITIONS
     found = {}
     for column, name in conditions.items():
         values = str(run[column]), str(other[column])
-        is_own = column != "epochs" or run["own_epochs"] or other["own_epochs"]
+        is_own = column != "max_epochs" or run["own_epochs"] or other["own_epochs"]
         if values[0] != values[1] and is_own:
             shown = "" if column in ("data", "weights") else f" ({values[0]} and {values[1]})"
             found[name] = name + shown

@@ -237,7 +237,9 @@ def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         lowest = -1 if name.startswith(_SIGNED) else 0
         if not lowest <= value <= 1 and not spec.evaluate:
             yield f"{name} {value:g} is outside its range"
-    lines, total = result.epoch_metrics, result.config["epochs"]
+    lines, total, patience = result.epoch_metrics, result.config["epochs"], result.config.get("patience")
+    if patience:
+        total = min(total, result.epochs.best + patience)
     if [line.epoch for line in lines] != list(range(1, total + 1)):
         yield f"has metrics of {len(lines)} epochs, and its configuration {total} epochs"
     by_epoch = {line.epoch: line.metrics.get(spec.primary) for line in lines}

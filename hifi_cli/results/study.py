@@ -10,6 +10,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
+from hifi_cli.config.run_config import NEUTRAL
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, is_locked, read_json, read_jsonl
@@ -53,6 +54,7 @@ _COMPUTED = [
     "best",
     "max",
     "epochs",
+    "max_epochs",
     "epoch_last",
     "epoch_best",
     "epoch_max",
@@ -143,8 +145,8 @@ class Study:
         Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
         `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
         `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
-        primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`, `epoch_best`,
-        `epoch_max`;
+        primary metric at these epochs, fractions of 1; `epochs` that were trained, and as many as
+        early stopping allows, `max_epochs`; `epoch_last`, `epoch_best`, `epoch_max`;
         `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
@@ -235,8 +237,10 @@ def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]
         **{name: getattr(run.scores, name, None) for name in _SCORES},
         **{f"epoch_{name}": getattr(run.epochs, name, None) for name in _SCORES},
         "path": path,
+        "config": NEUTRAL | run.config,
         "metric": run.primary_metric,
-        "epochs": getattr(run.epochs, "total", None),
+        "epochs": (trained := getattr(run.epochs, "total", None)),
+        "max_epochs": run.config["epochs"] if run.config.get("patience") else trained,
         "train_rows": run.n_examples.train,
         "reported_rows": run.n_examples.reported,
         "truncated_train": getattr(run.truncated, "train", None),

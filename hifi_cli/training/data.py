@@ -25,12 +25,18 @@ from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import choose_device, select_device, uses_cpu_kernels
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.step import ModelRunner, check_loss
 
 
 def task_of(config: RunConfig) -> TaskSpec:
-    """Load a run's task, with the primary metric that its configuration names."""
-    return task_spec.load(config.task).with_primary(config.primary_metric)
+    """Load a run's task, with the primary metric that its configuration names.
+
+    Raises:
+        UsageError: the task has no such metric, or its loss no such settings.
+    """
+    task = task_spec.load(config.task).with_primary(config.primary_metric)
+    check_loss(task, config.class_weights, config.label_smoothing)
+    return task
 
 
 def task_head_of(config: RunConfig) -> TaskHeadSpec:

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
-from hifi_cli.methods.base import Method, Phase
+from hifi_cli.methods.base import Method, Phase, layer_wise
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import Splits
-from hifi_cli.training.step import Diverged, ModelRunner, learning_rate_factor
+from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
@@ -197,6 +197,8 @@ class Trainer:
         self.calibration_batches = calibration_batches
         self.checkpoint, self.max_steps = checkpoint, max_steps
         self.config, self.encoder, self.model = runner.config, runner.encoder, runner.encoder.model
+        weights = self.config.class_weights
+        runner.class_weights = balanced_weights(runner.task, train_examples) if weights == "balanced" else weights
         self.steps_per_epoch = math.ceil(len(train_examples) / self.config.batch_size)
         self.total_steps = self.config.epochs * self.steps_per_epoch
         self.phases = method.phases()
@@ -227,7 +229,7 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_train_begin(self)
         with deferred_signals() as signals:
-            while self.progress.epoch < self.config.epochs:
+            while self.progress.epoch < self.config.epochs and not self.is_out_of_patience(self.progress.epoch):
                 self.model.train()
                 for batch in self.remaining_batches():
                     if self.progress.step == self.phase_ends[self.progress.phase]:
@@ -244,6 +246,8 @@ class Trainer:
                 self.before_evaluation()
                 self.end_epoch()
                 self.stop_or_save(signals)
+        if self.progress.epoch < self.config.epochs:
+            logger.info(f"stopped early: no better epoch since epoch {self.progress.best_epoch}")
 
     def stop_or_save(self, signals: list[type[BaseException]]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
@@ -285,8 +289,11 @@ class Trainer:
         steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
         method.steps = steps
         training = self.phase.training or self.config
+        groups = method.param_groups(self.model, training.weight_decay)
+        if self.config.layer_decay < 1:
+            groups = layer_wise(groups, method, self.encoder, training.learning_rate, self.config.layer_decay)
         self.optimizer = torch.optim.AdamW(
-            method.param_groups(self.model, training.weight_decay),
+            groups,
             lr=training.learning_rate,
             betas=training.adam_betas,
             eps=training.adam_epsilon,
@@ -375,17 +382,24 @@ class Trainer:
         is_last_phase = self.progress.phase == len(self.phases) - 1
         return is_last_phase and (has_trained or self.progress.step == self.total_steps)
 
+    def is_out_of_patience(self, epoch: int) -> bool:
+        """Whether training stops early after an epoch unless its score is the best so far."""
+        patience, best = self.config.patience, self.progress.best_epoch
+        return patience is not None and best > 0 and epoch - best >= patience
+
     def evaluate(self, splits: Splits) -> tuple[EpochMetrics, Values | None]:
         """The metrics of an epoch, with the logits of the reported split where it was evaluated."""
         config, epoch, selection = self.config, self.progress.epoch + 1, None
         if splits.selection is not splits.reported:
             selection = self.runner.measure(splits.selection)[0][self.runner.task.primary]
+        is_best = self.is_candidate and selection is not None and selection > self.progress.best_score
         is_reported = (
             selection is None
             or config.evaluates_every_epoch
             or epoch == config.epochs
+            or (self.is_out_of_patience(epoch) and not is_best)
             # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            or (config.report == "last" and self.is_candidate and selection > self.progress.best_score)
+            or (config.report == "last" and is_best)
         )
         metrics, logits = measure_reported(self.runner, splits) if is_reported else ({}, None)
         return EpochMetrics(epoch=epoch, selection=selection, **metrics), logits

@@ -64,7 +64,7 @@ def run(
     """
     directory = RunDirectory.of(config, resources.results_dir)
     machine.choose_device(config)  # refuses a missing GPU before anything is written
-    task_of(config)  # refuses a metric that it does not have
+    task_of(config)  # refuses a metric or a loss that it does not have
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as is_held:
         finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))

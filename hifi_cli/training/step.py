@@ -3,8 +3,10 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import RunFailed
+from hifi_cli.errors import RunFailed, UsageError, counted_noun
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
 from hifi_cli.tasks import metrics
@@ -26,6 +28,7 @@ from hifi_cli.training import machine
 from hifi_cli.training.machine import tf32, uses_bf16
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention
+ClassWeights = Sequence[float] | None
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
 
@@ -38,6 +41,7 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
+        class_weights: in the loss of training steps.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
             processes train it.
     """
@@ -47,6 +51,7 @@ class ModelRunner:
     config: RunConfig
     pad: dict[str, int]
     device: torch.device
+    class_weights: list[float] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.processes = machine.process_state()
@@ -92,7 +97,7 @@ class ModelRunner:
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
     def loss(self, examples: list[Example]) -> Tensor:
-        """The task's loss, summed as `task_loss` says."""
+        """The task's loss, summed as `task_loss` says, without class weights and label smoothing."""
         return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
@@ -117,7 +122,8 @@ class ModelRunner:
         count = self.config.gradient_accumulation_steps
         parts = list(split_batch(indices or [0], count))
         # DDP averages over processes; times `world` it is the mean over the whole batch
-        weight = world * bool(indices) / loss_count(self.task, examples)
+        weight = world * bool(indices) / loss_count(self.task, examples, self.class_weights)
+        how = self.class_weights, self.config.label_smoothing
         total = torch.zeros((), device=self.device)
         subject = f"a batch of {len(examples)} in {count} parts"
         fix = f"set gradient_accumulation_steps={2 * count}"
@@ -125,7 +131,8 @@ class ModelRunner:
             for number, part in enumerate(parts, start=1):
                 is_last = number == len(parts)
                 with ddp.no_sync() if ddp and not is_last else nullcontext():
-                    loss = self.loss([examples[index] for index in part]) * weight
+                    batch = [examples[index] for index in part]
+                    loss = task_loss(self.task, self.logits(batch), batch, *how) * weight
                     if is_last and regularization_loss:
                         loss = loss + regularization_loss(self.encoder.model)
                     loss.backward()
@@ -164,7 +171,13 @@ class ModelRunner:
         return metrics.compute(self.task.on_split(split), rows_of(examples), predictions), logits
 
 
-def task_loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
+def task_loss(
+    spec: TaskSpec,
+    logits: Tensor,
+    examples: Sequence[Example],
+    class_weights: ClassWeights = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
     """Return the loss, summed over examples, for token classification over their words; see `loss_count`.
 
     Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
@@ -177,48 +190,86 @@ def task_loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Te
         logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for
             token classification [examples, tags, tokens].
         examples: the examples with their labels.
+        class_weights, label_smoothing: as in torch's cross_entropy; for tasks that `check_loss` allows.
     """
     if spec.kind == "span":
         return _span_loss(logits, examples)
+    weight = None if class_weights is None else torch.tensor(class_weights, device=logits.device)
+    cross_entropy = partial(functional.cross_entropy, weight=weight, label_smoothing=label_smoothing, reduction="sum")
     if spec.kind == "token-classification":
-        return _tag_loss(logits, examples)
+        return cross_entropy(logits.transpose(1, 2).flatten(0, 1), _tag_targets(logits, examples))
     labels = copy_to_device([example.row.label for example in examples], logits.device)
     if spec.kind == "regression":
         return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
     if spec.kind == "multi-label":
         return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum") / len(spec.labels)
     if logits.shape[1] == 1 and len(spec.labels) == 2:
-        return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
-    return functional.cross_entropy(logits, labels, reduction="sum")
+        if weight is None and not label_smoothing:
+            return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
+        logits = functional.pad(logits, (1, 0))  # the sigmoid of z is the softmax of 0 and z
+    return cross_entropy(logits, labels)
 
 
-def loss_count(spec: TaskSpec, examples: Sequence[Example]) -> int:
-    """Return what `task_loss` sums over: the number of examples, for token classification of words with a token."""
+def loss_count(spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None) -> float:
+    """Return what `task_loss` sums over: the number of examples, for token classification of words with a token.
+
+    With class weights the sum of theirs, as in torch's cross_entropy.
+    """
+    if class_weights is not None:
+        return sum(class_weights[target] for target in loss_targets(spec, examples)) or 1.0
     if spec.kind != "token-classification":
         return len(examples)
     words = sum(len(example.word_tokens) - example.word_tokens.count(UNREAD) for example in examples)
     return max(words, 1)  # a batch of which no word was read has a loss of 0
 
 
-def _tag_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
-    targets = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
-    for example, row in zip(examples, targets, strict=True):
+def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
+    """Return the class of each example, for token classification of each word with a token."""
+    if spec.kind != "token-classification":
+        return [cast(int, example.row.label) for example in examples]
+    tagged = (zip(example.word_tokens, cast(Sequence[int], example.row.label), strict=True) for example in examples)
+    return [tag for words in tagged for token, tag in words if token != UNREAD]
+
+
+def balanced_weights(spec: TaskSpec, examples: Sequence[Example]) -> list[float]:
+    """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; a class without examples counts one."""
+    counts = np.bincount(loss_targets(spec, examples), minlength=len(spec.labels))
+    return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
+
+
+def check_loss(spec: TaskSpec, class_weights: Literal["balanced"] | list[float] | None, label_smoothing: float) -> None:
+    """Refuse settings that the loss of a task does not have.
+
+    Raises:
+        UsageError: a setting does not fit the task's kind, or the number of weights its classes.
+    """
+    if label_smoothing and spec.kind not in ("classification", "token-classification", "multiple-choice"):
+        raise UsageError(f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it")
+    if class_weights is not None and spec.kind not in ("classification", "token-classification"):
+        raise UsageError(f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it")
+    if isinstance(class_weights, list) and len(class_weights) != len(spec.labels):
+        weights = counted_noun(len(class_weights), "weight")
+        raise UsageError(f"class_weights: {weights} for the {len(spec.labels)} classes {', '.join(spec.labels)}")
+
+
+def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
+    tags_of_tokens = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
+    for example, row in zip(examples, tags_of_tokens, strict=True):
         tokens, tags = np.array(example.word_tokens), np.array(example.row.label)
         row[tokens[tokens != UNREAD]] = tags[tokens != UNREAD]
-    by_token = logits.transpose(1, 2).flatten(0, 1)
-    return functional.cross_entropy(by_token, copy_to_device(targets.ravel(), logits.device), reduction="sum")
+    return copy_to_device(tags_of_tokens.ravel(), logits.device)
 
 
 def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     lengths = copy_to_device([len(example) for example in examples], logits.device)
     is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
     masked = logits.masked_fill(is_padding, -torch.inf)  # the padded length must not change the loss
-    targets = copy_to_device([example.answer for example in examples], logits.device)
-    return functional.cross_entropy(masked.flatten(0, 1), targets.flatten(), reduction="sum") / 2
+    answers = copy_to_device([example.answer for example in examples], logits.device)
+    return functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum") / 2
 
 
 def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
-    """Linear warm-up over the fraction `warmup` of all steps, then linear decay or a constant."""
+    """Linear warm-up over the fraction `warmup` of all steps, then linear or cosine decay or a constant."""
     warmup_steps = math.ceil(training.warmup * steps)
 
     def factor(step: int) -> float:
@@ -229,6 +280,8 @@ def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int]
         if training.schedule == "constant":
             return 1.0
         remaining = max(0.0, (steps - step) / max(1, steps - warmup_steps))
+        if training.schedule == "cosine":
+            remaining = (1 - math.cos(math.pi * remaining)) / 2
         return training.final_factor + (1 - training.final_factor) * remaining
 
     return factor
