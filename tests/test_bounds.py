@@ -4,14 +4,11 @@ import json
 import shutil
 
 import pytest
-from safetensors.numpy import save_file
 from synthetic_runs import write_run
 from tiny_inputs import QUICK
 from transformers import AutoModel
 
-from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import load_delta
 
 pytestmark = pytest.mark.slow
 
@@ -133,14 +130,6 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
         hifi("export", run, "--to", "out", "--data-dir", data), 2
     )
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("header", [DEEP, "[1]", "{}", '{"method": 3}'], ids=lambda text: text[:12])
-def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
-    save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
-    with pytest.raises(UsageError, match=r"not a delta|missing|unknown key|should be") as caught:
-        load_delta(tmp_path / "delta.safetensors")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [DEEP, "[]", "null"], ids=lambda text: text[:12])

@@ -23,25 +23,25 @@ EXPECTED = {
 
 def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
     drawn = data_sources.few_shot_sample(CB, ROWS, 16, seed=1)
-    for rows in (drawn.train, drawn.dev):
+    for rows in drawn:
         assert sorted(row.label for row in rows) == [0] * 16 + [1] * 16 + [2] * 16
-    ids = [row.id for row in drawn.train + drawn.dev]
+    ids = [row.id for row in drawn[0] + drawn[1]]
     assert len(set(ids)) == len(ids) == 96
-    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2).train} != {row.id for row in drawn.train}
+    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2)[0]} != {row.id for row in drawn[0]}
 
 
 def test_one_shuffle_gives_first_train_then_dev():
     """More shots only append: the order is one shuffle of all rows, not one per class or per part."""
     few, more = data_sources.few_shot_sample(CB, ROWS, 4, seed=1), data_sources.few_shot_sample(CB, ROWS, 8, seed=1)
-    assert {row.id for row in more.train} == {row.id for row in few.train + few.dev}
+    assert {row.id for row in more[0]} == {row.id for row in few[0] + few[1]}
 
 
 def test_the_sample_is_the_same_on_every_machine():
     """Written down once: SHA-256 over seed and row number decides, and nothing else may."""
     drawn = data_sources.few_shot_sample(CB, ROWS[:30], 2, seed=1)
-    assert drawn.record().model_dump() == EXPECTED
+    assert data_sources.few_shot_rows(*drawn).model_dump() == EXPECTED
     changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
-    assert data_sources.few_shot_sample(CB, changed, 2, seed=1).record().sha256 != EXPECTED["sha256"]
+    assert data_sources.few_shot_rows(*data_sources.few_shot_sample(CB, changed, 2, seed=1)).sha256 != EXPECTED["sha256"]
 
 
 def test_what_has_no_classes_or_too_few_rows_is_refused():
@@ -71,12 +71,8 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = (
-        data_sources.few_shot_sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1)
-        .record()
-        .model_dump()
-    )
-    assert results["rte-4-shot"]["fewshot"] == drawn
+    drawn = data_sources.few_shot_sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1)
+    assert results["rte-4-shot"]["fewshot"] == data_sources.few_shot_rows(*drawn).model_dump()
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
     assert "rte-4-shot" in again.out and "logits identical" in again.out
 

@@ -67,6 +67,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from transformers import AutoTokenizer
 
     from hifi_cli.config import registry
+    from hifi_cli.config.run_config import RunConfig
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
     from hifi_cli.models.pretrained import locate
@@ -82,14 +83,14 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
     if "squad" in data:
         task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
-        examples = encode.tokenize(tokenizer, task, rows, encode.TokenizationSettings(384))
+        examples = encode.tokenize(tokenizer, task, rows, RunConfig.model_construct(max_length=384))
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
             logits[window, [0, 1], example.answer] = 9.0
         assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in encode.tokenize(tokenizer, task_spec.load("wic"), rows, encode.TokenizationSettings(128)):
+        for example in encode.tokenize(tokenizer, task_spec.load("wic"), rows, RunConfig.model_construct(max_length=128)):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
             first, last = example.word_spans[0]
             result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")

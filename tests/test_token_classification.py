@@ -9,11 +9,12 @@ import torch
 from tiny_inputs import write_lines
 from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, metrics, task_from_data, task_spec
-from hifi_cli.tasks.encode import TokenizationSettings, tokenize
+from hifi_cli.tasks.encode import tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
@@ -88,7 +89,7 @@ def test_wrong_rows_are_named():
 def test_the_token_of_a_word_is_its_first_one(encoders):
     (row,) = rows_of(("the cat-bird sees", "O B-LOC O"))
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
-    (example,) = tokenize(tokenizer, CONLL, [row], TokenizationSettings(40))
+    (example,) = tokenize(tokenizer, CONLL, [row], RunConfig.model_construct(max_length=40))
     tokens = tokenizer.convert_ids_to_tokens(example.sequences[0]["input_ids"].tolist())
     assert [tokens[at] for at in example.word_tokens] == ["the", "cat", "sees"]
 
@@ -96,7 +97,7 @@ def test_the_token_of_a_word_is_its_first_one(encoders):
 def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     rows = rows_of(("the old man sees", "O B-PER I-PER O"), ("the dog", "O B-ORG"))
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
-    examples = tokenize(tokenizer, CONLL, rows, TokenizationSettings(4))  # two of them [CLS] and [SEP]
+    examples = tokenize(tokenizer, CONLL, rows, RunConfig.model_construct(max_length=4))  # two of them [CLS] and [SEP]
     assert [example.word_tokens for example in examples] == [(1, 2, UNREAD, UNREAD), (1, 2)]
     assert "max_length=4 leaves 2 of 6 words without a token" in caplog.text
     logits = np.zeros((2, len(CONLL.labels), 4))

@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from tiny_inputs import WORDS
 from torch.nn import functional
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.encode import TokenizationSettings, collate, rows_of, single_sequences, tokenize, truncated_rows
+from hifi_cli.tasks.encode import collate, rows_of, single_sequences, tokenize, truncated_rows
 from hifi_cli.tasks.task_spec import OUTSIDE, Example, Row
 from hifi_cli.training.step import task_loss
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
+
+
+def configured(max_length, **keys):
+    return RunConfig.model_construct(max_length=max_length, **keys)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def words_of(tokenizer, ids):
 
 def test_choices_are_sequences_of_one_example(tokenizer):
     rows = [Row("0", (("the dog",), ("the big old cat",)), 1), Row("1", (("a man",), ("a boy",)), 0)]
-    examples = tokenize(tokenizer, task_spec.load("copa"), rows, TokenizationSettings(32))
+    examples = tokenize(tokenizer, task_spec.load("copa"), rows, configured(32))
     assert [len(example) for example in examples] == [6, 4]
     batch = collate(examples, PAD)
     assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(batch, (2, 2, 6))
@@ -53,7 +58,7 @@ def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
     """10 tokens, three of them special: row 0 fits exactly."""
     pairs = [("the dog sees", "a big old cat"), ("the dog sees a", "big old cat man"), ("the", "dog " * 9), ("dog " * 9, "the")]
     rows = [Row(str(number), (pair,), 0) for number, pair in enumerate(pairs)]
-    examples = tokenize(tokenizer, task_spec.load("rte"), rows, TokenizationSettings(10, how))
+    examples = tokenize(tokenizer, task_spec.load("rte"), rows, configured(10, truncation=how))
     assert [example.row.id for example in examples if example.is_truncated] == cut
     assert truncated_rows(examples) == 3
     assert max(len(example) for example in examples) == 10
@@ -62,7 +67,7 @@ def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
 @pytest.mark.parametrize("swap", [False, True])
 def test_target_words_are_found_among_the_tokens(tokenizer, swap):
     row = Row("0", (("the dog sees", "a big old cat"),), 1, word_spans=((4, 7), (6, 9)))
-    (example,) = tokenize(tokenizer, task_spec.load("wic"), [row], TokenizationSettings(32, swap_texts=swap))
+    (example,) = tokenize(tokenizer, task_spec.load("wic"), [row], configured(32, swap_texts=swap))
     tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
     assert [tokens[first:last] for first, last in example.word_spans] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
     batch = collate([example, example], PAD)
@@ -73,14 +78,14 @@ def test_target_words_are_found_among_the_tokens(tokenizer, swap):
 def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
     row = Row("7", (("the old dog sees the cat", "a cat"),), 1, word_spans=((21, 24), (2, 5)))
     with pytest.raises(UsageError, match="row 7: max_length=6 truncates the target word"):
-        tokenize(tokenizer, task_spec.load("wic"), [row], TokenizationSettings(6))
+        tokenize(tokenizer, task_spec.load("wic"), [row], configured(6))
 
 
 @pytest.mark.parametrize(("how", "expected"), [
-    (TokenizationSettings(8), "[CLS] a a a [SEP] the the [SEP]"),
-    (TokenizationSettings(8, "only_first"), "[CLS] a a a [SEP] the the [SEP]"),
-    (TokenizationSettings(8, "only_second", swap_texts=True), "[CLS] the the [SEP] a a a [SEP]"),
-    (TokenizationSettings(8, "only_first", swap_texts=True), "[CLS] the [SEP] a a a a [SEP]"),  # the other alone would not fit
+    (configured(8), "[CLS] a a a [SEP] the the [SEP]"),
+    (configured(8, truncation="only_first"), "[CLS] a a a [SEP] the the [SEP]"),
+    (configured(8, truncation="only_second", swap_texts=True), "[CLS] the the [SEP] a a a [SEP]"),
+    (configured(8, truncation="only_first", swap_texts=True), "[CLS] the [SEP] a a a a [SEP]"),  # the other alone would not fit
 ])  # fmt: skip
 def test_order_and_truncation_are_settings(tokenizer, how, expected):
     row = Row("0", (("a a a a a a", "the the"),), 0)
@@ -109,7 +114,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
     start = len(" ".join(context[:first])) + (first > 0)
     answer = " ".join(context[first : last + 1])
     row = Row("q", (("the dog " * 9, text),), None, answers=((answer, start),))
-    examples = tokenize(tokenizer, task_spec.load("squad"), [row], TokenizationSettings(length, stride=stride))
+    examples = tokenize(tokenizer, task_spec.load("squad"), [row], configured(length, stride=stride))
     covered = {span for example in examples for span in example.offsets if span != OUTSIDE}
     assert [text[start:end] for start, end in sorted(covered)] == context
     for example in examples:
@@ -126,7 +131,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
 
 def test_a_window_too_small_for_anything_is_refused(tokenizer):
     with pytest.raises(UsageError, match="max_length=4 leaves no room for two texts"):
-        tokenize(tokenizer, task_spec.load("squad"), [span_row("the cat", "cat")], TokenizationSettings(4))
+        tokenize(tokenizer, task_spec.load("squad"), [span_row("the cat", "cat")], configured(4))
 
 
 def logits_for(examples, points):
@@ -144,7 +149,7 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
         tokenizer,
         squad,
         [span_row(context, "small cat"), span_row("a man", "man", row_id="other")],
-        TokenizationSettings(20, stride=4),
+        configured(20, stride=4),
     )
     windows = [example for example in examples if example.row.id == "q"]
     assert len(windows) > 2 and rows_of(examples) == [windows[0].row, examples[-1].row]
@@ -164,7 +169,7 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
 
 def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     squad = task_spec.load("squad")
-    examples = tokenize(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], TokenizationSettings(60))
+    examples = tokenize(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], configured(60))
     (example,) = examples
     inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
     logits = np.full((1, 2, len(example)), -1e9)

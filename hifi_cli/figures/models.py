@@ -226,7 +226,7 @@ class TrajectoryRecorder(Callback):
         step, stage = trainer.progress.step, trainer.progress.phase + 1
         stage_step = step - (trainer.phase_ends[stage - 2] if stage > 1 else 0)
         if stage_step == 1 or stage_step % self.every == 0 or step in trainer.phase_ends:
-            trainer.before_evaluation()
+            trainer.phase.method.before_evaluation(trainer.model)
             weights = dict(trainer.model.named_parameters())
             distance = norm(
                 weights[name] - value.to(weights[name].device) for name, value in self.pretrained.items() if name in weights

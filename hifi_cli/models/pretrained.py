@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, digest, file_digest, is_offline, resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import StartingRun
-
-_DELTA_KEY = "hifi"  # in the header of the file
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
@@ -248,40 +245,13 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
         ) from None
 
 
-# --- what training changed, as a safetensors file that says what it belongs to
+def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
+    """Write what training changed, and in the file's header what it belongs to, atomically.
 
-
-class DeltaMetadata(ConfigModel):
-    """What a delta belongs to, in the header of its file."""
-
-    method: str
-    backbone: str
-    backbone_weights_id: str
-    heads: list[list[int]] | None
-
-
-def save_delta(path: Path, tensors: dict[str, Tensor], metadata: DeltaMetadata) -> None:
-    """Write tensors and what they belong to (a JSON object in the file's header), atomically."""
-    # One metadata key only: safetensors writes several in random order, and equal runs must give
-    # equal files.
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={_DELTA_KEY: metadata.model_dump_json()})
-
-
-def load_delta(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
-    """Read a delta and what it belongs to.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: it is damaged or not a delta of this project.
+    One metadata key only: safetensors writes several in random order, and equal runs must give
+    equal files.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = dict(json.loads((file.metadata() or {})[_DELTA_KEY]))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, parse(DeltaMetadata, header, str(path))
-    except FileNotFoundError:
-        raise MissingError(f"no delta at {path}") from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in delta.items()}
+    header = json.dumps(belongs_to, separators=(",", ":"), ensure_ascii=False)
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata={"hifi": header})

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, Self
 
@@ -349,56 +348,30 @@ class RunResult(StoredFile):
 _OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run; results.json is written last."""
+    """The directory of a run; results.json is written last.
 
-    path: Path
+    Attributes:
+        checkpoint: the state of an unfinished run.
+        predictions: of the reported split; others are in predictions-SPLIT.jsonl.
+        user_files: copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.lock, self.config_file = path, path / ".lock", path / "config.yaml"
+        self.results, self.delta = path / "results.json", path / "delta.safetensors"
+        self.metrics, self.predictions = path / "metrics.jsonl", path / "predictions.jsonl"
+        self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / "own"
 
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
         """The directory where a configuration's run belongs."""
         return cls(results_dir / config.run_path)
 
-    @property
-    def lock(self) -> Path:
-        return self.path / ".lock"
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def delta(self) -> Path:
-        return self.path / "delta.safetensors"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The state of an unfinished run."""
-        return self.path / "checkpoints" / "last.pt"
-
-    @property
-    def user_files(self) -> Path:
-        """Copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again."""
-        return self.path / "own"
-
     def own(self, kind: str, name: str, *, trust: bool = False) -> str:
         """A name, with the copy of the user's own YAML where the run keeps one."""
         copy = self.user_files / kind / f"{name}.yaml"
         return registry.OwnYaml(name, copy, is_trusted=trust) if copy.is_file() else name
-
-    @property
-    def predictions(self) -> Path:
-        """Predictions of the reported split; others are in predictions-SPLIT.jsonl."""
-        return self.path / "predictions.jsonl"
 
     # --- a run that begins, and ends
 

@@ -6,7 +6,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -233,27 +232,8 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
 
 
-@dataclass(frozen=True)
-class FewShotSplit:
-    """The rows of a few-shot run, sampled from the official train split (HiFi, section 4.1).
-
-    Attributes:
-        train: k rows of each class, for training.
-        dev: k other rows of each class, which select the best epoch.
-    """
-
-    train: list[Row]
-    dev: list[Row]
-
-    def record(self) -> FewShotRows:
-        """Return the row ids, and a SHA-256 over ids, texts and labels."""
-        content = [[row.id, row.sequences, row.label] for row in (*self.train, *self.dev)]
-        train, dev = ([row.id for row in rows] for rows in (self.train, self.dev))
-        return FewShotRows(train=train, dev=dev, sha256=digest(content, 64))
-
-
-def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
-    """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev.
+def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> tuple[list[Row], list[Row]]:
+    """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev (HiFi, section 4.1).
 
     Raises:
         UsageError: the task has no classes, or a class has too few rows.
@@ -272,7 +252,13 @@ def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) 
                 f"task {spec.label} has {counts[index]} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"
             )
-    return FewShotSplit(train, dev)
+    return train, dev
+
+
+def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> FewShotRows:
+    """Return the ids of a few-shot run's rows, and a SHA-256 over ids, texts and labels."""
+    content = [[row.id, row.sequences, row.label] for row in (*train, *dev)]
+    return FewShotRows(train=[row.id for row in train], dev=[row.id for row in dev], sha256=digest(content, 64))
 
 
 def check_few_shot(spec: TaskSpec) -> None:

@@ -2,61 +2,43 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
 
 logger = logging.getLogger("hifi")
-Truncation = Literal["longest_first", "only_first", "only_second"]
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
 _WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
 
 
-@dataclass(frozen=True)
-class TokenizationSettings:
-    """How rows are tokenized.
-
-    Attributes:
-        max_length: maximum tokens of a sequence, or of a window over a context.
-        truncation: which text of a pair is truncated when the pair is too long.
-        swap_texts: whether the second text of a pair comes first.
-        stride: tokens by which consecutive windows over a long context overlap.
-    """
-
-    max_length: int
-    truncation: Truncation = "longest_first"
-    swap_texts: bool = False
-    stride: int = 128
-
-
-def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
-    """Tokenize rows, without padding.
+def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunConfig) -> list[Example]:
+    """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
     Raises:
         UsageError: a target word is truncated, or `max_length` leaves no room for two texts.
     """
     if spec.kind == "span":
-        return _tokenize_windows(tokenizer, rows, settings)
-    order = slice(None, None, -1 if settings.swap_texts else 1)
+        return _tokenize_windows(tokenizer, rows, config)
+    order = slice(None, None, -1 if config.swap_texts else 1)
     columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
     is_pair = len(columns) == 2
-    room = _room_for_texts(tokenizer, settings) if is_pair else settings.max_length
+    room = _room_for_texts(tokenizer, config) if is_pair else config.max_length
     is_cut = [False] * len(columns[0])  # each sequence
-    if is_pair and settings.truncation != "longest_first":
+    if is_pair and config.truncation != "longest_first":
         # The text that is not truncated must leave room for the other one.
-        protected = 1 if settings.truncation == "only_first" else 0
+        protected = 1 if config.truncation == "only_first" else 0
         columns[protected], is_cut = _truncate(tokenizer, columns[protected], room - 1)
     encoded = tokenizer(
         *columns,
-        truncation=settings.truncation if is_pair else "only_first",
-        max_length=settings.max_length,
+        truncation=config.truncation if is_pair else "only_first",
+        max_length=config.max_length,
         return_offsets_mapping=spec.has_target_words,
     )
     examples, first = [], 0
@@ -64,7 +46,7 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
         numbers = range(first, first + len(row.sequences))
         sequences = tuple(_model_inputs(encoded, index) for index in numbers)
         is_truncated = any(is_cut[index] or encoded.encodings[index].overflowing for index in numbers)
-        spans = _token_spans(encoded, first, row, order, settings) if spec.has_target_words else ()
+        spans = _token_spans(encoded, first, row, order, config) if spec.has_target_words else ()
         is_tagged = spec.kind == "token-classification"
         tokens = tuple(_first_token(encoded, first, span) for span in row.word_spans) if is_tagged else ()
         examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
@@ -72,7 +54,7 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
         words = sum(len(example.word_tokens) for example in examples)
         logger.warning(
-            f"note: max_length={settings.max_length} leaves {unread:,} of {words:,} words without a token:"
+            f"note: max_length={config.max_length} leaves {unread:,} of {words:,} words without a token:"
             " they are not trained on and count as tagged O"
         )
     return examples
@@ -97,7 +79,7 @@ def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     return {name: np.array(encoded[name][index], dtype=np.int32) for name in encoded if name in ("input_ids", "token_type_ids")}
 
 
-def _token_spans(encoded: Any, index: int, row: Row, order: slice, settings: TokenizationSettings) -> tuple[Span, ...]:
+def _token_spans(encoded: Any, index: int, row: Row, order: slice, config: RunConfig) -> tuple[Span, ...]:
     """Return the span of the tokens that overlap the target word of each text."""
     offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     token_spans = []
@@ -106,7 +88,7 @@ def _token_spans(encoded: Any, index: int, row: Row, order: slice, settings: Tok
             token for token, (first, last) in enumerate(offsets) if text_ids[token] == text and first < end and last > start
         ]
         if not tokens or offsets[tokens[-1]][1] < end:
-            raise UsageError(f"row {row.id}: max_length={settings.max_length} truncates the target word; increase max_length")
+            raise UsageError(f"row {row.id}: max_length={config.max_length} truncates the target word; increase max_length")
         token_spans.append((tokens[0], tokens[-1] + 1))
     return tuple(token_spans)
 
@@ -116,17 +98,17 @@ def _first_token(encoded: Any, index: int, span: Span) -> int:
     return next((token for token in tokens if token is not None), UNREAD)
 
 
-def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
+def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) -> list[Example]:
     """Tokenize questions and contexts: overlapping windows over each context, after the question."""
-    question_length = max(1, int(settings.max_length * MAX_QUESTION_FRACTION))
-    room = _room_for_texts(tokenizer, settings) - question_length
+    question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
+    room = _room_for_texts(tokenizer, config) - question_length
     questions, is_cut = _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length)
     encoded = tokenizer(
         questions,
         [row.sequences[0][1] for row in rows],
         truncation="only_second",
-        max_length=settings.max_length,
-        stride=min(settings.stride, room // 2),
+        max_length=config.max_length,
+        stride=min(config.stride, room // 2),
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
@@ -144,11 +126,11 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: Tokenizatio
     return examples
 
 
-def _room_for_texts(tokenizer: Any, settings: TokenizationSettings) -> int:
+def _room_for_texts(tokenizer: Any, config: RunConfig) -> int:
     """Return how many tokens the two texts of a pair may have together."""
-    room: int = settings.max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    room: int = config.max_length - tokenizer.num_special_tokens_to_add(pair=True)
     if room < 2:
-        raise UsageError(f"max_length={settings.max_length} leaves no room for two texts; increase max_length")
+        raise UsageError(f"max_length={config.max_length} leaves no room for two texts; increase max_length")
     return room
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from hifi_cli.config.run_config import RunConfig, run_name
 from hifi_cli.config.sources import backbone_config
@@ -22,7 +23,7 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.record import ExampleCounts, FewShotRows, RunDirectory, RunResult, StartingRun
 from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.encode import TokenizationSettings, padding_values, tokenize, training_order
+from hifi_cli.tasks.encode import padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import choose_device, select_device, uses_cpu_kernels
 from hifi_cli.training.step import ModelRunner, check_loss
@@ -88,8 +89,8 @@ class ResourceCache:
             UsageError: a row has more tokens than the backbone has positions for.
         """
         pretrained = self.pretrained(config)
-        settings = TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
-        examples = tokenize(pretrained.tokenizer, task_spec.load(config.task), rows, settings)
+        config = config.model_copy(update={"max_length": max_length})
+        examples = tokenize(pretrained.tokenizer, task_spec.load(config.task), rows, config)
         longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
         if bound is not None and longest > bound:
             raise UsageError(
@@ -213,19 +214,18 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
     if file_digest(directory.delta) != result.delta_sha256:
         raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
-    tensors, metadata = backbones.load_delta(directory.delta)
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
         config = config.model_copy(update={"backbone": elsewhere})
-    if resources.pretrained(config).weights_id != metadata.backbone_weights_id:
+    if resources.pretrained(config).weights_id != result.backbone_weights:
         started = f", or train {config.start_from} as it was" if config.start_from else ""
         raise UsageError(
-            f"the run in {path} was trained on other weights of backbone '{metadata.backbone}' than"
+            f"the run in {path} was trained on other weights of backbone '{result.backbone}' than"
             f" those found now ({config.backbone.name}); give --backbone with the directory or hub id"
             f" that has them{started}"
         )
-    prepared = prepare(config, resources, metadata.heads)
-    methods.load_final_delta(prepared.method, prepared.encoder, tensors)
+    prepared = prepare(config, resources, result.heads)
+    methods.load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
     return prepared, result
 
 
@@ -277,10 +277,9 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
     reported = load("validation")
     if config.shots:
         sample = data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)
-        train = resources.tokenize(config, sample.train, config.max_length)
-        selection = resources.tokenize(config, sample.dev, config.max_length)
-        batches = _batches(config, resources.examples(config, "train", config.max_length))
-        return Splits(train, selection, reported, batches, extra, sample.record())
+        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in sample)
+        batches = epoch_batches(config, resources.examples(config, "train", config.max_length), 0)
+        return Splits(train, selection, reported, batches, extra, data_sources.few_shot_rows(*sample))
     train, selection = load("train"), reported
     if config.selection == "holdout":
         windows: dict[str, list[Example]] = {}  # all windows of a row go to the same side
@@ -289,7 +288,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
         train, selection = (
             [example for row in ids for example in windows[row]] for ids in holdout_ids(config, data.rows("train"))
         )
-    return Splits(train, selection, reported, _batches(config, train), extra)
+    return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
 
 
 def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str], list[str]]:
@@ -317,13 +316,13 @@ def batch_size(config: RunConfig, task: TaskSpec) -> int:
     return config.shots * len(task.classes) if config.shots else config.batch_size
 
 
-def _batches(config: RunConfig, examples: list[Example]) -> list[list[Example]]:
-    """Each example once, in batches of the configured size."""
+def epoch_batches(config: RunConfig, examples: list[Example], epoch: int) -> list[list[Example]]:
+    """The batches of an epoch, counted from 0: each example once, in an order that the seed draws."""
     order = training_order(
         [len(example) for example in examples],
         config.batch_size,
         strategy=config.train_sampling_strategy,
         seed=config.seed,
-        epoch=0,
+        epoch=epoch,
     )
     return [[examples[index] for index in batch] for batch in order]

@@ -22,10 +22,9 @@ from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Method, Phase, layer_wise
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
-from hifi_cli.tasks.encode import training_order
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import Splits
+from hifi_cli.training.data import Splits, epoch_batches
 from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
@@ -239,11 +238,11 @@ class Trainer:
                     if step % self.config.log_every == 0 or step == self.total_steps:
                         self.log_loss()
                     if step == self.max_steps:
-                        self.before_evaluation()
+                        self.phase.method.before_evaluation(self.model)
                         return
                     self.stop_or_save(signals)
                 self.refuse_divergence(self.loss_sum.item())
-                self.before_evaluation()
+                self.phase.method.before_evaluation(self.model)
                 self.end_epoch()
                 self.stop_or_save(signals)
         if self.progress.epoch < self.config.epochs:
@@ -261,15 +260,8 @@ class Trainer:
 
     def remaining_batches(self) -> list[list[Example]]:
         """The batches of the current epoch that were not trained on yet."""
-        order = training_order(
-            [len(example) for example in self.train_examples],
-            self.config.batch_size,
-            strategy=self.config.train_sampling_strategy,
-            seed=self.config.seed,
-            epoch=self.progress.epoch,
-        )
         finished = self.progress.step - self.progress.epoch * self.steps_per_epoch
-        return [[self.train_examples[index] for index in batch] for batch in order[finished:]]
+        return epoch_batches(self.config, self.train_examples, self.progress.epoch)[finished:]
 
     def setup_phase(self, number: int) -> None:
         """Start a phase: prepare the model, call the method's hook, create the optimizer."""
@@ -334,10 +326,6 @@ class Trainer:
         learning_rate = float(self.lr_scheduler.get_last_lr()[0])
         self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
         self.reset_loss()
-
-    def before_evaluation(self) -> None:
-        """Let the method of the phase bring the model's weights to what training has reached."""
-        self.phase.method.before_evaluation(self.model)
 
     def seed_process(self, rank: int) -> None:
         """If several processes train, seed torch for a step, or for a phase (as rank 0 in all).

@@ -113,7 +113,7 @@ def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) ->
         data_sources.check_few_shot(task)
         if data is None:
             return batch_size(config, task)
-        return len(data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed).train)
+        return len(data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)[0])
     if data:
         return len(holdout_ids(config, data.rows("train"))[0])
     known = [count for count in (task.rows.get("train"), config.limit) if count]

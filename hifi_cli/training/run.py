@@ -20,7 +20,7 @@ from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import DeltaMetadata, local_weights_id, save_delta
+from hifi_cli.models.pretrained import local_weights_id, save_delta
 from hifi_cli.results.record import (
     EpochMetrics,
     Epochs,
@@ -179,12 +179,12 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
     predictions = metrics.predictions_of(task, splits.reported, logits)
     delta_sha256 = delta_bytes = None
     if machine.is_main():
-        belongs_to = DeltaMetadata(
-            method=config.method,
-            backbone=config.backbone.name,
-            backbone_weights_id=prepared.pretrained.weights_id,
-            heads=prepared.method.context.heads,
-        )
+        belongs_to = {
+            "method": config.method,
+            "backbone": config.backbone.name,
+            "backbone_weights_id": prepared.pretrained.weights_id,
+            "heads": prepared.method.context.heads,
+        }
         save_delta(directory.delta, trainer.delta, belongs_to)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         rows = prediction_rows(task, splits.reported, logits, predictions)

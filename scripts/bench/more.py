@@ -17,7 +17,7 @@ import torch
 from work import Work
 
 from hifi_cli.heads import select as head_selection
-from hifi_cli.models.pretrained import DeltaMetadata, save_delta
+from hifi_cli.models.pretrained import save_delta
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
@@ -96,5 +96,5 @@ def delta(work: Work) -> float:
     tensors = prepared.method.delta(prepared.encoder.model)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "delta.safetensors"
-        save_delta(path, tensors, DeltaMetadata(method="", backbone="", backbone_weights_id="", heads=None))
+        save_delta(path, tensors, {})
         return path.stat().st_size / (4 * sum(tensor.numel() for tensor in tensors.values()))
