@@ -134,22 +134,6 @@ def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message)
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("labels", [("True", "1"), ("1", "1.0")])
-def test_two_spellings_of_one_class_are_refused(tmp_path, labels):
-    rows = [{"text": f"row {at}", "label": labels[at % 2]} for at in range(20)]
-    with pytest.raises(UsageError, match=r"write one class alike"):
-        spec_of(write(tmp_path / "reviews.csv", rows))
-
-
-def test_much_repeated_text_in_a_small_parquet_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.tasks.rows.MAX_BYTES", 100_000)
-    rows = [{"text": "word " * 1000, "label": at % 2} for at in range(100)]
-    path = write(tmp_path / "reviews.parquet", rows)
-    assert path.stat().st_size < 10_000
-    with pytest.raises(UsageError, match=r"holds more than 100,000 bytes"):
-        spec_of(path)
-
-
 def test_spaces_around_a_label_are_no_part_of_it(tmp_path):
     rows = [row | {"label": "abc"[row["label"] - 1]} for row in reviews()]
     expected = load(write(tmp_path / "before.csv", rows))[1].rows("train")

@@ -29,7 +29,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import Provenance, StoredFile
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, holdout_ids
 from hifi_cli.training.loop import Trainer
@@ -218,10 +218,9 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
     """The file of the scores, or of what the ranking measures, by a hash of all that decides."""
     data = resources.rows(config.task)
     is_own = registry.own_file(config.task)  # whose YAML may read other columns of the same file
-    fingerprint = data.rows_fingerprint if is_own else data.fingerprint
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).weights_id,
-        "data": fingerprint["train"],
+        "data": rows_digest(data.rows("train")) if is_own else data.fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }

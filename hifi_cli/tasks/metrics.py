@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import is_offline
-from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec
 
 NO_ENTITY = "O"
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
@@ -117,8 +117,8 @@ def entities(tags: Tags) -> list[tuple[str, int, int]]:
     result: list[tuple[str, int, int]] = []
     previous = NO_ENTITY
     for word, tag in enumerate(tags):
-        type_ = entity_type(tag)
-        continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == entity_type(previous)
+        type_ = tag.partition("-")[2]
+        continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == previous.partition("-")[2]
         if type_:
             first = result.pop()[1] if continues else word
             result.append((type_, first, word))

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, count, groupby, zip_longest
+from itertools import accumulate, chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from hifi_cli.errors import MissingError, UsageError, counted_noun, printable
 from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
 
 logger = logging.getLogger("hifi")
-MAX_BYTES = 1 << 30  # of a file, which is read into memory
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
 _SKIP = " (skip_incomplete skips such rows)"
@@ -118,21 +117,17 @@ def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[Ra
 
 
 def _parquet(path: Path) -> Iterator[RawRecord]:
-    """Yield the rows of a Parquet file; a small one may hold a long text a million times."""
-    size, numbers = 0, count()
+    """Yield the rows of a Parquet file."""
     try:
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=100):
-            size += batch.nbytes
-            if size > MAX_BYTES:
-                raise UsageError(f"{path} holds more than {MAX_BYTES:,} bytes, the maximum")
-            yield from (RawRecord(values, f"{path}, row {next(numbers)}") for values in batch.to_pylist())
+        table = parquet.read_table(path).to_pylist()
     except (OSError, ArrowException) as error:
         raise UsageError(f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
+    yield from (RawRecord(values, f"{path}, row {number}") for number, values in enumerate(table))
 
 
 def _table(path: Path, text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
     """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
-    csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters
+    csv.field_size_limit(1 << 30)  # Python's own limit is 131,072 characters
     dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
     try:

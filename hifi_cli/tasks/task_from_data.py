@@ -240,20 +240,7 @@ def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) ->
     present = [value for value in values if not is_missing(value)]
     if kind == "classification":
         names = {label_name(value) for value in present}
-        _refuse_two_spellings(column, names)
         return sorted(names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name))
     names = {name for value in present for name in labels_in(value, separators[kind])}
     # the tags of a type stand together, `O` first
     return sorted(names, key=lambda name: name.partition("-")[::-1] if kind == "token-classification" else name)
-
-
-def _refuse_two_spellings(column: str, names: set[str]) -> None:
-    """Refuse True beside 1, or 1 beside 1.0, which are seldom two classes."""
-    spellings: dict[float, str] = {}
-    for name in sorted(names):
-        value = {"true": 1.0, "false": 0.0}.get(name.lower(), as_number(name))
-        if value is not None and spellings.setdefault(value, name) != name:
-            raise UsageError(
-                f"the label column '{column}' has '{spellings[value]}' and '{name}': write one class"
-                " alike, or name all classes with labels=[...]"
-            )

@@ -4,7 +4,6 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -198,11 +197,6 @@ class TaskSpec(ConfigModel):
         return self.format == "wic"
 
     @property
-    def has_entity_tags(self) -> bool:
-        """Whether all labels are `O` or a prefix with an entity type."""
-        return all(ENTITY_TAG.fullmatch(label) for label in self.labels)
-
-    @property
     def classes(self) -> list[str]:
         """The labels of which each row has one; none for ReCoRD, whose rows are candidates."""
         has_one = self.kind in ("classification", "multiple-choice") and self.format != "record"
@@ -295,11 +289,6 @@ class TaskData:
     fingerprint: dict[Split, str]
     origin: dict[str, str]
 
-    @cached_property
-    def rows_fingerprint(self) -> dict[Split, str]:
-        """SHA-256 of each split's rows, as the task reads them."""
-        return {split: rows_digest(rows) for split, rows in self.splits.items()}
-
     def rows(self, split: Split) -> list[Row]:
         """Return a split's rows.
 
@@ -309,11 +298,6 @@ class TaskData:
         if split not in self.splits:
             raise MissingError(f"the data have no {split} split; the splits are {', '.join(self.splits)}")
         return self.splits[split]
-
-
-def entity_type(tag: str) -> str | None:
-    """Return the entity type of a tag; None for `O`."""
-    return tag.partition("-")[2] or None
 
 
 def is_code(name: str) -> bool:
@@ -353,7 +337,9 @@ def load(name: str) -> TaskSpec:
         or spec.kind not in ("span", "token-classification"),
         f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"
         f" others are {', '.join(fitting)}": not unfit,
-        "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy": spec.has_entity_tags
+        "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy": all(
+            map(ENTITY_TAG.fullmatch, labels)
+        )
         or not any(metric.startswith("ner_") for metric in spec.metrics),
     }
     for problem, is_met in requirements.items():
