@@ -12,6 +12,7 @@ from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claim_spec, html, other_tables, pairs, table_spec
 from hifi_cli.reports import claims as verdicts
 from hifi_cli.reports import tables as score_tables
+from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.render import emit
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import data_sources
@@ -29,6 +30,10 @@ def table(
     seeds: options.Seeds = None,
     shots: options.Shots = None,
     score: options.ScoreChoice = None,
+    metrics: Annotated[
+        list[str] | None,
+        options.several("--metrics", help="A column of each for every task: score, metrics by name, nll, brier, ece, churn."),
+    ] = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
     data_dir: options.DataDir = None,
@@ -58,8 +63,11 @@ def table(
     specs = [layout] if layout else score_tables.specs_of(study, **setting)
     if not specs:
         raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
+    known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
+    if unknown := [metric for metric in metrics or () if metric not in known]:
+        raise UsageError(f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}")
     numbers = options.parse_seeds(seeds)
-    specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots) for spec in specs]
+    specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, metrics=metrics or ()) for spec in specs]
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
     table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
     if kind == "settings":
@@ -213,6 +221,13 @@ def report(
         score_tables.build(spec, study, score=score, counted=counted, show_published=published, grid=grid)
         for spec, grid in specs
     ]
+    measured = [
+        score_tables.build(table_spec.with_changes(spec, metrics=[*MEASURES]), study, score=score, counted=counted)
+        for spec, _ in specs
+    ]
+    for measures in measured:
+        measures.title = f"Calibration and churn: {measures.title}"
+    built += [measures for measures in measured if len(measures.scores)]
     shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *claim_tables, *searches]
     target = out or study.directory / "report.html"
     write_text(target, html.render(study, shown))

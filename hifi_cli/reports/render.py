@@ -7,7 +7,7 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,7 @@ class Table:
         headings: of the columns that readers see, by key.
         formats: of numbers by key, for `format`; others have one decimal.
         best: keys of the columns whose best and second best number is marked, separately for each source.
+        lower_is_better: those among them whose best number is the lowest.
         apart: cells that are not compared with their column.
         footnotes: on cells and rows.
         missing: what the table lacks, and the command that makes it.
@@ -52,6 +53,7 @@ class Table:
     corner: str = "Method"
     formats: dict[str, str] = field(default_factory=dict)
     best: Sequence[str] = ()
+    lower_is_better: Set[str] = frozenset()
     apart: set[Place] = field(default_factory=set)
     footnotes: dict[Place, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -83,7 +85,7 @@ class Table:
             for source, rows in self.frame.groupby("source"):
                 compared = [row for row in rows.index if (row, key) not in self.apart and source != "difference"]
                 printed = pd.Series({row: self.number(row, key) for row in compared}, dtype=object)
-                ranks = printed[printed != DASH].astype(float).rank(method="dense", ascending=False)
+                ranks = printed[printed != DASH].astype(float).rank(method="dense", ascending=key in self.lower_is_better)
                 if ranks.nunique() > 1:
                     places |= {(row, key): int(rank) for row, rank in ranks[ranks <= 2].items()}
         return places

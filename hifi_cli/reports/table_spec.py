@@ -75,6 +75,9 @@ class TableSpec(ConfigModel):
     """Methods; default: all that were run."""
     columns: list[Annotated[ColumnSpec, _named("task")]] = []
     """Tasks; default: all that were run."""
+    metrics: list[str] = []
+    """Metrics that each task has a column of: `score` (its primary one), names of metrics, or of the stored predictions `nll`,
+    `brier`, `ece` and `churn`; default: as the columns say."""
     decimals: int = Field(1, ge=0, le=6)
     """Decimals of a score in percent."""
     published: str | None = None
@@ -130,12 +133,13 @@ def with_changes(
     tasks: Sequence[str] = (),
     seeds: list[int] | None = None,
     shots: str | None = None,
+    metrics: Sequence[str] = (),
 ) -> TableSpec:
-    """Apply another protocol, backbone, shots or seeds to a table, or select rows and columns.
+    """Apply another protocol, backbone, shots, seeds or metrics to a table, or select rows and columns.
 
     Methods and tasks that the table does not have are added at the end.
     """
-    options = {"protocol": protocol, "backbone": backbone, "seeds": seeds, "shots": shots}
+    options = {"protocol": protocol, "backbone": backbone, "seeds": seeds, "shots": shots, "metrics": metrics}
     update: dict[str, Any] = {key: value for key, value in options.items() if value}
     if methods:
         added = [RowSpec(method=name) for name in methods if name not in spec.methods]

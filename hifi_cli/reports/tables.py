@@ -3,6 +3,7 @@
 The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 """
 
+import math
 from collections.abc import Collection
 from itertools import product
 from typing import Any
@@ -14,6 +15,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.errors import counted_noun
 from hifi_cli.reports import pairs
+from hifi_cli.reports.calibration import MEASURES, UNSCALED, classes_of, measure
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, PublishedTable, RowSpec, TableSpec, load_published, shots_of
 from hifi_cli.results.study import Study
@@ -24,6 +26,7 @@ METRIC_NAMES = {
     "ner_f1": "F1", "ner_precision": "Prec.", "ner_recall": "Rec.", "word_accuracy": "Acc.",
     "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
     "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
+    "nll": "NLL", "brier": "Brier", "ece": "ECE", "churn": "Churn",
 }  # fmt: skip
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "w/o head %"}
@@ -64,12 +67,15 @@ def build(
     order = runs.sort_values(["trainable", "method"], ascending=[False, True])["method"].unique()
     rows = spec.rows or [RowSpec(method=method) for method in order]
     columns = spec.columns or [ColumnSpec(task=task) for task in sorted(runs["task"].unique())]
+    columns = _columns_of_metrics(columns, spec.metrics) if spec.metrics else columns
     spec = spec.model_copy(update={"rows": rows, "columns": columns})
     metrics = {column.name: column.metric or _primary(column.task, runs) for column in columns}
-    keys = [*metrics, *(["average"] if spec.average and len(columns) > 1 else [])]
+    keys = [*metrics, *(["average"] if spec.average and len(columns) > 1 and len(spec.metrics) < 2 else [])]
     scores, notes_of, apart = _scores(spec, study, runs, metrics, score, counted)
     paper = load_published(spec.published) if show_published and spec.published else None
     ours, theirs = _means(spec, scores, [*metrics]), _printed(spec, paper, [*metrics])
+    # two seeds disagree with each other equally often, which is no spread of 0
+    ours[[f"{key}_std" for key, metric in metrics.items() if metric == "churn"]] = math.nan
     difference = ((ours[keys] + 1e-9).round(spec.decimals) - theirs.reindex(columns=keys)).round(spec.decimals)
     for column in columns:
         of_paper, metric = paper and paper[1].columns.get(column.published_name), metrics[column.name]
@@ -99,21 +105,40 @@ def build(
     frame = frame.drop(columns=[*empty, *({"average"} - {*keys})])
     fractions = {key: heading for key, heading in FRACTIONS.items() if frame[key].notna().any()}
     apart |= {(method, "average") for method, _ in apart}
+    measures = {key: metric for key, metric in metrics.items() if metric in MEASURES}
+    if len(spec.metrics) == 1 and spec.metrics[0] in MEASURES:
+        measures["average"] = spec.metrics[0]
     return Table(
         title=_title(spec, few, score, runs),
         frame=frame.astype({name: "Int64" for name in frame if name.endswith("_seeds")}),
         headings=_headings(columns, metrics) | ({"average": "Avg."} if "average" in keys else {}) | fractions,
-        formats=dict.fromkeys(keys, f"z.{spec.decimals}f") | dict.fromkeys(fractions, "z.2f"),
+        formats=dict.fromkeys(keys, f"z.{spec.decimals}f")
+        | dict.fromkeys(fractions, "z.2f")
+        | {key: "z.3f" for key, metric in measures.items() if metric in UNSCALED},
         best=keys,
+        lower_is_better={*measures},
         apart={(line, key) for line, name in enumerate(frame["method"]) for method, key in apart if name == method},
         footnotes={place: texts for place, texts in footnotes.items() if texts},
         notes=[
             *(_notes_on_paper(spec, paper, runs) if show_published else []),
             *_notes(spec, study, runs, other_shots, scores),
+            *(f"{METRIC_NAMES[metric]}: {MEASURES[metric]}" for metric in dict.fromkeys(measures.values())),
         ],
         missing=_missing(spec, runs, scores, grid) if grid else [],
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
+
+
+def _columns_of_metrics(columns: list[ColumnSpec], metrics: list[str]) -> list[ColumnSpec]:
+    """For each task a column of each metric; what is measured on classes only for tasks that have some."""
+    found = []
+    for task in dict.fromkeys(column.task for column in columns):
+        for metric in metrics:
+            if metric == "score":
+                found += [column for column in columns if column.task == task]
+            elif metric not in MEASURES or classes_of(task):
+                found.append(ColumnSpec(task=task, metric=metric, published=f"{task}.{metric}"))
+    return found
 
 
 def _scores(
@@ -137,7 +162,10 @@ def _scores(
     parts, notes_of, apart = [usable[:0].assign(column="", score=0.0)], {}, set()
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
-        scores = 100 * study.scores(of_task, score, metric or "")
+        if metric in MEASURES:
+            scores = (1 if metric in UNSCALED else 100) * measure(study, of_task, score, metric)
+        else:
+            scores = 100 * study.scores(of_task, score, metric or "")
         parts.append(of_task.assign(column=column.name, score=scores))
         of_methods = of_task.assign(report=score or of_task["report"]).drop_duplicates("method")
         unlike = {of_task["method"][index]: names for index, names in pairs.unlike(of_methods).items()}
@@ -150,7 +178,8 @@ def _scores(
                 notes.append(f"not compared with the column's other runs, which differ in {unlike[method]}")
                 apart.add((method, column.name))
             if lost := int(scores[cell.index].isna().sum()):
-                notes.append(f"{counted_noun(lost, 'run')} left out: no {metric} stored for this score")
+                why = "churn takes two seeds" if metric == "churn" and lost == 1 else f"no {metric} stored for this score"
+                notes.append(f"{counted_noun(lost, 'run')} left out: {why}")
             notes += [f"{len(cell)} of {most} seeds"] if 0 < len(cell) < most else []
             notes_of[method, column.name] = notes
     return pd.concat(parts).dropna(subset="score"), notes_of, apart
@@ -258,5 +287,6 @@ def _primary(task: str, runs: pd.DataFrame) -> str | None:
 
 
 def _distinct(labels: list[str], names: list[str]) -> list[str]:
-    """The labels, where several are the same the names: a copy of a task or method keeps the original's label."""
-    return [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+    """The labels, where several names share one the names: a copy of a task or method keeps the original's label."""
+    shared = [label for label, _ in {*zip(labels, names, strict=True)}]
+    return [name if shared.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]

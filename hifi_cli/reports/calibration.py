@@ -1,0 +1,82 @@
+"""What stored predictions of classes say besides a score: calibration, and agreement between seeds."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import special
+
+from hifi_cli.config.run_config import Score
+from hifi_cli.errors import HifiError
+from hifi_cli.results.study import Study
+from hifi_cli.tasks import task_spec
+
+BINS = 10  # of the expected calibration error, equally wide (Guo et al., ICML 2017, use 15)
+MEASURES = {
+    "nll": "negative log-likelihood in nats",
+    "brier": "Brier score, 0 to 1 for two classes and 0 to 2 for more, as scikit-learn's",
+    "ece": f"expected calibration error in percent, {BINS} equal-width bins of the highest probability",
+    "churn": "percent of examples that another seed of the method predicts otherwise, mean over pairs",
+}
+UNSCALED = {"nll", "brier"}  # not in percent
+Floats = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def nll(logits: Floats, labels: Labels) -> float:
+    """Return the mean negative log-likelihood; logits: [examples, classes]."""
+    return float(-special.log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
+
+
+def brier(logits: Floats, labels: Labels) -> float:
+    """Return the mean squared error of the probabilities: over all classes, for two of them of one."""
+    classes = logits.shape[1]
+    errors = special.softmax(logits, axis=1) - np.eye(classes)[labels]
+    return float(np.square(errors).sum(1).mean() / (2 if classes == 2 else 1))
+
+
+def ece(logits: Floats, labels: Labels) -> float:
+    """Return the mean over bins, weighted by their examples, of |accuracy - mean confidence|."""
+    confidence, is_correct = special.softmax(logits, axis=1).max(1), logits.argmax(1) == labels
+    bins = np.ceil(confidence * BINS).astype(int)
+    return float(np.abs(np.bincount(bins, weights=is_correct - confidence)).sum() / len(labels))
+
+
+def classes_of(task: str) -> list[str]:
+    """Return the classes of a task whose rows each have one; none of other tasks, or where its YAML is not here."""
+    try:
+        return task_spec.load(task).classes
+    except HifiError:
+        return []
+
+
+def measure(study: Study, runs: pd.DataFrame, score: Score | None, metric: str) -> pd.Series:
+    """Return a measure of the predictions of each run of one task; NaN where there are none, or none of this epoch."""
+    kept = runs["report"].map(lambda report: "last" if report == "last" else "best")
+    stored = {index: _stored(study, run.path, run.task) for index, run in runs[kept.eq(score) | (score is None)].iterrows()}
+    known = {index: table for index, table in stored.items() if table is not None}
+    if metric != "churn":
+        function = {"nll": nll, "brier": brier, "ece": ece}[metric]
+        values = {index: function(np.stack(table["logits"]), table["label"].to_numpy()) for index, table in known.items()}
+    else:
+        values = {}
+        for _, group in runs.loc[[*known]].groupby("method"):
+            predictions = pd.DataFrame({index: known[index]["prediction"] for index in group.index})
+            differing = {index: predictions.ne(predictions[index], axis=0).mean() for index in predictions}
+            values |= {index: shares.drop(index).mean() for index, shares in differing.items()}
+    return pd.Series(values, index=runs.index, dtype=float)
+
+
+@cache
+def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
+    """Return `logits` of all classes, index of the `label`, and `prediction`, by id of the example."""
+    table, classes = study.predictions(path), classes_of(task)
+    if table is None or not classes:
+        return None
+    logits: Any = np.array(table["logits"].to_list(), dtype=np.float64)
+    if logits.shape[1] == 1:  # the sigmoid of z is the softmax of 0 and z
+        logits = np.hstack([np.zeros_like(logits), logits])
+    labels = table["label"].map(classes.index)
+    return pd.DataFrame({"logits": [*logits], "label": labels, "prediction": table["prediction"]}).set_index(table["id"])
