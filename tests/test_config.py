@@ -106,7 +106,7 @@ def test_stage_1_trains_as_its_method_does_alone():
     changed = rte(method="eh-ft-lora", overrides=["stage1.settings.r=32", "stage1.learning_rate=1e-3"])
     assert changed.stage1.settings == {**alone.settings, "r": 32}
     assert changed.stage1.learning_rate == 1e-3
-    assert changed.hash != both.hash
+    assert changed.config_hash != both.config_hash
     assert rte(method="eh-ft", overrides=["stage1.method=hifi-midtop"]).heads.strategy == "midtop"
 
 

@@ -64,7 +64,9 @@ def test_every_process_has_a_gpu_of_its_own(with_gpus):
 
 
 def test_the_device_does_not_make_it_another_run(make):
-    assert make("full-ft", "device=cuda:1").hash == make("full-ft").hash == make("full-ft", "device=cpu").hash
+    assert (
+        make("full-ft", "device=cuda:1").config_hash == make("full-ft").config_hash == make("full-ft", "device=cpu").config_hash
+    )
 
 
 # --- precision

@@ -48,7 +48,7 @@ def test_every_shipped_grid_has_runs_that_differ(name):
         resolved = cells(name=name, tasks=grid.tasks[:1])
     assert resolved
     assert len({cell.run_path for cell in resolved}) == len(resolved)
-    assert len({cell.config.hash for cell in resolved}) == len(resolved)
+    assert len({cell.config.config_hash for cell in resolved}) == len(resolved)
 
 
 def test_printed_lines_make_every_run_once_after_their_scores(hifi):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from hifi_cli.models.pretrained import local_weights_id
+from hifi_cli.models.pretrained import local_weights_digest
 
 
 def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
@@ -19,8 +19,8 @@ def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
         directory = tmp_path / str(change)
         model.save_pretrained(directory, max_shard_size="40KB")
         assert len(list(directory.glob("model-*.safetensors"))) > 1 and not (directory / "model.safetensors").exists()
-        ids.append(local_weights_id(directory))
-    assert len(set(ids)) == 2 and all(len(weights_id) == 64 for weights_id in ids)
+        ids.append(local_weights_digest(directory))
+    assert len(set(ids)) == 2 and all(len(digest) == 64 for digest in ids)
 
 
 @pytest.mark.parametrize("head", ["pooler", "mlp"])

@@ -36,7 +36,7 @@ def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "heads.seed=5", seed=seed) for seed in (1, 2)]
     assert [head_selection.select_heads(config, resources) for config in configs] == [drawn_by_hand(5, 2)] * 2
     assert not configs[0].heads_vary_with_seed
-    assert make("hifi-random").hash != configs[0].hash
+    assert make("hifi-random").config_hash != configs[0].config_hash
 
 
 def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
@@ -44,7 +44,7 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     assert result.heads == head_selection.select_heads(make("hifi-layerwise", seed=2), resources)
     (file,) = heads_files(resources)
     assert file["seed"] is None and result.heads_sha256
-    assert make("hifi-layerwise").hash == make("hifi-layerwise", "heads.seed=5").hash
+    assert make("hifi-layerwise").config_hash == make("hifi-layerwise", "heads.seed=5").config_hash
 
 
 @pytest.mark.parametrize(("words", "seed"), [(("heads.seed=7",), 7), ((), 1)])

@@ -41,7 +41,7 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
     for name, value in model.base.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
     assert torch.equal(model.model.classifier.weight, fresh.model.classifier.weight)
-    assert pretrained.weights_id != original.weights_id
+    assert pretrained.backbone_weights != original.backbone_weights
 
 
 def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
@@ -79,8 +79,8 @@ def test_the_hash_names_the_run_and_not_its_place(make):
             "runs/hifi/b/mnli/lora/seed2",
         )
     )
-    assert first.hash == moved.hash
-    assert len({plain.hash, first.hash, other.hash}) == 3
+    assert first.config_hash == moved.config_hash
+    assert len({plain.config_hash, first.config_hash, other.config_hash}) == 3
 
 
 def test_what_cannot_be_started_from_is_refused(make, resources, encoders):

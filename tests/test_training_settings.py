@@ -35,9 +35,11 @@ def labelled(labels):
 def test_settings_at_their_defaults_are_in_no_hash_and_change_it_otherwise(make):
     for record in Study(ROOT / "results/laptop").records.values():
         assert "layer_decay" not in record["config"]
-        assert RunConfig.model_validate(record["config"]).hash == config_hash_of(record["config"]) == record["config_hash"]
+        assert (
+            RunConfig.model_validate(record["config"]).config_hash == config_hash_of(record["config"]) == record["config_hash"]
+        )
     changes = ["patience=1", "label_smoothing=0.1", "class_weights=balanced", "class_weights=[1,2]", "layer_decay=0.9"]
-    assert len({make("full-ft", change).hash for change in changes} | {make("full-ft").hash}) == 6
+    assert len({make("full-ft", change).config_hash for change in changes} | {make("full-ft").config_hash}) == 6
 
 
 def test_the_cosine_schedule_is_transformers(make):

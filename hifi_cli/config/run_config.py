@@ -241,7 +241,7 @@ class RunConfig(TrainingConfig):
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
     @property
-    def hash(self) -> str:
+    def config_hash(self) -> str:
         """Hash of all that decides the result; the locations of backbone and run and the device are not part of it."""
         return config_hash_of(self.model_dump(mode="json"))
 
@@ -289,7 +289,7 @@ def without_neutral(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
-    """`RunConfig.hash` of a configuration as in config.yaml."""
+    """`RunConfig.config_hash` of a configuration as in config.yaml."""
     decisive = {key: value for key, value in without_neutral(content).items() if key not in ("variant", "device")}
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then

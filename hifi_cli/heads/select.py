@@ -219,7 +219,7 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
     data = resources.rows(config.task)
     is_own = registry.own_file(config.task)  # whose YAML may read other columns of the same file
     decides: dict[str, Any] = {
-        "backbone": resources.pretrained(config).weights_id,
+        "backbone": resources.pretrained(config).backbone_weights,
         "data": rows_digest(data.rows("train")) if is_own else data.fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
@@ -275,7 +275,7 @@ def _prepare(config: RunConfig, resources: ResourceCache) -> tuple[ModelRunner, 
         "task": config.task,
         **scoring.model_dump(exclude={"samples", "xi"}),
         "samples": len(examples),
-        "backbone_weights_id": pretrained.weights_id,
+        "backbone_weights_id": pretrained.backbone_weights,
         "data": resources.rows(config.task).fingerprint["train"],
     }
     return runner, examples, common

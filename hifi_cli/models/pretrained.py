@@ -52,7 +52,7 @@ class Pretrained:
 
     Attributes:
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
-        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the
+        backbone_weights: what tells these weights from any others: the hub commit, or the SHA-256 of the
             file.
         started_from: the run whose encoder weights these are, the run that it started from, and so
             on.
@@ -61,16 +61,16 @@ class Pretrained:
     model: nn.Module
     tokenizer: Any
     missing_keys: list[str]
-    weights_id: str
+    backbone_weights: str
     started_from: list[StartingRun] = field(default_factory=list)
 
-    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str) -> None:
+    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], backbone_weights: str) -> None:
         """Replace the encoder's weights by those of a finished run of the same encoder."""
         # not strict: another task's head may have no pooler
         Encoder(self.model).base.load_state_dict(weights, strict=False)
         names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
         self.missing_keys = [name for name in self.missing_keys if name not in names]
-        self.weights_id, self.started_from = weights_id, runs
+        self.backbone_weights, self.started_from = backbone_weights, runs
 
 
 def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:
@@ -117,11 +117,11 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
-    weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
+    backbone_weights = local_weights_digest(source) or str(commit or getattr(config, "_commit_hash", None))
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
         missing_keys = {name for name, _ in model.named_parameters() if name.startswith("task_head.")}
-    return Pretrained(model, tokenizer, sorted(missing_keys), weights_id)
+    return Pretrained(model, tokenizer, sorted(missing_keys), backbone_weights)
 
 
 def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
@@ -161,7 +161,7 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     return tokenizer
 
 
-def local_weights_id(source: str) -> str | None:
+def local_weights_digest(source: str) -> str | None:
     """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
     files = sorted(Path(source).glob("model.safetensors")) or sorted(Path(source).glob("model-*.safetensors"))
     digests = [[file.name, file_digest(file)] for file in files]

@@ -408,7 +408,7 @@ class RunDirectory:
         for kind, own, copy in self._user_files(config):
             if _text_of(own) != _text_of(copy):
                 raise ConflictError(f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}")
-        if stored.hash != config.hash:
+        if stored.config_hash != config.config_hash:
             left_keys, right_keys = (flatten(c.model_dump(mode="json")) for c in (stored, config))
             differing = next(
                 (
@@ -496,7 +496,7 @@ class RunDirectory:
             if path.is_file() and path not in copies:
                 path.unlink()
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.hash}\n{text}")
+        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.config_hash}\n{text}")
 
     def read_result(self) -> RunResult:
         """The result of a finished run.

@@ -415,6 +415,6 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         config=config,
         result=result,
         command=command_line(result.provenance.command),
-        weights=prepared.pretrained.weights_id,
+        weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")

@@ -108,8 +108,8 @@ class ResourceCache:
             self._pretrained.clear()  # large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if start:
-                weights_id = digest([loaded.weights_id, start[1][0].delta_sha256], 64)
-                loaded.start_from(start[0].base.state_dict(), start[1], weights_id)
+                backbone_weights = digest([loaded.backbone_weights, start[1][0].delta_sha256], 64)
+                loaded.start_from(start[0].base.state_dict(), start[1], backbone_weights)
             device = select_device(config.device)
             if uses_cpu_kernels(config, device):
                 cpu_kernels.install(Encoder(loaded.model))
@@ -217,7 +217,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
         config = config.model_copy(update={"backbone": elsewhere})
-    if resources.pretrained(config).weights_id != result.backbone_weights:
+    if resources.pretrained(config).backbone_weights != result.backbone_weights:
         started = f", or train {config.start_from} as it was" if config.start_from else ""
         raise UsageError(
             f"the run in {path} was trained on other weights of backbone '{result.backbone}' than"

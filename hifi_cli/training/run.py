@@ -20,7 +20,7 @@ from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import local_weights_id, save_delta
+from hifi_cli.models.pretrained import local_weights_digest, save_delta
 from hifi_cli.results.record import (
     EpochMetrics,
     Epochs,
@@ -69,7 +69,7 @@ def run(
     with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as is_held:
         finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:
-            weights = config.backbone.path and local_weights_id(config.backbone.path)
+            weights = config.backbone.path and local_weights_digest(config.backbone.path)
             if weights and not config.start_from and weights != finished.backbone_weights:
                 raise ConflictError(  # two encoders may share the name of a directory
                     f"{directory.path} holds a run on other weights than those in"
@@ -82,7 +82,7 @@ def run(
         prepared = prepare(config, resources, heads)
         data = resources.rows(config.task)
         # what a checkpoint must agree in to be continued
-        decisive = [config.hash, heads, prepared.pretrained.weights_id, data.fingerprint]
+        decisive = [config.config_hash, heads, prepared.pretrained.backbone_weights, data.fingerprint]
         trainer = Trainer(
             prepared,
             prepared.method,
@@ -123,12 +123,12 @@ def run(
             limit=config.limit,
             variant=config.variant,
             config=config.model_dump(mode="json"),
-            config_hash=config.hash,
+            config_hash=config.config_hash,
             setting_hash=config.setting_hash,
             heads=heads,
             # of what all seeds share
             heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,
-            backbone_weights=prepared.pretrained.weights_id,
+            backbone_weights=prepared.pretrained.backbone_weights,
             started_from=prepared.pretrained.started_from,
             method_code=code,
             data=data.fingerprint,
@@ -182,7 +182,7 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
         belongs_to = {
             "method": config.method,
             "backbone": config.backbone.name,
-            "backbone_weights_id": prepared.pretrained.weights_id,
+            "backbone_weights_id": prepared.pretrained.backbone_weights,
             "heads": prepared.method.context.heads,
         }
         save_delta(directory.delta, trainer.delta, belongs_to)

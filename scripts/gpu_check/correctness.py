@@ -105,7 +105,7 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
     """
     with temporary_directory() as directory:
         resources = ResourceCache(results_of(directory))
-        checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.hash)
+        checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.config_hash)
         steps = StepLosses()
         if stop_at:
             first = new_trainer(config, resources, checkpoint, steps, stop_at)
