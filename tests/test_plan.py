@@ -23,7 +23,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     shutil.copy(encoders["bert"] / "config.json", bare)
     overrides = [*TINY.get(method, []), "heads.k=2"]
     config = resolve(task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides)
-    total, stages, _ = model_size(config)
+    total, stages, *_ = model_size(config)
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
     sizes |= {"k": 2, "top": 1, "reduction": 4, "bottleneck": 8, "prefix": 4, "mlp": 8, "diff": 0.05, "circulant": 8}
@@ -42,7 +42,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
 @pytest.mark.parametrize(("method", "family"), [("eh-ft-bitfit", "bert"), ("bitfit", "roberta")])
 def test_counts_are_those_of_the_run(make, resources, method, family):
     config = make(method, "epochs=1", family=family)
-    counts, (total, stages, _) = runs.run(config, resources).params, model_size(config)
+    counts, (total, stages, *_) = runs.run(config, resources).params, model_size(config)
     assert (total, stages[-1]) == (counts.total, (counts.trainable, counts.trainable_backbone))
 
 

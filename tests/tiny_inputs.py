@@ -53,6 +53,10 @@ FAMILY_SETTINGS = {  # of models of the other families; local attention reaches 
     "electra": {"embedding_size": 8},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True},
     "eurobert": {"mask_token_id": 3},
+    "qwen2": {"num_key_value_heads": HEADS},
+    "qwen3": {"num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS},
+    "mistral": {"num_key_value_heads": HEADS},
+    "gemma3_text": {"num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS, "sliding_window": 4},
     "rembert": {"input_embedding_size": 8, "cls_token_id": 1, "sep_token_id": 2},
     "modernbert": {
         "global_attn_every_n_layers": 2,

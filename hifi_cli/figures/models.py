@@ -27,7 +27,7 @@ from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.heads import select as head_selection
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import MLPTaskHead
+from hifi_cli.models.task_heads import MLPTaskHead, pool
 from hifi_cli.results.record import StepMetrics
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, rows_of, single_sequences
@@ -168,13 +168,15 @@ class Tsne(Kind):
 
 @torch.inference_mode()
 def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> Floats:
-    """Return the first token's last hidden state, without dropout: [examples, hidden size]."""
+    """Return the last hidden state that the task head reads, without dropout: [examples, hidden size]."""
     encoder.model.eval()
     states = np.zeros((len(examples), encoder.hidden_size))
     for indices in evaluation_order(examples, batch_size=64):
         batch = collate([examples[index] for index in indices], pad)
         inputs = {name: values.to(encoder.device) for name, values in batch.items()}
-        states[indices] = encoder.base(**inputs).last_hidden_state[:, 0].double().cpu().numpy()
+        hidden = encoder.base(**inputs).last_hidden_state
+        pooled = pool(hidden, inputs["attention_mask"]) if encoder.is_causal else hidden[:, 0]
+        states[indices] = pooled.double().cpu().numpy()
     return states
 
 

@@ -73,8 +73,9 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     for example in examples:
         gradients = torch.autograd.grad(runner.loss([example]), [*layers])
         for layer, gradient_of_rows in zip(layers.values(), gradients, strict=True):
-            squares = gradient_of_rows.double().square().unflatten(0, (encoder.num_heads, -1))
-            total[layer] += squares.flatten(1).sum(1).cpu()
+            squares = gradient_of_rows.double().square().unflatten(0, (-1, encoder.head_size)).flatten(1).sum(1)
+            # heads of one group share rows of W_K and W_V
+            total[layer] += squares.repeat_interleave(encoder.num_heads // len(squares)).cpu()
     return total / len(examples)
 
 

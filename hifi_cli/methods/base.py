@@ -19,7 +19,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.heads.ranking import check_k
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.families import unsupported_reason
+from hifi_cli.models.families import PROJECTIONS, unsupported_reason
 from hifi_cli.models.modules import SparseParameters, TunedLinear
 
 Heads = list[list[int]]
@@ -248,8 +248,8 @@ def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str
     return [name for name, _ in encoder.model.named_parameters() if name in without]
 
 
-def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
-    """The rows of W_Q, W_K and W_V of each layer that belong to the selected heads.
+def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[int]]]:
+    """The rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
 
     Raises:
         UsageError: the heads are of another encoder, or one is given twice.
@@ -260,7 +260,11 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
         raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
     if any(len(set(layer)) < len(layer) for layer in heads):
         raise UsageError("a head is chosen twice in a layer")
-    return [[row for head in layer for row in encoder.head_rows(head)] for layer in heads]
+    return [
+        # heads of one group share rows of W_K and W_V
+        {part: list(dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))) for part in PROJECTIONS}
+        for layer in heads
+    ]
 
 
 def step_generator(seed: int, step: int, on: device) -> Generator:

@@ -61,8 +61,9 @@ class HiFiPeft(Peft):
 
     def prepare(self, encoder: Encoder) -> None:
         for layer, rows in enumerate(rows_of_heads(encoder, self.context.heads)):
-            for part in self.settings.targets if rows else ():
-                encoder.replace(layer, part, partial(AdaptedRows, rows=rows))
+            for part in self.settings.targets:
+                if rows[part]:
+                    encoder.replace(layer, part, partial(AdaptedRows, rows=rows[part]))
         super().prepare(encoder)
 
     def target_modules(self, encoder: Encoder) -> list[str]:

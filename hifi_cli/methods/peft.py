@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
@@ -117,11 +118,12 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
     if target in PARTS and encoder.has_known_parts:
         return [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
     backbone = set(encoder.base.modules())
-    modules = encoder.model.named_modules()
-    names = [name for name, module in modules if module in backbone and name.endswith(f".{target}")]
+    modules = {name: module for name, module in encoder.model.named_modules() if module in backbone}
+    names = [name for name in modules if name.endswith(f".{target}")]
     if not names:
-        known = (*PARTS, NORMS)
-        hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
+        endings = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
+        known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS, *endings)
+        hint = f"known are {', '.join(known)}, and other endings of the encoder's module names"
         raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
     return names
 

@@ -23,7 +23,7 @@ class PrefixEncoder(nn.Module):
     """The prefixes of all layers: parameters, or made by an MLP (section 4.3).
 
     Attributes:
-        values: [layers, 2, length, hidden size]; with an MLP only in a finished model, which needs
+        values: [layers, 2, length, width of K]; with an MLP only in a finished model, which needs
             it no more.
         current_key_values: what the layers of the forward pass under way attend to, of the same
             shape.
@@ -43,7 +43,7 @@ class PrefixEncoder(nn.Module):
             self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=generator))
 
     def key_values(self) -> Tensor:
-        """Return the keys and values of all layers, [layers, 2, length, hidden size]."""
+        """Return the keys and values of all layers, [layers, 2, length, width of K]."""
         if self.values is not None:
             return self.values
         layers, _, length, size = self.shape
@@ -120,7 +120,7 @@ class PrefixTuning(Method):
         prefixes = PrefixEncoder(
             encoder.num_layers,
             settings.length,
-            encoder.hidden_size,
+            encoder.num_key_value_heads * encoder.head_size,
             settings.mlp,
             settings.init_std,
             generator,

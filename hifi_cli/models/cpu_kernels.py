@@ -114,13 +114,13 @@ def attention(
     PyTorch has no fused attention with dropout on a CPU.
 
     Args:
-        query, key, value: [batch, heads, tokens, head size].
+        query, key, value: [batch, heads, tokens, head size]; K and V may have fewer heads.
         attention_mask: added to the scores, [batch, 1, 1, tokens]; None: no padding.
 
     Returns:
         [batch, tokens, heads, head size], and no weights.
     """
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
     # in bf16 training, some adapters give float32; autocast does the same
     if len({query.dtype, key.dtype, value.dtype}) > 1:
@@ -129,5 +129,6 @@ def attention(
     p = settings.get("dropout", 0.0)
     if p == 0:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+    key, value = (repeat_kv(states, query.shape[1] // states.shape[1]) for states in (key, value))
     attended: Tensor = _Attention.apply(query * settings["scaling"], key, value, attention_mask, p)
     return attended.transpose(1, 2).contiguous(), None

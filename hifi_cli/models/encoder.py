@@ -41,6 +41,11 @@ class Encoder:
         return int(self.config.num_attention_heads)
 
     @property
+    def num_key_value_heads(self) -> int:
+        """Heads of K and V of a layer; grouped-query attention has fewer, shared by groups of heads."""
+        return int(getattr(self.config, "num_key_value_heads", None) or self.num_heads)
+
+    @property
     def hidden_size(self) -> int:
         """Width of the hidden states."""
         return int(self.config.hidden_size)
@@ -66,6 +71,11 @@ class Encoder:
         table = next((module for name, module in modules if name.endswith("position_embeddings")), None)
         padding = getattr(table, "padding_idx", None)
         return positions if positions is None or padding is None else positions - padding - 1
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it is a decoder: tokens see none after them, and the task head reads the last."""
+        return any(getattr(module, "is_causal", False) for module in self.base.modules())
 
     @property
     def device(self) -> torch.device:
@@ -156,8 +166,13 @@ class Encoder:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
         return self.layers[layer].get_submodule(self.module_names.output)
 
-    def head_rows(self, head: int) -> range:
-        """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
+    def head_rows(self, head: int, part: str = "query") -> range:
+        """The rows of W_Q, W_K or W_V ([out, in]) that belong to a head.
+
+        In grouped-query attention, the rows of W_K and W_V are those that the head's group shares.
+        """
+        if part != "query":
+            head = head * self.num_key_value_heads // self.num_heads
         return range(head * self.head_size, (head + 1) * self.head_size)
 
     def task_head_parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -252,7 +267,7 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     """The additive mask of transformers' own; it waits for no device to look for padding."""
     from transformers.masking_utils import eager_mask
 
-    settings["allow_is_bidirectional_skip"] = attention_mask is None
+    settings["allow_is_bidirectional_skip"] = attention_mask is None and "allow_is_bidirectional_skip" in settings
     mask: Tensor | None = eager_mask(attention_mask=attention_mask, **settings)
     return mask
 

@@ -1,4 +1,4 @@
-"""The only file that knows how encoders name their parts."""
+"""The only file that knows how encoders, and decoders that classify, name their parts."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,7 +92,14 @@ _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     inner_dropouts=("mlp.drop",),
     rotary=True,
 )
-_EUROBERT = ModuleNames(
+_MODERNBERT_DECODER = replace(
+    _MODERNBERT,
+    fused=None,
+    query="attn.q_proj",
+    key="attn.k_proj",
+    value="attn.v_proj",
+)
+_LLAMA = ModuleNames(  # EuroBERT, UltraBERT and most decoders have Llama's names
     layers="layers",
     attention="self_attn",
     query="self_attn.q_proj",
@@ -107,8 +114,13 @@ _EUROBERT = ModuleNames(
     embeddings="embed_tokens",
     rotary=True,
 )
+_GEMMA3 = replace(  # norms before the residual
+    _LLAMA,
+    after_attention="post_attention_layernorm",
+    after_ffn="post_feedforward_layernorm",
+)
 _GTE = replace(  # post-norm, as BERT
-    _EUROBERT,
+    _LLAMA,
     after_attention="post_attention_dropout",
     after_ffn="post_mlp_dropout",
     inner_dropouts=("mlp.dropout",),
@@ -129,18 +141,24 @@ FAMILIES = {
     "rembert": _REMBERT,
     "megatron-bert": _MEGATRON_BERT,
     "modernbert": _MODERNBERT,
-    "eurobert": _EUROBERT,
+    "eurobert": _LLAMA,
+    "ultrabert": _LLAMA,
     "gte": _GTE,
     "nomic_bert": _NOMIC_BERT,
+    # decoders
+    "llama": _LLAMA,  # SmolLM and SmolLM2 too
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gemma3_text": _GEMMA3,
+    "olmo2": _GEMMA3,  # its norms of queries and keys span all heads: one head's rows scale the others
+    "modernbert-decoder": _MODERNBERT_DECODER,  # Ettin's
 }
 
 
 def unsupported_reason(config: Any) -> str | None:
     """Why the parts of a model cannot be named; None if they can."""
-    kind, heads = config.model_type, getattr(config, "num_attention_heads", None)
-    if kind not in FAMILIES:
-        known = ", ".join(FAMILIES)
-        return f"the attention heads of a '{kind}' model are not known here; known are {known}"
-    if getattr(config, "num_key_value_heads", heads) != heads:
-        return f"the attention heads of this '{kind}' model share keys and values"
-    return None
+    if config.model_type in FAMILIES:
+        return None
+    known = ", ".join(FAMILIES)
+    return f"the attention heads of a '{config.model_type}' model are not known here; known are {known}"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from tokenizers.processors import Sequence, TemplateProcessing
 from torch import Tensor, nn
 
 from hifi_cli.config import registry
@@ -105,6 +106,9 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             ignore_mismatched_sizes=True,  # of a classifier; those of the encoder are refused below
         )
     encoder = Encoder(model)
+    if encoder.is_causal:
+        model.config.pad_token_id = tokenizer.pad_token_id  # by which transformers finds the last token
+        model.config.use_cache = False
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     head = {name for name, _ in encoder.task_head_parameters()}
     names = {name for name, _ in model.named_parameters()} - head
@@ -144,6 +148,8 @@ def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: fl
 def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
     """The tokenizer of a backbone.
 
+    Where it has no token for padding, or none between two texts, it gets its token for the end.
+
     Args:
         source: as `locate` gives it.
         where: arguments of `from_pretrained`: revision, and whether the network may be asked.
@@ -158,6 +164,15 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     # transformers makes an empty one without its files
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json")
+    end = tokenizer.eos_token
+    if tokenizer.pad_token is None:
+        if end is None:
+            raise MissingError(f"the tokenizer in {source} has neither a padding token nor one for the end: set its pad_token")
+        tokenizer.pad_token = end
+    if end and not tokenizer.num_special_tokens_to_add(pair=True):
+        backend = tokenizer.backend_tokenizer
+        template = TemplateProcessing(single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)])
+        backend.post_processor = Sequence([backend.post_processor, template] if backend.post_processor else [template])
     return tokenizer
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.run_config import TOKEN_KINDS, TaskHeadConfig
+from hifi_cli.models.encoder import Encoder
 
 TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
@@ -86,7 +87,7 @@ class EncoderWithTaskHead(nn.Module):
         self.backbone = backbone
         config: Any = backbone.config
         self.config = config
-        self.reads_words = spec.reads_words
+        self.reads_words, self.is_causal = spec.reads_words, Encoder(backbone).is_causal
         inputs = config.hidden_size * (5 if spec.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
@@ -111,13 +112,26 @@ class EncoderWithTaskHead(nn.Module):
             lists["attention_mask"] = attention_mask
         flat = {name: values.flatten(0, -2) for name, values in {"input_ids": input_ids, **lists}.items()}
         states = self.backbone(**flat).last_hidden_state
-        features = states[:, 0]
+        features = pool(states, flat["attention_mask"]) if self.is_causal else states[:, 0]
         if self.reads_words:
             assert word_spans is not None
             first, second = word_states(states, word_spans).unbind(1)
             features = torch.cat([features, first, second, (first - second).abs(), first * second], -1)
         logits = self.task_head(features)
         return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
+
+
+def pool(states: Tensor, attention_mask: Tensor) -> Tensor:
+    """The last real token's state, the only one in a decoder that depends on the whole text.
+
+    Args:
+        states: [examples, tokens, hidden size].
+        attention_mask: [examples, tokens], 0 for padding on either side.
+
+    Returns:
+        [examples, hidden size].
+    """
+    return states[torch.arange(len(states)), attention_mask.cumsum(1).argmax(1)]
 
 
 def word_states(states: Tensor, spans: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
         ("parameters", _parameters(*sized[:2]) if sized else "unknown without the backbone's configuration"),
+        *(sized[3] if sized else []),
         *(("missing", text) for text in missing or ["nothing"]),
     ]
 
@@ -76,12 +77,24 @@ def _parameters(total: int, trained: list[tuple[int, int] | None]) -> str:
     return f"{total:,}; {'; '.join(stages)}"
 
 
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], list[Phase]]:
+def _of_decoder(encoder: Encoder) -> list[tuple[str, str]]:
+    """The lines of a plan that say how a decoder classifies and what its attention heads are."""
+    lines = []
+    if encoder.is_causal:
+        lines.append(("pooling", "last token (a decoder: tokens see only those before them)"))
+    if encoder.has_known_parts and encoder.num_key_value_heads < encoder.num_heads:
+        size = encoder.num_heads // encoder.num_key_value_heads
+        shared = f"{encoder.num_key_value_heads} of K and V, each shared by {size} of Q; tuning one of them tunes its K and V"
+        lines.append(("heads", f"{encoder.num_heads} of Q, {shared}"))
+    return lines
+
+
+def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], list[Phase], list[tuple[str, str]]]:
     """Count the parameters of a run on a model without values.
 
     Returns:
         Parameters of the plain model; trained ones of each stage, in all and in the backbone, None
-        where training decides; the phases of the run's method.
+        where training decides; the phases of the run's method; what the plan says of a decoder.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.
@@ -89,6 +102,7 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], li
     """
     model = backbones.meta_model(config.backbone, task_head=task_head_of(config), dropout=config.dropout)
     encoder = Encoder(model)
+    notes = _of_decoder(encoder)
     total, head_names = encoder.num_parameters, set(methods.task_head_names(encoder))
     heads = methods.placeholder_heads(config, encoder)
     method = methods.attach(config, encoder, heads, _missing_keys(config, head_names))
@@ -104,7 +118,7 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], li
         sizes = phase.method.trainable_counts(encoder.model)
         in_head = sum(size for name, size in sizes.items() if name in head_names)
         trained.append((sum(sizes.values()), sum(sizes.values()) - in_head))
-    return total, trained, phases
+    return total, trained, phases, notes
 
 
 def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int | None:
