@@ -8,11 +8,13 @@ import sys
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 import yaml
 
+from hifi_cli.cli.options import TRACKERS
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
 from hifi_cli.training import run as runs
 from hifi_cli.training.run import MetricLogger
@@ -99,6 +101,25 @@ def test_trackers_are_checked_before_anything_runs(hifi):
     assert answer.code == 2 and "is not one of tensorboard, wandb, trackio" in answer.err
     answer = hifi("train", "--protocol", "demo", "--report-to", "wandb")
     assert answer.code == 3 and "pip install wandb" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("wandb", "init"), ("trackio", "init"), ("mlflow", "start_run"), ("swanlab", "init")]
+)
+def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, start):
+    library = MagicMock()
+    library.utils.validation = SimpleNamespace(MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100)  # of mlflow
+    monkeypatch.setitem(sys.modules, name, library)
+    runs.start_trackers([name], "rte/bitfit/seed1", make("bitfit"), RunDirectory(tmp_path))
+    said = getattr(library, start).call_args.kwargs
+    assert "hifi/tiny-bert/rte/bitfit" in str(said.get("group") or said["tags"])
+    assert "rte/bitfit/seed1" in (said.get("name"), said.get("run_name"), said.get("experiment_name"))
+
+
+def test_trackers_are_those_of_accelerate():
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    assert {*TRACKERS} == {*LOGGER_TYPE_TO_CLASS}
 
 
 @pytest.mark.filterwarnings("default")  # what TensorBoard's own imports say

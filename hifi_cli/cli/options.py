@@ -107,12 +107,13 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print every setting with its source and the size of a run, and stop.", rich_help_panel=HOW),
 ]
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow", "swanlab", "comet_ml", "clearml", "aim", "dvclive")
 ReportTo = Annotated[
     list[str] | None,
     several(
         "--report-to",
-        choices=("tensorboard", "wandb", "trackio"),
-        help="Also send the metrics to these trackers.",
+        choices=TRACKERS,
+        help="Also send the metrics to these trackers of accelerate.",
         panel=OUTPUT,
     ),
 ]

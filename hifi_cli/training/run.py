@@ -370,13 +370,20 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
-    """Start trackers of accelerate and give them the configuration."""
+    """Start trackers of accelerate and give them the configuration; seeds share a group where a tracker has groups."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+    group = f"{config.protocol}/{config.backbone.name}/{config.task}/{config.method}"
     arguments: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
-        "wandb": {"run_name": "hifi", "name": run, "dir": directory.path},
-        "trackio": {"run_name": "hifi", "name": run},
+        "wandb": {"run_name": "hifi", "name": run, "dir": directory.path, "group": group},
+        "trackio": {"run_name": "hifi", "name": run, "group": group},
+        "mlflow": {"experiment_name": "hifi", "run_name": run, "tags": {"group": group}},
+        "swanlab": {"run_name": "hifi", "experiment_name": run, "group": group},
+        "comet_ml": {"run_name": "hifi"},
+        "clearml": {"project_name": f"hifi/{group}", "task_name": run},
+        "aim": {"run_name": run, "logging_dir": directory.path, "experiment": group},
+        "dvclive": {"dir": str(directory.path / "dvclive")},
     }
     # trackers take nothing nested: dots between the keys, text for lists and null
     flat = {
