@@ -70,8 +70,9 @@ def test_score_and_select(tiny, hifi, tmp_path):
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []
     assert chosen.out == f"layer  1: -\nlayer  2: {' '.join(map(str, heads['heads'][1]))}\n"
-    trained = tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json")
-    assert trained.code == 0
+    Path("list.json").write_text(json.dumps(heads["heads"], indent=1))
+    trained, again = (tiny("train", "--method", "hifi-layerwise", "--heads", f"{name}.json") for name in ("heads", "list"))
+    assert trained.code == again.code == 0 and "finished before" in again.err and "next: hifi table" in again.err
     assert not Path("results/heads").exists()
     literal = tiny("select", "scoring.samples=10", "heads.k=2", "heads.rank=pagerank-literal")
     assert "nothing to choose" in one_line(literal, 2)
@@ -99,6 +100,8 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["compare", "hifi", "full-ft"], 2, "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
         (["compare", "full-ft"], 2, "needs two or more different methods"),
         (["train", "--no-such-option"], 2, "--no-such-option"),
+        (["train", "--epochs", "1"], 2, "write epochs=VALUE"),
+        (["grid", "demo", "--fp16"], 2, "write precision=bf16"),
         (["train"], 2, "--task is required"),
         (["nonsense"], 2, "nonsense"),
         (["table"], 3, "no finished run"),

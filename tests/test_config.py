@@ -75,6 +75,7 @@ def test_every_yaml_resolves(protocol):
         assert rte(task=task, protocol=protocol).task == task
     for backbone in registry.names("backbones"):
         assert rte(protocol=protocol, backbone=backbone).backbone.name == backbone
+    assert rte(backbone="bert-base-uncased").backbone.hub == "google-bert/bert-base-uncased"
 
 
 @pytest.mark.parametrize("method", [name for name in registry.names("methods") if method_spec(name).tasks])

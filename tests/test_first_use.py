@@ -40,6 +40,7 @@ def test_a_dry_run_refuses_the_settings_that_the_run_refuses(dry_run, method, wo
     codes, planned, real = dry_run(*words, method=method)
     assert codes[0] == codes[1] > 0
     assert message in planned and message in real
+    assert not Path("results/scores").exists()  # refused before minutes of scoring
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,18 @@ def _terminate(_: int, __: FrameType | None) -> None:
     raise Terminated
 
 
+def _setting(option: str) -> str:
+    """How a setting that was given as an option is written."""
+    from hifi_cli.config.base import TRAINER_NAMES  # pydantic, which --help does without
+    from hifi_cli.config.run_config import RunConfig
+
+    key = option.lstrip("-").replace("-", "_")
+    if key not in {*RunConfig.model_fields, *TRAINER_NAMES}:
+        return ""
+    words = TRAINER_NAMES.get(key, key)
+    return f": settings have no dashes: write {words if '=' in words else f'{words}=VALUE'}"
+
+
 def _described(error: BaseException) -> tuple[str, int]:
     """What is said about an error, and the exit code."""
     if isinstance(error, HifiError):
@@ -144,7 +156,7 @@ def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # typer's
         return "interrupted", 130
     if hasattr(error, "format_message"):  # the option parser's own errors; that of a bare `hifi` is empty
-        message = error.format_message().replace("Value error, ", "")
+        message = error.format_message().replace("Value error, ", "") + _setting(getattr(error, "option_name", ""))
         return f"{message} (hifi --help)" if message else "", 2
     if isinstance(error, OSError):
         return f"{error}: make it readable and writable, or make room, and repeat the command", 1

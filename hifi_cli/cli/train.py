@@ -13,6 +13,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
 from hifi_cli.errors import RunFailed, UsageError, first_of
+from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.methods import base as methods
 from hifi_cli.results.record import RunDirectory
@@ -34,7 +35,10 @@ def train(
     files: options.Files = None,
     heads: Annotated[
         Path | None,
-        typer.Option(help="Tune the attention heads in this file instead of selecting them.", rich_help_panel=options.WHAT),
+        typer.Option(
+            help="Tune the heads in this file: of hifi select, or a JSON list with a list of head numbers for each layer.",
+            rich_help_panel=options.WHAT,
+        ),
     ] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
@@ -45,8 +49,8 @@ def train(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
-    selection: Any = HeadSelection.read(heads) if heads else None
-    words = [*(overrides or []), *([f"heads.given={selection.heads}"] if selection else [])]
+    given_heads, their_backbone = _read_heads(heads) if heads else ("", None)
+    words = [*(overrides or []), *([f"heads.given={given_heads}"] if given_heads else [])]
     if files and {*NAMING_KEYS} <= registry.read_yaml(files[0]).keys():
         named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files[1:]}
         if given := [option for option, value in named.items() if value]:
@@ -54,9 +58,9 @@ def train(
         resolved = _repeated(files[0], seeds, words, trust=trust)
     else:
         resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=words)
-    for run in resolved if selection else ():
-        if selection.backbone != run.config.backbone.name:
-            raise UsageError(f"{heads} holds heads of backbone '{selection.backbone}', not of '{run.config.backbone.name}'")
+    for run in resolved if their_backbone else ():
+        if their_backbone != run.config.backbone.name:
+            raise UsageError(f"{heads} holds heads of backbone '{their_backbone}', not of '{run.config.backbone.name}'")
     runs.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
@@ -75,6 +79,8 @@ def train(
             if len(resolved) > 1:
                 options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
             results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
+    table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
+    options.logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
@@ -84,6 +90,14 @@ def train(
             f"{len(diverged)} of {len(results)} runs diverged ({first_of(diverged)}) and have no scores; train them again with"
             " --force and another setting, such as a smaller learning_rate"
         )
+
+
+def _read_heads(file: Path) -> tuple[str, str | None]:
+    """The heads in a file as JSON, one list per layer, and their backbone; a plain list names none."""
+    if file.is_file() and (text := file.read_text(encoding="utf-8").strip()).startswith("["):
+        return text, None
+    selection = HeadSelection.read(file)
+    return str(selection.heads), selection.backbone
 
 
 def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: bool) -> list[ResolvedConfig]:

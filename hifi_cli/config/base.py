@@ -37,6 +37,13 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "fp16": "precision=bf16",
     "r": "settings.r",
     "k": "heads.k",
+    "lora_r": "settings.r",
+    "lora_alpha": "settings.alpha",
+    "alpha": "settings.alpha",
+    "lora_dropout": "settings.dropout",
+    "num_epoch": "epochs",
+    "max_len": "max_length",
+    "train_batch_size": "batch_size",
 }
 _LISTED_KEYS = 12  # as many as fit into a message
 

@@ -88,7 +88,8 @@ class HeadsConfig(ConfigModel):
     seed: Seed | None = None
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
     given: list[list[int]] | None = None
-    """Heads from a file (`--heads`), one list per layer; the other keys then have no effect."""
+    """Heads of your own, counted from 0, a list for each layer: heads.given=[[0,3],[],[1]], or a file with `--heads`. The other
+    keys then have no effect."""
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
         """All that decides a selection besides the scores; `seed` only where one draws: other rankings do not depend on it."""

@@ -21,6 +21,15 @@ from hifi_cli.files import safe_name
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+HUB_OWNERS = {  # of the hub's first models, which everyone names without
+    **dict.fromkeys(
+        ("bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-base-multilingual-cased"), "google-bert"
+    ),
+    **dict.fromkeys(("distilbert-base-uncased", "distilbert-base-cased", "distilroberta-base"), "distilbert"),
+    "xlm-roberta-large": "FacebookAI",
+    "albert-base-v2": "albert",
+    "camembert-base": "almanach",
+}
 NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # set by options of the command line
 Source = Literal["text", "code", "ours"]
 
@@ -185,9 +194,11 @@ def backbone_config(name: str) -> BackboneConfig:
         return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
     if Path(name).is_dir():
         return BackboneConfig(name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve()))
+    if name in HUB_OWNERS:
+        return BackboneConfig(name=name, hub=f"{HUB_OWNERS[name]}/{name}")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return BackboneConfig(name=safe_name(name), hub=name)
-    suggestion = registry.nearest(name, registry.names("backbones"))
+    suggestion = registry.nearest(name, [*registry.names("backbones"), *HUB_OWNERS])
     raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
 
 

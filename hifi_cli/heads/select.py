@@ -21,7 +21,7 @@ from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfi
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
-from hifi_cli.heads.ranking import Array, Ranked, choose_heads, rank_heads
+from hifi_cli.heads.ranking import Array, Ranked, check_k, choose_heads, rank_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads
@@ -151,6 +151,7 @@ def choose(config: RunConfig, resources: ResourceCache, *, out: Path | None = No
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
+    check_k(config.heads.k, Encoder(resources.pretrained(config).model).num_heads)  # before minutes of scoring
     choice = choose_heads(rank(config, resources), config.heads.k, config.heads.strategy)
     how = config.heads.selection_arguments(config.seed)
     selection = HeadSelection(backbone=config.backbone.name, task=config.task, **how, **asdict(choice))
@@ -315,7 +316,8 @@ def score_examples(
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
     """
     order = evaluation_order(examples, batch_size)
-    batches = (collate([examples[index] for index in indices], pad) for indices in order)
+    shown = machine.progress(order, f"scoring heads on {len(examples)} samples")
+    batches = (collate([examples[index] for index in indices], pad) for indices in shown)
     with tf32(False):
         scored = list(score_batches(encoder, batches, xi))
     back = torch.tensor([index for indices in order for index in indices]).argsort()

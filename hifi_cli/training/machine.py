@@ -3,12 +3,13 @@
 import functools
 import gc
 import importlib.metadata
+import logging
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, cast
@@ -16,6 +17,8 @@ from typing import TypeVar, cast
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
+from rich.console import Console
+from rich.progress import track
 
 from hifi_cli import __version__
 from hifi_cli.config import registry
@@ -164,6 +167,18 @@ def destroy_process_group() -> None:
 def is_main() -> bool:
     """Whether this process is the one that writes."""
     return bool(process_state().is_main_process)
+
+
+def shows_progress(console: Console) -> bool:
+    """Whether this process shows a progress bar: on a terminal, and not with --quiet."""
+    is_terminal = sys.stderr.isatty() and not console.is_dumb_terminal
+    return is_main() and is_terminal and logging.getLogger("hifi").isEnabledFor(logging.INFO)
+
+
+def progress(steps: Sequence[T], description: str) -> Iterable[T]:
+    """The steps, with a progress bar while they are taken."""
+    console = Console(stderr=True)
+    return track(steps, description, console=console, transient=True, disable=not shows_progress(console))
 
 
 def from_main(compute: Callable[[], T]) -> T:

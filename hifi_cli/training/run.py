@@ -1,7 +1,6 @@
 """One run, from its configuration to results.json."""
 
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -297,7 +296,6 @@ class MetricLogger(Callback):
         self.is_main = machine.is_main()
         self.trackers = start_trackers(report_to, run, config, directory) if self.is_main else []
         console = Console(stderr=True)
-        is_terminal = sys.stderr.isatty() and not console.is_dumb_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -307,7 +305,7 @@ class MetricLogger(Callback):
             transient=True,
             redirect_stdout=False,
             refresh_per_second=2,
-            disable=not (self.is_main and is_terminal and logger.isEnabledFor(logging.INFO)),
+            disable=not machine.shows_progress(console),
         )
 
     def __enter__(self) -> "MetricLogger":
