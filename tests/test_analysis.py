@@ -58,13 +58,6 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
 
 
-def test_batch_size_changes_no_score_of_the_pretrained_encoder_and_warm_steps_do(ask):
-    same = compute(ask("robustness", {"warm_steps": 0, "variants": ["ST", "BS"]}))
-    assert {round(row["value"], 12) for row in same} == {1.0}
-    words = ("hifi-layerwise",), (1,), "learning_rate=5e-3"
-    assert any(row["value"] < 1 for row in compute(ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, *words)))
-
-
 def test_cumulative_fractions_against_numpy(ask, resources):
     config = ask("singular-values").config("rte")
     pretrained = resources.pretrained(config)

@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from prepared_models import prepare
@@ -14,8 +13,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
 
-AXES = {"rocoft-row": 0, "rocoft-column": 1}
-every_axis = pytest.mark.parametrize("method", AXES)
+every_axis = pytest.mark.parametrize("method", ["rocoft-row", "rocoft-column"])
 
 
 TUNED = {  # modules of rows or columns, the frozen dimension, and whether the whole bias trains
@@ -60,38 +58,16 @@ def test_the_trajectory_is_that_of_masked_full_gradients(build, axis, whole_bias
         assert torch.equal(merged[mask], start.get_parameter(name)[mask])
 
 
-def tuned_modules(prepared):
-    """Every tuned matrix by its name, with the numbers of its rows or columns."""
-    modules = prepared.encoder.model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, RowLinear | ColumnLinear)}
-
-
 @every_axis
-def test_first_random_and_largest(make, resources, method):
-    def index(select, seed=1):
-        prepared, _ = prepare(make, resources, method, f"settings.select={select}", seed=seed)
-        return {name: module.index.tolist() for name, module in tuned_modules(prepared).items()}
-
-    assert set(map(tuple, index("first").values())) == {(0, 1, 2)} and len(index("first")) == 2 * 6
-    assert index("random") == index("random") != index("random", seed=2)
-    assert len(set(map(tuple, index("random").values()))) > 6  # each matrix draws its own
-    plain = resources.encoder(make())[0].model
-    for name, numbers in index("norm").items():
-        norms = np.linalg.norm(plain.get_submodule(name).weight.detach().numpy(), axis=1 - AXES[method])
-        assert numbers == sorted(np.argsort(norms)[-3:].tolist())
-
-
-@every_axis
-def test_the_delta_says_which_rows_or_columns_it_holds(make, resources, method):
-    config = make(method, "settings.select=norm", "settings.targets=[value]", "settings.biases=false", "settings.r=2")
+def test_the_first_train_and_the_delta_holds_them(make, resources, method):
+    config = make(method, "settings.targets=[value]", "settings.biases=false", "settings.r=2")
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
     delta = load_file(directory.delta)
-    prepared, _ = prepare(make, resources, method, "settings.select=first", "settings.targets=[value]", "settings.r=2")
-    (path, *_) = modules = tuned_modules(prepared)
-    assert len(modules) == 2 and all(".value" in name for name in modules)
+    (path, *_) = matrices = {name.rpartition(".")[0] for name in delta if name.endswith(".index")}
+    assert len(matrices) == 2 and all(".value" in name for name in matrices)
     assert {name for name in delta if path in name} == {f"{path}.index", f"{path}.{method.partition('-')[2]}s"}
-    assert delta[f"{path}.index"].tolist() != [0, 1]
+    assert delta[f"{path}.index"].tolist() == [0, 1]
     assert evaluate(directory.path, resources).largest_difference == 0
 
 

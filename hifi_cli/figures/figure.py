@@ -41,7 +41,6 @@ KINDS = {  # the module and the class of each kind
     "head-ranking": "heads:HeadRanking",
     "landscape": "models:Landscape",
     "richness": "heads:Richness",
-    "robustness": "heads:Robustness",
     "search-budget": "sweep:SearchBudget",
     "singular-values": "heads:SingularValues",
     "sweep": "sweep:Sweep",

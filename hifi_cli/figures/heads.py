@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scipy.stats import kendalltau, norm, spearmanr
+from scipy.stats import kendalltau, norm
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
@@ -114,53 +114,6 @@ class Correlation(ScoresBySetting):
             style.label_outer(ax, "head", "head")
         label = "correlation $r_{h,h'}$, normalized"
         figure.colorbar(image, ax=axes, label=label, fraction=0.03, pad=0.02, aspect=35)
-        return figure
-
-
-class Robustness(ScoresBySetting):
-    """How far scores and chosen heads agree with those under the first setting (section 5.1)."""
-
-    explanation = f"{ScoresBySetting.explanation}. Gray line: a random choice of heads"
-
-    def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the agreement with the first setting, by task, setting, layer and measure.
-
-        Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over
-        pairs of heads; `chosen`, the fraction of the k chosen heads that both settings choose;
-        `chance` is expected for a random choice.
-        """
-        first, *others = self.variants
-        for task in request.spec.tasks:
-            configs = {name: self.setting(request, task, name) for name in self.variants}
-            arrays = {name: request.head_scores(config).arrays for name, config in configs.items()}
-            chosen = {name: head_selection.choose(config, request.resources)[0].heads for name, config in configs.items()}
-            heads = arrays[first][0].shape[1]
-            upper = np.triu_indices(heads, 1)
-            for other, (layer, own) in product(others, enumerate(chosen[first])):
-                pairs = zip(arrays[first], arrays[other], strict=True)
-                richness, correlation = ([array[layer] for array in pair] for pair in pairs)
-                values = {
-                    "richness": spearmanr(*richness).statistic,
-                    "correlation": spearmanr(*(matrix[upper] for matrix in correlation)).statistic,
-                }
-                if own:
-                    values["chosen"] = len({*own} & {*chosen[other][layer]}) / len(own)
-                for measure, value in values.items():
-                    chance = configs[first].heads.k / heads if measure == "chosen" else None
-                    yield {"task": task, "setting": other, "layer": layer, "measure": measure, "value": value, "chance": chance}
-
-    def draw(self, data: style.Frame) -> Figure:
-        """Draw the agreement per layer, a panel per measure."""
-        titles = {
-            "richness": "rank correlation of $I_h$",
-            "correlation": "rank correlation of $r_{h,h'}$",
-            "chosen": "fraction of chosen heads shared",
-        }
-        data = data.assign(panel=style.panels(data, data["measure"].map(titles)), layer=data["layer"] + 1)
-        labels = ("layer", f"agreement with {self.variants[0]}")
-        figure, axes = style.line_panels(data, "layer", "value", by="setting", labels=labels, columns=3, sharey=True)
-        for panel, chance in data.dropna(subset="chance").groupby("panel")["chance"].first().items():
-            axes[panel].axhline(chance, color="#999999", linewidth=0.8)
         return figure
 
 

@@ -78,12 +78,10 @@ class NumberClaim(BaseClaim):
     """If given, the number is that of `rows` compared with that of these rows."""
     compare: Literal["difference", "ratio"] = "difference"
     """How two numbers are compared."""
-    take: Literal["mean", "last", "rise"] = "mean"
+    take: Literal["mean", "last", "max", "rise"] = "mean"
     """What one repetition's rows are reduced to; `rise`: mean minus minimum."""
     per: list[str] = ["seed"]
     """Columns that name a repetition within a task."""
-    every: bool = False
-    """Whether every repetition must lie within the bounds; otherwise the mean, with its interval over repetitions."""
     unit: str = ""
     """Unit of the number."""
     stated: float | None = None

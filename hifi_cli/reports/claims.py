@@ -79,8 +79,8 @@ class Finding:
         reason: why there is no verdict, although there may be values.
         published: the published effect.
         doubts: why the published effect does not carry the claim by itself.
-        effect: mean over tasks; of certain numbers the one nearest to the bound.
-        interval: 95 % interval of the mean, or the range of certain numbers.
+        effect: mean over tasks.
+        interval: its 95 % interval.
     """
 
     label: str
@@ -258,8 +258,7 @@ def _number_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone:
         reason="" if has_seeds else "a single seed",
         published=claim.stated,
     )
-    required, possible = bounds(claim)
-    return [find_certain(entry, required) if claim.every else find(entry, required, possible, is_ratio=claim.is_ratio)], []
+    return [find(entry, *bounds(claim), is_ratio=claim.is_ratio)], []
 
 
 def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> pd.Series:
@@ -273,7 +272,7 @@ def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> p
             values = accepted if isinstance(accepted, list) else [accepted]
             frame = frame[frame[column].isin(values if {*values} <= {*frame[column]} else [])]
     numbers = frame.groupby(["task", *claim.per])[claim.column]
-    reduced = {"mean": numbers.mean, "last": numbers.last, "rise": lambda: numbers.mean() - numbers.min()}
+    reduced = {"mean": numbers.mean, "last": numbers.last, "max": numbers.max, "rise": lambda: numbers.mean() - numbers.min()}
     return claim.scale * reduced[claim.take]()
 
 
@@ -326,18 +325,6 @@ def find(entry: Finding, required: Bounds, possible: Bounds, level: float = LEVE
     if as_logs:
         effect, interval = exp(effect), (exp(interval[0]), exp(interval[1])) if interval else None
     return replace(entry, verdict="undecided" if reason else verdict, effect=effect, interval=interval, reason=reason)
-
-
-def find_certain(entry: Finding, required: Bounds) -> Finding:
-    """Decide numbers that no seed changes: every one must lie within the bounds."""
-    numbers = [value for values in entry.values.values() for value in values]
-    if not numbers:
-        return replace(entry, reason="")
-    low, high = min(numbers), max(numbers)
-    is_inside = required[0] <= low and high <= required[1]
-    verdict: Verdict = "undecided" if entry.reason else "reproduced" if is_inside else "not reproduced"
-    nearest = min(low, high, key=lambda number: _inside(number, required))
-    return replace(entry, verdict=verdict, effect=nearest, interval=(low, high) if len(numbers) > 1 else None)
 
 
 def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL) -> Verdict:

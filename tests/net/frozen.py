@@ -178,7 +178,7 @@ RANKINGS = ["pagerank", "pagerank-personalized", "pagerank-inverse", "richness",
 RANKINGS += ["correlation", "first", "random", "gradient"]
 SLOW_RANKINGS = ["ablation", "fisher", "confidence", "entropy", "output-norm"]
 DEMO_FIGURES = ["hifi-5", "hifi-6-d", "ranking"]
-SLOW_DEMO_FIGURES = ["hifi-3", "hifi-4", "robustness", "head-bench"]
+SLOW_DEMO_FIGURES = ["hifi-3", "hifi-4", "head-bench"]
 
 
 @dataclass(frozen=True)
