@@ -1,5 +1,6 @@
 """The papers' tables: their numbers fed in as runs come out as printed, and what does not follow is marked."""
 
+import numpy as np
 import pytest
 from json_output import table_of
 from synthetic_runs import write_paper_runs
@@ -62,7 +63,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
                 paper.deviation(row.published_name, column.published_name),
             )
             said, deviation = table.number(line, column.name), table.spread(line, column.name)
-            assert said == ("-" if mean == "illegible" else f"{mean:.{paper.decimals}f}"), (row.method, column)
+            assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (row.method, column)
             if isinstance(mean, float) and isinstance(spread, float):
                 assert deviation == f"{spread:.{paper.decimals}f}"
         if printed.average is not None:
@@ -83,19 +84,22 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
 def test_every_printed_average_is_recomputed():
     tables = [f"{name}/{key}" for name in registry.names("published") for key in registry.load("published", name)["tables"]]
     of_rows = [(name, load_published(name)[1], row) for name in tables for row in load_published(name)[1].rows]
-    assert {(name, row) for name, table, row in of_rows if table.misprint(row)} == MISPRINTS
+    odd = set()
+    for name, table, row in of_rows:
+        cells, printed = table.rows[row].means, table.rows[row].average
+        if printed is not None and cells and None not in cells and abs(np.mean(cells) - printed) > 10**-table.decimals - 1e-9:
+            odd.add((name, row))
+            assert f"is {np.mean(cells):.{table.decimals + 1}f}" in table.rows[row].cell_notes["average"]
+    assert odd == MISPRINTS == {(name, row) for name, table, row in of_rows if "average" in table.rows[row].cell_notes}
 
 
 def test_the_cell_that_was_copied_is_marked_and_no_other():
     _, table = load_published("ehft/roberta-large")
-    marked = {(row, column): note for row in table.rows for column in table.columns for note in table.cell_notes(row, column)}
+    marked = {(row, column): table.rows[row].cell_notes.get(column) for row in table.rows for column in table.columns}
+    marked = {place: note for place, note in marked.items() if note}
     assert set(marked) == {("bitfit", "cola"), ("lp-ft", "cb")}
     assert "93.50 is not" in marked["lp-ft", "cb"]
     assert "prefix-tuning" in marked["bitfit", "cola"] and "68.31" in marked["bitfit", "cola"]
-    _, table = load_published("hifi/full-shot")
-    assert table.cell_notes("lora", "cola") == ["illegible in our copy of the paper"]
-    assert table.cell_notes("lora", "sst2") == ["standard deviation illegible in our copy of the paper"]
-    assert table.cell_notes("lora", "rte") == []
 
 
 def test_the_footnotes_reach_the_page(hifi):
@@ -106,7 +110,7 @@ def test_the_footnotes_reach_the_page(hifi):
     assert "86.60" in text  # a row that only the paper has stands there with --published, by its own name
     assert "published: Full-FT (Liu et al. 2019)" in text
     text = hifi("table", "hifi-2", "--published", "--format", "md").out
-    assert "-<sup>" in text and "illegible" in text
+    assert "published<sup>" in text and "illegible" in text
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):

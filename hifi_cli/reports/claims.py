@@ -377,8 +377,7 @@ def published_effect(
     if value <= 0 and claim.at_least is None:
         doubts.append("the published numbers say the opposite")
     for row in (first, second):
-        notes = [note for column, note in table.rows[row].cell_notes.items() if column in differences]
-        notes += [misprint] if (misprint := table.misprint(row)) else []
+        notes = [note for column, note in table.rows[row].cell_notes.items() if column in (*differences, "average")]
         doubts += [f"possible misprint, {label_of('methods', row)}: {note}" for note in notes]
     return value, doubts
 

@@ -172,9 +172,7 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
             raise registry.unknown(kind, name, known)
 
 
-# Printed numbers, and whether each printed average follows from its own cells
-
-Number = float | Literal["illegible"] | None
+# Printed numbers
 
 
 class PublishedRow(ConfigModel):
@@ -182,9 +180,9 @@ class PublishedRow(ConfigModel):
 
     label: str | None = None
     """Label of the row; default: the method's own."""
-    means: list[Number] = []
-    """Printed means; `illegible` where our copy cannot be read, null where nothing is printed."""
-    deviations: list[Number] = []
+    means: list[float | None] = []
+    """Printed means; null where nothing is printed, or where our copy cannot be read."""
+    deviations: list[float | None] = []
     """Printed standard deviations, likewise; empty: none are printed."""
     texts: list[str] = []
     """Printed texts, in a table that has no numbers."""
@@ -193,7 +191,7 @@ class PublishedRow(ConfigModel):
     note: str | None = None
     """A remark on the whole row."""
     cell_notes: dict[str, str] = {}
-    """Remarks on single cells, by column."""
+    """Remarks on single cells, by column; on `average`, where it does not follow from the row's cells."""
 
 
 class PublishedTable(ConfigModel):
@@ -218,33 +216,14 @@ class PublishedTable(ConfigModel):
     rows: dict[str, PublishedRow]
     """Rows, by method."""
 
-    def mean(self, row: str, column: str) -> Number | str:
+    def mean(self, row: str, column: str) -> float | str | None:
         """A printed mean or text; None where the table has no such cell."""
         printed = self.rows.get(row, PublishedRow())
         return dict(zip(self.columns, printed.means or printed.texts, strict=False)).get(column)
 
-    def deviation(self, row: str, column: str) -> Number:
+    def deviation(self, row: str, column: str) -> float | None:
         """A printed standard deviation; None where the table has none."""
         return dict(zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)).get(column)
-
-    def cell_notes(self, row: str, column: str) -> list[str]:
-        """The footnotes on a printed cell: our remark, and whether it is legible."""
-        notes = [note for key, note in self.rows[row].cell_notes.items() if key == column]
-        if self.mean(row, column) == "illegible":
-            notes.append("illegible in our copy of the paper")
-        elif self.deviation(row, column) == "illegible":
-            notes.append("standard deviation illegible in our copy of the paper")
-        return notes
-
-    def misprint(self, row: str) -> str:
-        """How a printed average differs from the mean of its cells by more than their rounding; empty: it does not."""
-        printed, cells = self.rows[row].average, [mean for mean in self.rows[row].means if isinstance(mean, float)]
-        if printed is None or not cells or len(cells) < len(self.rows[row].means):
-            return ""
-        mean = sum(cells) / len(cells)
-        if abs(mean - printed) < 10**-self.decimals - 1e-9:
-            return ""
-        return f"printed {printed:.{self.decimals}f}, but the mean of its {len(cells)} cells is {mean:.{self.decimals + 1}f}"
 
 
 class PublishedFile(ConfigModel):

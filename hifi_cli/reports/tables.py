@@ -218,12 +218,14 @@ def _printed(spec: TableSpec, paper: Paper | None, names: list[str]) -> pd.DataF
 
 def _notes_on_row(spec: TableSpec, row: RowSpec, paper: PublishedTable) -> dict[str, list[str]]:
     """Footnotes on what a paper prints in a row, by column; on the row as a whole: of column ""."""
-    name = str(row.published_name)
-    printed, note = paper.rows[name], paper.misprint(name)
+    printed = paper.rows[str(row.published_name)]
+    published = {column.name: printed.cell_notes.get(column.published_name) for column in spec.columns}
+    notes = {"": printed.note, **published, "average": printed.cell_notes.get("average")}
     if printed.average is not None and not spec.has_columns_of(paper):
-        note = f"mean of the {len(spec.columns)} columns shown; the paper's average has {len(paper.columns)} columns"
-    notes = {column.name: paper.cell_notes(name, column.published_name) for column in spec.columns}
-    return {"": [printed.note] if printed.note else [], **notes, "average": [note] if note else []}
+        notes["average"] = (
+            f"mean of the {len(spec.columns)} columns shown; the paper's average has {len(paper.columns)} columns"
+        )
+    return {key: [note] for key, note in notes.items() if note}
 
 
 def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict[str, str]:
