@@ -94,6 +94,7 @@ FORMULAS = {
     "hifi-midtop": lambda s: s.L // 2 * s.rows,
     "rocoft-row": lambda s: s.L * (s.lines + 1) * (5 * s.D + s.F),  # rows or columns and biases of six matrices
     "rslora": lambda s: s.low_rank,
+    "peft": lambda s: s.low_rank,  # LoRA, with peft's rank of 8
     "dora": lambda s: s.low_rank + s.pair * s.D,  # and the norms of the columns
     "pissa": lambda s: s.low_rank,
     "olora": lambda s: s.low_rank,

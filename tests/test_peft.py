@@ -3,6 +3,8 @@
 import pytest
 import torch
 from parameter_formulas import Shape, trained_count
+from peft import HRAConfig
+from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
 from transformers import AutoModelForSequenceClassification
@@ -12,10 +14,13 @@ from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
-from hifi_cli.methods.peft import PARTS
+from hifi_cli.methods.peft import PARTS, REFUSED
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.results import reload
+from hifi_cli.results.record import RunDirectory
+from hifi_cli.training import run as runs
+from hifi_cli.training.data import reload as reload_run
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
 SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)
@@ -140,6 +145,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         ("settings.type=lorra", "unknown 'lorra'; did you mean 'lora'"),
         ("settings.type=prompt_tuning", "settings.type: unknown 'prompt_tuning'"),
         ("settings.type=adalora", "use the method adalora"),
+        ("settings.type=poly", "settings.type=poly: it needs the number of a task"),
         ("settings.options.rr=3", "LoraConfig.__init__() got an unexpected keyword argument 'rr'"),
         ("settings.options.r=0", "settings.type=lora: peft refuses it: `r` should be a positive integer"),
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
@@ -149,6 +155,50 @@ def test_what_does_not_fit_is_refused_with_the_reason(make, resources, setting, 
     with pytest.raises(UsageError) as refused:
         prepare(make, resources, "dora", setting)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+SMALL = {  # options that matrices of 32 x 32 can have
+    "c3a": {"block_size": 8},
+    "fourierft": {"n_frequency": 100},
+    "waveft": {"n_frequency": 100},
+    "vblora": {"vector_length": 8, "num_vectors": 16, "topk": 2},
+    "road": {"group_size": 8},
+    "boft": {"boft_block_size": 8},
+    "miss": {"r": 8},
+    "shira": {"r": 4},
+}
+KINDS = {member.value.lower() for member, config in PEFT_TYPE_TO_CONFIG_MAPPING.items() if hasattr(config, "target_modules")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(KINDS - REFUSED.keys() - {"adalora"}))
+def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind):
+    config = make("peft", "epochs=1", f"settings.type={kind}", f"settings.options={SMALL.get(kind, {})}")
+    assert runs.run(config, resources).is_done
+    path = RunDirectory.of(config, resources.results_dir).path
+    assert reload.evaluate(path, resources).largest_difference < 1e-4
+    prepared, _ = reload_run(path, resources)
+    batch = first_batch(config, resources)
+    before = logits_of(prepared.encoder.model, batch)
+    prepared.method.merge(prepared.encoder)
+    torch.testing.assert_close(logits_of(prepared.encoder.model, batch), before, rtol=1e-4, atol=1e-4)
+
+
+def test_a_file_of_peft_is_a_method(make, resources, hifi, data, encoders, tmp_path):
+    """Its settings are those of the adapter that peft would make; another run's export is such a file."""
+    adapter = HRAConfig(r=4, target_modules=["query", "dense"], modules_to_save=["classifier"], task_type="SEQ_CLS")
+    adapter.save_pretrained(tmp_path)
+    config = make(str(tmp_path / "adapter_config.json"), "epochs=1")
+    assert (config.method, config.settings["type"], config.settings["targets"]) == ("adapter_config", "hra", ["dense", "query"])
+    assert config.settings["options"] == {"r": 4, "apply_GS": False, "init_weights": True, "bias": "none"}
+    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, "epochs=1"]
+    answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
+    assert answer.code == 0
+    run = "results/runs/hifi/tiny-bert/rte/adapter_config/seed1"
+    assert hifi("eval", run, "--data-dir", data).code == 0
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "target_modules": ".*query"}')
+    answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
+    assert answer.code == 2 and "target_modules: write a list" in answer.err
 
 
 @pytest.mark.parametrize("family", FAMILIES)

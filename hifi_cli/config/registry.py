@@ -87,8 +87,8 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
-    return name.endswith((".yaml", ".yml"))
+    """Whether a name given by the user is a YAML file of their own, or peft's of an adapter, rather than a shipped one."""
+    return name.endswith((".yaml", ".yml", "adapter_config.json"))
 
 
 def name_of(argument: str) -> str:
@@ -174,7 +174,32 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is expected")
-    return value
+    return _method_of_adapter(value, path) if "peft_type" in value else value
+
+
+_OF_THE_FILE = {  # what an adapter_config.json says besides an adapter's options
+    *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version"),
+    *("target_modules", "feedforward_modules", "modules_to_save"),
+}
+
+
+def _method_of_adapter(adapter: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The YAML of a method that trains the adapter which peft's adapter_config.json describes.
+
+    Raises:
+        UsageError: its target_modules are a regular expression.
+    """
+    targets = adapter.get("target_modules")
+    if targets == "all-linear":
+        targets = ["query", "key", "value", "output", "ffn", "ffn_output"]
+    if isinstance(targets, str):
+        raise UsageError(f"{path}: target_modules: write a list of module names, not a regular expression")
+    options = {key: value for key, value in adapter.items() if key not in _OF_THE_FILE and value not in (None, [], {})}
+    settings: dict[str, Any] = {"type": str(adapter["peft_type"]).lower(), "options": options}
+    if targets:
+        settings["targets"] = sorted(targets)
+    spec = {"description": f"Adapters of {path.name}", "label": path.stem, "source": "peft", "implementation": "peft"}
+    return spec | {"base": "peft", "config": {"settings": settings}}
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
@@ -21,6 +21,13 @@ PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
 # Options whose other values need the weights' values.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
+REFUSED = {
+    "adaption_prompt": "peft has it for Llama's attention only, and as prompts: use the method prefix-tuning",
+    "lily": "peft cannot merge it into the weights: choose another type",
+    "poly": "it needs the number of a task with every text: choose another type",
+    "shadow": "it does not adapt modules by themselves: choose another type",
+    "trainable_tokens": "it trains embeddings of given tokens, no modules: choose another type",
+}
 
 
 class Peft(Method):
@@ -73,8 +80,10 @@ class Peft(Method):
         }
         config_class = types.get(kind.lower())
         if config_class is None:
-            known = ", ".join(sorted(types))
+            known = ", ".join(sorted(types.keys() - REFUSED.keys()))
             raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}")
+        if reason := REFUSED.get(kind.lower()):
+            raise UsageError(f"settings.type={kind}: {reason}")
         modules = self.target_modules(encoder)
         derived: dict[str, Any] = {"target_modules": modules}
         if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
@@ -119,7 +128,7 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
         return [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
     backbone = set(encoder.base.modules())
     modules = {name: module for name, module in encoder.model.named_modules() if module in backbone}
-    names = [name for name in modules if name.endswith(f".{target}")]
+    names = [name for name in modules if f".{name}".endswith(f".{target}")]
     if not names:
         endings = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
         known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS, *endings)
@@ -137,4 +146,6 @@ def _peft_errors(kind: str) -> Iterator[None]:
             yield
         except (ValueError, TypeError, NotImplementedError, ImportError) as error:
             reason = " ".join(str(error).split())
+            if "meta tensor" in reason:
+                raise MissingError(f"settings.type={kind} counts its parameters by the weights' values") from None
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None
