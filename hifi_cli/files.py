@@ -119,11 +119,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` to `path` atomically, as indented JSON."""
-    write_text(path, json_text(value))
-
-
 def json_text(value: Any) -> str:
     """`value` as indented JSON; refuses NaN, which JSON does not have."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"

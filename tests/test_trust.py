@@ -9,7 +9,7 @@ from finished_runs import read_json, run_path
 from hifi_processes import ROOT
 from project_files import copy_yaml
 
-from hifi_cli.files import write_json
+from hifi_cli.files import json_text
 from hifi_cli.tasks import task_spec
 
 pytestmark = pytest.mark.slow
@@ -116,7 +116,7 @@ def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, tra
     (tmp_path / "trap/__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     result = read_json(trained / "results.json")
     result["config"]["backbone"] |= {"path": None, "package": "trap.inside"}
-    write_json(trained / "results.json", result)
+    (trained / "results.json").write_text(json_text(result))
     refused(hifi("eval", trained, "--data-dir", data), trained / "results.json", "package")
     assert not (tmp_path / "ran").exists()
 
@@ -166,7 +166,7 @@ def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data
         path.write_text("\n".join([json.dumps(row), *rest]) + "\n")
     else:
         results[changed] = {name: value + 0.01 for name, value in results[changed].items()}
-        write_json(trained / "results.json", results)
+        (trained / "results.json").write_text(json_text(results))
     refused(hifi(*evaluation), trained, "logits" if changed == "logits" else "accuracy", code=1)
 
 

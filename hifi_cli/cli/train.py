@@ -74,16 +74,16 @@ def train(
     for config in {(run.config.task, run.config.method): run.config for run in resolved}.values():
         methods.check_settings(config)  # of all runs, before any of them trains
     results = []
-    with machine.process_group():
-        for number, run in enumerate(resolved, start=1):
-            if len(resolved) > 1:
-                options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
-            results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
+    for number, run in enumerate(resolved, start=1):
+        if len(resolved) > 1:
+            options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
+        results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     options.logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
+    machine.destroy_process_group()
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
     if diverged:
         raise RunFailed(

@@ -15,7 +15,7 @@ from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, Score, run_path_of
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError
-from hifi_cli.files import TEMPORARY_SUFFIX, make_directory, read_json, read_jsonl, write_json, write_text
+from hifi_cli.files import TEMPORARY_SUFFIX, json_text, make_directory, read_json, read_jsonl, write_text
 
 
 class Record(BaseModel):
@@ -50,7 +50,7 @@ class StoredFile(Record):
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""
-        write_json(path, self.model_dump(mode="json"))
+        write_text(path, json_text(self.model_dump(mode="json")))
 
 
 class GitState(Record):

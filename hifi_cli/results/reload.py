@@ -291,8 +291,11 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
             f"--as {form}: no such model holds the task head or the modules of this run of"
             f" {result.method}: open the run itself with hifi_cli.open_model"
         )
+    tokenizer = prepared.pretrained.tokenizer
+    tokenizer.model_max_length = prepared.config.max_length
     with atomic_path(to.resolve()) as folder:
         folder.mkdir()
+        tokenizer.save_pretrained(folder)
         if form == "peft":
             write_peft(prepared, resources, folder)
         else:
@@ -301,15 +304,12 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
 
 
 def write_hf(prepared: PreparedRun, to: Path) -> None:
-    """Write the merged model and its tokenizer, for `from_pretrained` and `pipeline`."""
+    """Write the merged model, for `from_pretrained` and `pipeline`."""
     prepared.method.merge(prepared.encoder)
     prepared.encoder.join_projections()
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task.kind)
     model.save_pretrained(to, safe_serialization=True)
-    tokenizer = prepared.pretrained.tokenizer
-    tokenizer.model_max_length = prepared.config.max_length
-    tokenizer.save_pretrained(to)
 
 
 def fits_peft(prepared: PreparedRun) -> bool:
@@ -329,7 +329,7 @@ def fits_peft(prepared: PreparedRun) -> bool:
 
 
 def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
-    """Write adapter and tokenizer: `PeftModel.from_pretrained(base, to)` gives the run's logits.
+    """Write the adapter: `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
     The pooler and the classifier, which our methods train and peft would leave frozen, are in it as
     `modules_to_save`.
@@ -337,7 +337,7 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     from peft import get_peft_model
 
     config = prepared.config
-    untrained, pretrained = resources.encoder(config)
+    untrained, _ = resources.encoder(config)
     base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
@@ -363,7 +363,6 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
         for name, value in prepared.method.trainable_parameters(prepared.encoder.model).items():
             parameters[name].copy_(value)
     model.save_pretrained(to, safe_serialization=True, save_embedding_layers=False)  # else it looks for the base model
-    pretrained.tokenizer.save_pretrained(to)
 
 
 def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: str) -> None:

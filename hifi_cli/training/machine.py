@@ -24,7 +24,7 @@ from hifi_cli import __version__
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import HifiError, MissingError, Terminated, UsageError
+from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.results.record import GitState, Provenance
 
@@ -142,23 +142,12 @@ def process_state(*, cpu: bool = False) -> PartialState:
     return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
 
 
-@contextmanager
-def process_group() -> Iterator[None]:
-    """Destroy the process group after the block, which all processes leave together.
+def destroy_process_group() -> None:
+    """End the processes' connections and their threads; models must not be used any more.
 
     gloo's threads still run when Python exits otherwise, and may abort the process.
     After an error of one process the group stays: NCCL would wait for the others.
     """
-    try:
-        yield
-    except Terminated:
-        destroy_process_group()
-        raise
-    destroy_process_group()
-
-
-def destroy_process_group() -> None:
-    """End the processes' connections and their threads; models must not be used any more."""
     if torch.distributed.is_initialized():
         gc.collect()  # a DDP model that is not freed yet holds the group
         torch.distributed.destroy_process_group()

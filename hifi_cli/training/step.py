@@ -289,8 +289,6 @@ def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int]
 
 def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
     """The logits of batches, by the numbers of their examples; -inf where a batch is narrower."""
-    if not batches:
-        return np.zeros(0)
     widest = max((logits for _, logits in batches), key=lambda logits: logits.shape[-1])
     joined = np.full((examples, *widest.shape[1:]), -np.inf)
     for batch, logits in batches:
