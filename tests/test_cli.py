@@ -15,7 +15,7 @@ from hifi_processes import environment
 from json_output import table_of
 from project_files import copy_yaml
 
-from hifi_cli.cli.app import COMMANDS, OF_RESULTS, load
+from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.files import file_digest
 from hifi_cli.heads import measures, ranking
@@ -239,7 +239,7 @@ def test_help_needs_no_torch():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(name):
     command = load(name)
-    words = command.epilog.removeprefix(f"Example: hifi {'results ' if name in OF_RESULTS else ''}{name}").split()
+    words = command.epilog.removeprefix(f"Example: hifi {name}").split()
     command.make_context(name, words)
     options = [parameter for parameter in command.params if parameter.param_type_name == "option" and parameter.name != "help"]
     assert {"quiet", "verbose", "debug"} <= {option.name for option in options}

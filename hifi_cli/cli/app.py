@@ -35,13 +35,13 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
     "export": ("models:export", "Write a trained model for transformers or peft.", f"{RUN} --to my-model"),
     "ls": ("ls:ls", "List names, print a YAML, explain a key, or list runs.", "tasks/rte"),
-    "pack": ("results:pack", "Write all finished runs as two files.", "results --out study"),
-    "check": ("results:check", "Recompute scores, and find runs that cannot be what they say.", "results"),
-    "merge": ("results:merge", "Copy finished runs from a directory, a packed study or the hub.", "/shared/results"),
-    "push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results"),
-    "pull": ("results:merge", "The same as merge.", "hub:owner/name"),
+    "results pack": ("results:pack", "Write all finished runs as two files.", "results --out study"),
+    "results export": ("results:export", "Write a row per finished run as a Parquet file.", "results --out runs.parquet"),
+    "results check": ("results:check", "Recompute scores, and find runs that cannot be what they say.", "results"),
+    "results merge": ("results:merge", "Copy finished runs from a directory, a packed study or the hub.", "/shared/results"),
+    "results push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results"),
+    "results pull": ("results:merge", "The same as merge.", "hub:owner/name"),
 }
-OF_RESULTS = ("pack", "check", "merge", "push", "pull")
 logger = logging.getLogger("hifi")
 
 
@@ -49,15 +49,15 @@ class LazyCommand(TyperCommand):
     """A line in the list of commands; the command itself, and what it imports, is loaded when it is used."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return load(str(self.name)).make_context(info_name, args, parent=parent, **extra)
+        words = ["results", str(self.name)] if parent and parent.info_name == "results" else [str(self.name)]
+        return load(" ".join(words)).make_context(info_name, args, parent=parent, **extra)
 
 
 def load(name: str) -> Any:
     """A command with its options, those about messages included."""
     place, _, example = COMMANDS[name]
     module, function = place.split(":")
-    prefix = "results " if name in OF_RESULTS else ""
-    command = _parsed(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{prefix}{name} {example}")
+    command = _parsed(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{name} {example}")
     command.params += _parsed(importlib.import_module("hifi_cli.cli.options").messages).params
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
@@ -80,8 +80,8 @@ app = typer.Typer(
 )
 results_app = typer.Typer(help="Pack, check and share finished runs.", no_args_is_help=True)
 for _name, (_, _summary, _) in COMMANDS.items():
-    _group = results_app if _name in OF_RESULTS else app
-    _group.command(_name, cls=LazyCommand, help=_summary)(lambda: None)
+    _group = results_app if _name.startswith("results ") else app
+    _group.command(_name.removeprefix("results "), cls=LazyCommand, help=_summary)(lambda: None)
 app.add_typer(results_app, name="results")
 
 
