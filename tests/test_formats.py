@@ -3,6 +3,7 @@
 import json
 import string
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,8 @@ from official_rows import CB, COPA, JSONL, MULTIRC, RECORD, ROWS, SWAG, WIC, WSC
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks import data_sources, metrics, task_spec
+from hifi_cli.tasks.task_spec import Row
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -137,6 +139,78 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
     (folder / "dev_mismatched.tsv").unlink()
     assert "validation_mismatched" not in data_sources.load(task, data_dir=tmp_path).splits
     assert "dev_mismatched.tsv" in caplog.text
+
+
+HANS_HEADER = MNLI_HEADER.partition("genre")[2] + "\tpairID\theuristic\tsubcase\ttemplate"
+HANS_LABELS = ["non-entailment", "non-entailment", "non-entailment", "entailment", "entailment"]
+
+
+def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
+    (tmp_path / "MNLI").mkdir()
+    (tmp_path / "HANS").mkdir()
+    parses = "\tn/a" * 4
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        row = f"0\t1\t1n\tfiction{parses}\tA b.\tC.\tneutral"
+        (tmp_path / "MNLI" / f"{name}.tsv").write_text(f"{MNLI_HEADER}\tgold_label\n{row}\n")
+    hans = [
+        f"{label}{parses}\tHe ran {at}.\tHe ran.\tex{at}\tlexical_overlap\tln\ttemp1" for at, label in enumerate(HANS_LABELS)
+    ]
+    hans_file = tmp_path / "HANS" / "heuristics_evaluation_set.txt"
+    hans_file.write_text("\n".join([f"gold_label{HANS_HEADER}", *hans]))
+    for number, label in enumerate("nce", start=1):
+        (tmp_path / "anli_v1.0" / f"R{number}").mkdir(parents=True)
+        row = {
+            "uid": "u1",
+            "context": "It rained.",
+            "hypothesis": "It snowed.",
+            "label": label,
+            "model_label": "e",
+            "reason": "r",
+        }
+        (tmp_path / "anli_v1.0" / f"R{number}" / "dev.jsonl").write_text(json.dumps(row) + "\n")
+    task = task_spec.load("mnli-challenge")
+    data = data_sources.load(task, data_dir=tmp_path)
+    assert {name: data.rows(split)[0].label for name, split in task.extra_validation.items()} == {
+        "mismatched": 1, "hans": 1, "anli_r1": 1, "anli_r2": 2, "anli_r3": 0,
+    }  # fmt: skip
+    assert data.rows("validation_anli_r2") == [Row("u1", (("It rained.", "It snowed."),), 2)]
+    assert {*data.fingerprint} == {*data.splits} == {"train", "validation", *task.extra_validation.values()}
+    # neutral and contradiction are both non-entailment: only the third row and the last one are wrong
+    scores = metrics.compute(task.on_split("validation_hans"), data.rows("validation_hans"), np.array([1.0, 2, 0, 0, 2]))
+    assert scores == {"binary_accuracy": 0.6}
+    hans_file.unlink()
+    with pytest.raises(MissingError, match=r"heuristics_evaluation_set.txt; the validation split is required"):
+        data_sources.load(task, data_dir=tmp_path)
+
+
+def test_paws_x_is_english_and_the_test_rows_of_every_language(tmp_path):
+    names = ("train", "dev_2k", "test_2k")
+    for language in ("en", "de"):
+        (tmp_path / "x-final" / language).mkdir(parents=True)
+        for name in names if language == "en" else names[2:]:
+            rows = f'1\t{language} "a\tb .\t1\n2\t\tb .\t0\n3\tc .\td .\t\n'
+            (tmp_path / "x-final" / language / f"{name}.tsv").write_text(f"id\tsentence1\tsentence2\tlabel\n{rows}")
+    data = data_sources.load(task_spec.load("paws-x"), data_dir=tmp_path)
+    assert list(data.splits) == ["train", "validation", "validation_en", "validation_de"]
+    assert data.rows("validation_de") == [Row("0", (('de "a', "b ."),), 1)]  # rows without a text or label are left out
+
+
+def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch):
+    from datasets import ClassLabel, Dataset
+
+    def table(config):
+        rows = Dataset.from_list([{"premise": f"{config} a", "hypothesis": "b", "label": 2}])
+        return rows.cast_column("label", ClassLabel(names=["entailment", "neutral", "contradiction"]))
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda _, name, **__: dict.fromkeys(("train", "validation", "test"), table(name))
+    )
+    task = task_spec.load("xnli").model_copy(update={"rows": {}})
+    data = data_sources.load(task, data_dir=None)
+    assert len(task.extra_validation) == 15 and {"train", "validation", *task.extra_validation.values()} == {*data.splits}
+    assert data.rows("validation_sw") == [Row("0", (("sw a", "b"),), 2)]
+    assert data.rows("train") == data.rows("validation_en") == [Row("0", (("en a", "b"),), 2)]
 
 
 def test_a_task_without_its_train_file_says_which(tmp_path):

@@ -88,6 +88,7 @@ def test_constant_predictions_have_a_value_and_are_marked(name):
     labels, predictions = np.array([0.0, 1, 1, 0]), np.zeros(4)
     assert metrics.METRICS[name](labels, predictions) == {
         "accuracy": 1 / 2,
+        "binary_accuracy": 1 / 2,
         "f1_macro": (2 / 3 + 0) / 2,
         "f1_micro": 1 / 2,
     }.get(name, 0)

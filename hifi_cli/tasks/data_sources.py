@@ -49,7 +49,18 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
     else:
         missing = f"no directory {spec.local.directory}" if spec.local.directory else f"{spec.label} is not on the hub"
         raise MissingError(f"{missing}: give --data-dir")
+    for split, name in spec.validation_of.items():
+        other = _load_validation(task_spec.load(name), data_dir)
+        data.splits[split] = other.rows("validation")
+        data.fingerprint[split] = other.fingerprint["validation"]
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
+
+
+def _load_validation(spec: TaskSpec, data_dir: Path | None) -> TaskData:
+    """Load a task's validation split alone."""
+    local = spec.local.model_copy(update={"files": {"validation": spec.local.files["validation"]}})
+    hub = spec.hub and spec.hub.model_copy(update={"splits": {"validation": spec.hub.splits["validation"]}})
+    return load(spec.model_copy(update={"local": local, "hub": hub}), data_dir=data_dir, required=["validation"])
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:

@@ -46,6 +46,11 @@ def accuracy(labels: Values, predictions: Values) -> float:
     return float(np.mean((labels == predictions).reshape(len(labels), -1).all(1)))
 
 
+def binary_accuracy(labels: Values, predictions: Values) -> float:
+    """Accuracy of the first class against all others (HANS: neutral and contradiction are both non-entailment)."""
+    return accuracy(labels == 0, predictions == 0)
+
+
 def sklearn_score(name: str, labels: Values, predictions: Values, **options: Any) -> float:
     """Return a score of scikit-learn, which takes a second to import."""
     from sklearn import metrics
@@ -150,6 +155,7 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
 _F1 = partial(sklearn_score, "f1_score", zero_division=0)  # of class 1; 0 if there is nothing to divide by
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
+    "binary_accuracy": binary_accuracy,
     "f1": _F1,
     "f1_macro": partial(_F1, average="macro"),
     "f1_micro": partial(_F1, average="micro"),

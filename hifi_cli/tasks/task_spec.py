@@ -32,7 +32,18 @@ FORMATS: dict[Kind, tuple[str, ...]] = {
     "span": ("squad",),
     "token-classification": ("words",),
 }
-_OF_CLASSES = ("accuracy", "f1", "f1_macro", "f1_micro", "f1a", "matthews", "pearson", "spearman", "gender_parity")
+_OF_CLASSES = (
+    "accuracy",
+    "f1",
+    "f1_macro",
+    "f1_micro",
+    "f1a",
+    "matthews",
+    "pearson",
+    "spearman",
+    "gender_parity",
+    "binary_accuracy",
+)
 METRICS: dict[str, tuple[str, ...]] = {  # by kind or format
     "classification": _OF_CLASSES,
     "multirc": ("question_em",),
@@ -151,6 +162,9 @@ class TaskSpec(ConfigModel):
     """The metric that selects the best epoch and that tables show."""
     split_metrics: dict[Split, list[str]] = {}
     """Metrics of an extra validation split, if they differ from the task's; the first one is primary."""
+    validation_of: dict[Split, str] = {}
+    """Extra validation splits that are the validation rows of other tasks, by name (`validation_hans: hans`).
+    A label is the class with the same number."""
     local: LocalFiles
     """The files of the official download."""
     hub: HubDataset | None = None
@@ -205,7 +219,8 @@ class TaskSpec(ConfigModel):
     @property
     def extra_validation(self) -> dict[str, Split]:
         """The additional validation splits, by the suffix of their metrics (MNLI: mismatched)."""
-        return {split.removeprefix("validation_"): split for split in self.local.files if split.startswith("validation_")}
+        splits = [*self.local.files, *(self.hub.splits if self.hub else ()), *self.validation_of]
+        return {split.removeprefix("validation_"): split for split in splits if split.startswith("validation_")}
 
 
 @dataclass(frozen=True, slots=True)
