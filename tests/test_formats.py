@@ -251,7 +251,7 @@ def test_every_task_with_a_hub_names_its_splits_and_counts():
         task = task_spec.load(name)
         if task.hub:
             assert set(task.hub.splits) >= {"train", "validation"}
-            assert {"train", "validation"} <= set(task.rows) <= set(task.local.files)
+            assert {"train", "validation"} <= set(task.rows) <= {*task.local.files, *task.hub.splits}
         if task.submission:
             assert set(task.submission.files) <= set(task.rows)
             has_labels = task.kind != "regression" and task.has_label_column
