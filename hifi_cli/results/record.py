@@ -213,9 +213,6 @@ class ExampleCounts(Record):
     selection: int
     reported: int
 
-    def __str__(self) -> str:
-        return f"{self.train:,} train, {self.selection:,} selection, {self.reported:,} reported"
-
 
 class FewShotRows(Record):
     """The ids of the rows of a few-shot run, and the SHA-256 of ids, texts and labels."""

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
-from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
+from transformers.utils.hub import cached_file
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, counted_noun
@@ -16,7 +16,7 @@ from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import data_sources
-from hifi_cli.tasks.task_spec import TaskData, TaskSpec
+from hifi_cli.tasks.task_spec import Row, TaskData, TaskSpec
 from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids, task_head_of, task_of
 from hifi_cli.training.loop import phase_ends
 from hifi_cli.training.machine import select_device
@@ -128,25 +128,19 @@ def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) ->
         if data is None:
             return batch_size(config, task)
         return len(data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)[0])
-    if data:
-        return len(holdout_ids(config, data.rows("train"))[0])
-    known = [count for count in (task.rows.get("train"), config.limit) if count]
-    if not known or config.selection != "holdout":
-        return min(known, default=None)
-    return min(known) - max(1, round(config.holdout * min(known)))
+    rows = data.rows("train") if data else [Row(str(number), (), None) for number in range(task.rows.get("train", 0))]
+    return len(holdout_ids(config, rows)[0]) or None
 
 
 def _missing_keys(config: RunConfig, head_names: set[str]) -> list[str]:
     """The task head's parameters that are not in the weights file; none if that is not here."""
     source, revision = backbones.locate(config.backbone)
-    weights: Any = Path(source) / "model.safetensors"
-    if source == config.backbone.hub:
-        weights = try_to_load_from_cache(source, weights.name, revision=revision)
-    if not (isinstance(weights, str | Path) and Path(weights).is_file()):
-        return []
-    with safe_open(weights, framework="numpy") as file:
-        keys = [f".{key}" for key in file.keys()]  # noqa: SIM118
-    return sorted(name for name in head_names if not any(f".{name}".endswith(key) for key in keys))
+    with suppress(OSError):
+        path = cached_file(source, "model.safetensors", revision=revision, local_files_only=True)
+        with safe_open(path, framework="numpy") as file:
+            keys = [f".{key}" for key in file.keys()]  # noqa: SIM118
+        return sorted(name for name in head_names if not any(f".{name}".endswith(key) for key in keys))
+    return []
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
