@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from peft import PeftModel
 from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoModelForSequenceClassification
 
@@ -21,9 +22,9 @@ from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.pretrained import load, locate
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
+from hifi_cli.results.reload import evaluate, fits_peft, write_peft
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import task_head_of
+from hifi_cli.training.data import prepare, reload, task_head_of
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -224,6 +225,26 @@ def test_every_method_on_families_without_biases(make, resources, write_family, 
     known = ("encoder has no biases", "settings.count=0", "`n_frequency` should be less")  # W_K of 16 x 32 is small
     assert all(any(words in reason for words in known) for reason in refused.values()), refused
     assert {"bitfit", "random-parameters"} <= refused.keys() and len(refused) < 12
+
+
+@pytest.mark.filterwarnings("ignore")  # peft's own, when it opens a directory
+@pytest.mark.parametrize("settings", [[], ["settings.options={r: 4, use_rslora: true}", "settings.targets=[key, value, ffn]"]])
+def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(make, resources, write_family, tmp_path, settings):
+    backbone = write_family("modernbert")
+    config = make("peft", "epochs=1", "learning_rate=0.01", "precision=fp32", *settings, backbone=backbone)
+    runs.run(config, resources)
+    prepared, _ = reload(RunDirectory.of(config, resources.results_dir).path, resources)
+    assert fits_peft(prepared)
+    expected = logits_of(prepared.encoder.model.eval())
+    write_peft(prepared, resources, tmp_path / "out")
+    plain = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
+    opened = PeftModel.from_pretrained(plain, tmp_path / "out").eval()
+    torch.testing.assert_close(logits_of(opened), expected, rtol=1e-4, atol=1e-5)
+    with opened.disable_adapter():
+        assert not torch.allclose(logits_of(opened), expected, atol=1e-3)
+    assert any(name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters())
+    dora = make("dora", backbone=backbone)
+    assert not fits_peft(prepare(dora, resources))
 
 
 @pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])

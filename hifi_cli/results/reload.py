@@ -3,7 +3,7 @@
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -19,6 +19,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, command_line, json_text
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import Prediction, RunDirectory, RunResult
 from hifi_cli.tasks import metrics, submission, task_spec
@@ -318,14 +320,44 @@ def fits_peft(prepared: PreparedRun) -> bool:
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
     cache, by whose length BERT-type encoders move the position ids on.
     """
-    encoder = prepared.encoder
-    if encoder.has_known_parts and encoder.module_names.fused:
-        return False  # peft would look for three Linears where the file has one
     if task_head_of(prepared.config).is_own or prepared.config.start_from:
         return False
     from hifi_cli.methods.peft import Peft
 
-    return isinstance(prepared.method, Peft) and not prepared.method.needs_heads
+    if not isinstance(prepared.method, Peft) or prepared.method.needs_heads:
+        return False
+    kind, options = prepared.method.adapter()
+    other = any(options.get(key) for key in ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern"))
+    is_plain_lora = kind.lower() == "lora" and not other and options.get("init_lora_weights", True) is True
+    return is_plain_lora or not _fused_parts(prepared.encoder, prepared.method.target_modules(prepared.encoder))
+
+
+def _fused_parts(encoder: Encoder, modules: Iterable[str]) -> list[str]:
+    """Which of query, key and value are adapted where the family has one Linear for all of them."""
+    fused = encoder.module_names.fused if encoder.has_known_parts else None
+    names = [name for name in modules if fused and f".{fused}." in name]
+    return [part for part in PROJECTIONS if any(name.endswith(f".{part}") for name in names)]
+
+
+def _stack(encoder: Encoder, adapter: Any) -> list[str]:
+    """Let LoRA adapt the one Linear for query, key and value, of which a run adapts slices.
+
+    The updates B A of r rows of A each become one: the A below one another, each B in the rows of
+    its slice and the columns of its A.
+
+    Returns:
+        The slices, in the order of their A.
+    """
+    parts = _fused_parts(encoder, adapter.target_modules)
+    encoder.join_projections()
+    if parts:
+        fused = encoder.module_names.fused
+        slices = tuple(f".{fused}.{part}" for part in parts)
+        modules = adapter.target_modules
+        adapter.target_modules = {name.rpartition(".")[0] if name.endswith(slices) else name for name in modules}
+        adapter.rank_pattern = {fused: adapter.r * len(parts)}
+        adapter.alpha_pattern = {fused: adapter.lora_alpha * len(parts) ** (0.5 if adapter.use_rslora else 1)}
+    return parts
 
 
 def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
@@ -343,6 +375,7 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     plain.name_or_path = base  # peft would write the path that the model was read from
     method: Any = prepared.method
     adapter = method.peft_config(untrained)
+    parts = _stack(untrained, adapter)
     kind = prepared.task.kind
     adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
     adapter.base_model_name_or_path = base
@@ -361,7 +394,15 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     }
     with torch.no_grad():
         for name, value in prepared.method.trainable_parameters(prepared.encoder.model).items():
-            parameters[name].copy_(value)
+            module, _, matrix = name.partition(".lora_")
+            owner, _, part = module.rpartition(".")
+            if matrix and part in parts:
+                ranks = slice(adapter.r * parts.index(part), adapter.r * (parts.index(part) + 1))
+                rows = slice(len(value) * PROJECTIONS.index(part), len(value) * (PROJECTIONS.index(part) + 1))
+                whole = parameters[f"{owner}.lora_{matrix}"]
+                (whole[ranks] if matrix.startswith("A") else whole[rows, ranks]).copy_(value)
+            else:
+                parameters[name].copy_(value)
     model.save_pretrained(to, safe_serialization=True, save_embedding_layers=False)  # else it looks for the base model
 
 
