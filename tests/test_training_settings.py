@@ -107,7 +107,8 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources
         ("stsb", "class_weights=balanced", "kind regression has no classes to weight"),
         ("squad", "label_smoothing=0.1", "kind span has no cross-entropy over classes"),
         ("copa", "class_weights=[1,2]", "kind multiple-choice has no classes"),
-        ("rte", "class_weights=[1,2,3]", "3 weights for the 2 classes"),
+        ("rte", "class_weights=[1,2,3]", "give 2 positive weights, of the classes entailment, not_entailment"),
+        ("rte", "class_weights=[1,-2]", "give 2 positive weights"),
     ],
 )
 def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, change, message):

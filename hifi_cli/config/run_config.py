@@ -167,11 +167,11 @@ class RunConfig(TrainingConfig):
     epochs: PositiveCount = 3
     """Passes over the train split."""
     patience: PositiveCount | None = None
-    """Early stopping: training ends after this many epochs without a better score on the selection split, the best epoch
-    of the last stage being the start; the learning rate follows the schedule of all `epochs`. null: never."""
+    """Early stopping: training ends after this many epochs without a better score on the selection split, of a two-stage run
+    in its second stage; the learning rate follows the schedule of all `epochs`. null: never."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Part of the target probability that is spread over all classes in training (tasks with cross-entropy over classes)."""
-    class_weights: Literal["balanced"] | list[Annotated[float, Field(gt=0)]] | None = None
+    class_weights: Literal["balanced"] | list[float] | None = None
     """Weight of each class in the training loss, in label order, which is then the weighted mean over a batch; or
     `balanced`: n / (classes * n_c) by the counts n_c of the training examples, as in scikit-learn. null: all equal."""
     layer_decay: float = Field(1.0, gt=0, le=1)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import RunFailed, UsageError, counted_noun
+from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
 from hifi_cli.tasks import metrics
@@ -247,9 +247,9 @@ def check_loss(spec: TaskSpec, class_weights: Literal["balanced"] | list[float] 
         raise UsageError(f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it")
     if class_weights is not None and spec.kind not in ("classification", "token-classification"):
         raise UsageError(f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it")
-    if isinstance(class_weights, list) and len(class_weights) != len(spec.labels):
-        weights = counted_noun(len(class_weights), "weight")
-        raise UsageError(f"class_weights: {weights} for the {len(spec.labels)} classes {', '.join(spec.labels)}")
+    classes = len(spec.labels)
+    if isinstance(class_weights, list) and (len(class_weights) != classes or min(class_weights) <= 0):
+        raise UsageError(f"class_weights: give {classes} positive weights, of the classes {', '.join(spec.labels)}")
 
 
 def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
