@@ -252,6 +252,14 @@ def test_a_list_is_given_once_with_commas_or_more_often(hifi):
     assert listed[0].out == listed[1].out and listed[0].out.count("\n---\n") == 1
 
 
+def test_a_terminal_is_shown_what_runs_have_in_common_once(hifi, monkeypatch):
+    words = ["train", "--protocol", "demo", "--dry-run", "--method", "bitfit", "--seeds", "1,2"]
+    whole = hifi(*words).out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    first, second = hifi(*words).out.split("--- # as the first, except for\n")
+    assert whole.startswith(first) and re.fullmatch(r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second)
+
+
 def test_the_rankings_are_those_that_are_implemented():
     assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
 

@@ -1,6 +1,7 @@
 """What a new user meets: wrong input is refused in one line, before a run and not during it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,9 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
             write_run("results", method, "rte", seed, 0.5)
     for words in (["table"], ["compare", "full-ft", "bitfit"]):
         assert "4 runs of searches and other variants left out" in hifi(*words).out
+    rate = "full-ft/learning_rate--2e-05"
+    assert re.search(rf"{rate} +70\.0", hifi("table", "--variants").out)
+    assert re.search(rf"{rate} .* -20\.00", hifi("compare", "full-ft", rate).out)
     assert hifi("report").code == 0
     assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
 

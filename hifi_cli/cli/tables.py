@@ -39,6 +39,10 @@ def table(
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
+    variants: Annotated[
+        bool,
+        typer.Option("--variants", help="A row for each variant=NAME, as METHOD/NAME.", rich_help_panel=options.OUTPUT),
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 when a run is missing.", rich_help_panel=options.OUTPUT)
     ] = False,
@@ -51,7 +55,8 @@ def table(
     """
     layout = table_spec.load(name) if name and name != "search" else None
     kind = layout.kind if layout else "scores"
-    study, of_shots, counted = Study(results_dir), options.shots_of_runs(shots), pairs.counted_flags(include, exclude)
+    study = Study(results_dir).with_variants() if variants else Study(results_dir)
+    of_shots, counted = options.shots_of_runs(shots), pairs.counted_flags(include, exclude)
     where: dict[str, Any] = {"protocol": protocol and run_name("protocols", protocol), "backbone": backbone}
     where |= {"tasks": options.run_names("tasks", task), "methods": options.run_names("methods", method)}
     if kind in ("scores", "costs"):  # whose names are those that runs have
@@ -99,7 +104,7 @@ def table(
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD OTHER...", help="Methods by name."),
+        typer.Argument(metavar="METHOD OTHER...", help="Methods by name; METHOD/NAME: the runs with variant=NAME."),
     ],
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
@@ -114,8 +119,8 @@ def compare(
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
     protocol, backbone = protocol and run_name("protocols", protocol), backbone and run_name("backbones", backbone)
-    study = Study(results_dir)
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
+    study = Study(results_dir).with_variants() if any("/" in name for name in names) else Study(results_dir)
     table_spec.check_names("methods", names, study.names("method"))
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")

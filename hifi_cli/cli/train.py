@@ -1,7 +1,9 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +11,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.base import parse
+from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
 from hifi_cli.errors import RunFailed, UsageError, first_of
@@ -64,9 +66,7 @@ def train(
     runs.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
-        for run in resolved:
-            _print_plan(run, resources)
-        return
+        return _print_plans(resolved, resources)
     directories = [RunDirectory.of(run.config, results_dir) for run in resolved]
     if not force:
         for run, directory in zip(resolved, directories, strict=True):  # before any of them trains
@@ -111,12 +111,27 @@ def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: boo
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 
 
-def print_configs(resolved: Iterable[ResolvedConfig]) -> None:
-    """Resolved configurations as YAML documents, with the source of each value in a comment."""
-    for run in resolved:
-        lines = list(_yaml_lines(run.config.model_dump(mode="json"), run.sources))
-        width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
-        print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+def print_configs(resolved: Iterable[ResolvedConfig], comments: Iterable[Sequence[str]] = ()) -> None:
+    """Resolved configurations as YAML documents, with the source of each value in a comment.
+
+    On a terminal, only what differs from the first is printed of the others.
+
+    Args:
+        comments: other lines about each.
+    """
+    first: dict[str, Any] = {}
+    known: Sequence[str] = ()
+    for run, about in zip(resolved, chain(comments, repeat(())), strict=False):
+        values = run.config.model_dump(mode="json")
+        flat = flatten(values)
+        differing = {key: value for key, value in flat.items() if first.get(key, ...) != value} if first else values
+        lines = list(_yaml_lines(differing, run.sources))
+        width = max((len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN), default=0)
+        print("--- # as the first, except for" if first else "---")
+        print(*(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n")
+        print("".join(f"{line}\n" for line in about if line not in known), end="", flush=True)
+        if sys.stdout.isatty() and not first:
+            first, known = flat, about
 
 
 def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -130,14 +145,12 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
             yield f"{indent}{options.yaml_value(key)}: {options.yaml_value(value)}", sources[f"{prefix}{key}"]
 
 
-def _print_plan(run: ResolvedConfig, resources: ResourceCache) -> None:
-    """The resolved configuration, followed by comments with the run's directory, steps, size and what is missing."""
+def _print_plans(resolved: Sequence[ResolvedConfig], resources: ResourceCache) -> None:
+    """The resolved configurations, each followed by comments with the run's directory, steps, size and what is missing."""
     from hifi_cli.training.plan import plan  # for --dry-run alone
 
-    config = run.config
-    print_configs([replace(run, config=_with_method_defaults(config, run.sources))])
-    for name, text in plan(config, resources):
-        print(f"# {name:10} {text}")
+    whole = [replace(run, config=_with_method_defaults(run.config, run.sources)) for run in resolved]
+    print_configs(whole, ([f"# {name:10} {text}" for name, text in plan(run.config, resources)] for run in resolved))
 
 
 def _with_method_defaults(config: Training, sources: dict[str, str], prefix: str = "") -> Training:

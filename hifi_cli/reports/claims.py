@@ -119,6 +119,7 @@ def evaluate(
         return with_changes(study, of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots))
 
     rows, notes, lacking, figures = [], [], [], []
+    not_run: dict[str, list[str]] = {}  # by reason
     for name, claim in file.claims.items():
         check_names("methods", methods_of(claim), study.names("method"))
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
@@ -141,7 +142,10 @@ def evaluate(
             verdict, reason = conclude(findings)
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
         rows.append(_row(name, claim, verdict, reason, findings))
-        notes.append(f"{name}: {'. '.join(_sentences(claim, file, verdict, reason, findings))}")
+        if verdict == "not run" and len(file.claims) > 1:
+            not_run.setdefault(reason, []).append(name)
+        else:
+            notes.append(f"{name}: {'. '.join(_sentences(claim, file, verdict, reason, findings))}")
     counts = Counter(row["verdict"] for row in rows)
     verdicts = ", ".join(f"{counts[word]} {word}" for word in get_args(Verdict))
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
@@ -151,7 +155,7 @@ def evaluate(
         headings=HEADINGS,
         corner="Claim",
         formats={"runs": ".0f"},
-        notes=[*notes, RULE],
+        notes=[*notes, *(f"not run{f' ({why})' * bool(why)}: {', '.join(names)}" for why, names in not_run.items()), RULE],
         missing=[*missing, *dict.fromkeys(figures)],
     )
 

@@ -148,7 +148,7 @@ def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
     runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
     count = int(runs["variant"].notna().sum())
     noun = counted_noun(count, "run")
-    return [f"{noun} of searches and other variants left out (hifi table search)"] if count else []
+    return [f"{noun} of searches and other variants left out (hifi table search, or --variants)"] if count else []
 
 
 # Runs that belong together
@@ -357,6 +357,7 @@ def compare(
     if any(name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen):
         notes.append("the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this")
     notes += [NUMBERS, *lacking, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
+    notes = _merged(notes)
     run = next(runs.itertuples())
     notes += note_on_variants(study, run.protocol, run.backbone)
     setting = f"protocol {run.protocol}, backbone {run.backbone}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
@@ -364,6 +365,15 @@ def compare(
     formats = {"mean": "+z.2f", "p_holm": ".3g"}
     table = Table(f"{title}, in points ({setting})", pd.DataFrame(rows), HEADINGS, "Minus", formats, notes=notes)
     return [table, _per_task(title, all_pairs)]
+
+
+def _merged(notes: Sequence[str]) -> list[str]:
+    """Notes that say the same about several methods or tasks as one: `BitFit on RTE, LoRA on RTE: 1 run left out`."""
+    subjects: dict[str, list[str]] = {}
+    for note in notes:
+        subject, _, text = note.partition(": ")
+        subjects.setdefault(text or note, []).append(subject)
+    return [text if text in of_text else f"{', '.join(of_text)}: {text}" for text, of_text in subjects.items()]
 
 
 def _row(pairs: Pairs, statistics: PairedStatistics, p: float, word: str) -> dict[str, object]:
@@ -396,7 +406,7 @@ def verdict(pairs: Pairs, statistics: PairedStatistics, p: float, smallest: floa
     if smallest >= LEVEL:
         found = f"{counted_noun(statistics.pairs, 'pair')}, {statistics.differing} of which differ,"
         too_few = f"cannot reach p < {LEVEL:g} (smallest: {smallest:.3g}): more seeds are needed"
-        return "no conclusion", f"{' and '.join(labels)}: {found} {too_few}"
+        return "no conclusion", f"{labels[1]}: {found} {too_few}"
     if p >= LEVEL or not statistics.excludes_zero:
         return NOT_SHOWN, ""
     ahead = 0 if statistics.mean > 0 else 1

@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,13 @@ class Study:
     def shown(self) -> pd.DataFrame:
         """The runs that tables show: without those of searches and other variants."""
         return self.runs[self.runs["variant"].isna()]
+
+    def with_variants(self) -> "Study":
+        """The study with each variant of a method as a method of its own, METHOD/VARIANT."""
+        study, runs = copy(self), self.runs
+        names = runs["method"] + "/" + runs["variant"]
+        study.runs = runs.assign(method=names.where(runs["variant"].notna(), runs["method"]), variant=None)
+        return study
 
     def names(self, kind: str) -> set[str]:
         """The names of a column (`method`, `task`) that have a finished run."""
