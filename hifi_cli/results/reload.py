@@ -17,7 +17,7 @@ from torch import nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line, json_text
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
@@ -142,8 +142,6 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
-    if not file.exists():
-        raise MissingError(f"no file {file}")
     prepared, _ = reload(run, resources)
     config = prepared.config
     rows = read(prepared.task, file)

@@ -202,7 +202,9 @@ def check(directory: Path) -> CheckedStudy:
     for path in study.records:
         try:
             result, table = study.result(path), study.predictions(path)
-            spec = _task(study, path, result)
+            # from the user's own YAML where the run keeps one; no code is executed here
+            task = RunDirectory(study.directory / path).own("tasks", result.task, trust=True)
+            spec = task_spec.load(task).with_primary(result.primary_metric)
             problems = [*_of_record(result, spec)]
             if table is not None:
                 problems += _of_predictions(result, spec, table)
@@ -216,12 +218,6 @@ def check(directory: Path) -> CheckedStudy:
         if problems:
             findings[path] = problems
     return CheckedStudy(len(study.records), recomputed, findings)
-
-
-def _task(study: Study, path: str, result: RunResult) -> TaskSpec:
-    """The task of a run, from the user's own YAML where the run keeps one."""
-    task = RunDirectory(study.directory / path).own("tasks", result.task, trust=True)  # no code is executed here
-    return task_spec.load(task).with_primary(result.primary_metric)
 
 
 def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:

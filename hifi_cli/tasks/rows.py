@@ -323,6 +323,17 @@ def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = Non
     return number
 
 
+def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
+    """Return a label, or what is predicted in its place, as people read it: the inverse of `parse_label`."""
+    if label is None or spec.kind == "regression":
+        return None if label is None else float(label)
+    if spec.kind == "multi-label":
+        return [name for name, is_it in zip(spec.labels, label, strict=True) if is_it]
+    if spec.kind == "token-classification":
+        return [spec.labels[tag] for tag in label]
+    return spec.labels[int(label)]
+
+
 def _class_index(name: str, names: list[str], record: RawRecord) -> int:
     if name not in names:
         raise record.error(f"unknown label '{name[:40]}'; the labels are {', '.join(names)}")

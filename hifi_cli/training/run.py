@@ -33,6 +33,7 @@ from hifi_cli.results.record import (
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
+from hifi_cli.tasks.rows import label_word
 from hifi_cli.tasks.task_spec import Example, TaskSpec
 from hifi_cli.training import machine
 from hifi_cli.training.data import PreparedRun, ResourceCache, Splits, load_splits, prepare, task_of
@@ -231,26 +232,16 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
 
 def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
     """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
-
-    def label_word(value: Any) -> str | float | list[str] | None:
-        if value is None or task.kind == "regression":
-            return None if value is None else float(value)
-        if task.kind == "multi-label":
-            return [label for label, is_it in zip(task.labels, value, strict=True) if is_it]
-        if task.kind == "token-classification":
-            return [task.labels[tag] for tag in value]
-        return task.labels[int(value)]
-
     outputs: list[tuple[Any, list[float]]]
     if isinstance(predictions, np.ndarray):
         floats = logits.astype(np.float32).tolist()
-        outputs = [(label_word(value), row) for value, row in zip(predictions, floats, strict=True)]
+        outputs = [(label_word(task, value), row) for value, row in zip(predictions, floats, strict=True)]
     else:
         outputs = [(output.prediction, output.logits) for output in predictions]
     return [
         Prediction(
             id=row.id,
-            label=[text for text, _ in row.answers] if task.kind == "span" else label_word(row.label),
+            label=[text for text, _ in row.answers] if task.kind == "span" else label_word(task, row.label),
             prediction=prediction,
             logits=values,
         )
