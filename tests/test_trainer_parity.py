@@ -1,5 +1,7 @@
 """Without dropout, training gives the weights that transformers' Trainer gives on the same batches."""
 
+from itertools import chain
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -93,3 +95,19 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
     loop.Trainer(prepared, prepared.method, examples).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
+
+
+@pytest.mark.parametrize(("method", "decay"), [("full-ft", 0.0), ("full-ft", 0.1), ("eh-ft-bitfit", 0.1)])
+def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, make, resources):
+    config = make(method, *SETTINGS, f"weight_decay={decay}", "limit=6", "batch_size=2", "kernels=torch")
+    weights = []
+    for occurring in (True, False):
+        prepared, splits = prepare(config, resources), load_splits(config, resources)
+        prepared.encoder.model.double()
+        prepared.method.trains_occurring_words = occurring
+        trainer = loop.Trainer(prepared, prepared.method, splits.train, evaluated=splits)
+        trainer.train()
+        assert (trainer.word_rows is not None) == occurring
+        weights.append({**prepared.encoder.model.state_dict(), **trainer.delta})
+    assert len(trainer.encoder.word_embedding.weight) > 1 + len({*chain(*(e.sequences[0]["input_ids"] for e in splits.train))})
+    torch.testing.assert_close(*weights, rtol=1e-12, atol=1e-14)

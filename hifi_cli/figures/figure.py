@@ -221,6 +221,8 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     splits = load_splits(config, resources)
     calibration = splits.calibration_batches
     trainer = Trainer(prepared, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
+    for phase in trainer.phases:
+        phase.method.trains_occurring_words = False  # callbacks read all gradients and weights in every step
     trainer.max_steps = trainer.phase_ends[-2] if only_stage1 else None
     try:
         trainer.train()

@@ -75,6 +75,8 @@ class Method:
 
     needs_heads: ClassVar[bool] = False
     steps = range(0)  # numbers of the phase's steps within the run, known when its first step begins
+    # whether only the words of the train examples train: of other words a method must read no gradient and no weight
+    trains_occurring_words = False
     mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
 
     def __init__(self, settings: Any, context: MethodContext) -> None:

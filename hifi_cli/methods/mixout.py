@@ -49,6 +49,8 @@ class MixoutLinear(nn.Module):
 class Mixout(Method):
     """Train everything; Linear layers are mixed with their initial weights, instead of dropout."""
 
+    trains_occurring_words = True
+
     class Settings(ConfigModel):
         """How and where weights are mixed."""
 

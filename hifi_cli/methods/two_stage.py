@@ -22,6 +22,8 @@ class TwoStage(Method):
     schedule. The run's steps are divided between the stages.
     """
 
+    trains_occurring_words = True
+
     class Settings(ConfigModel):
         """Length of stage 1 and what stage 2 takes from it."""
 

@@ -85,6 +85,14 @@ class Encoder:
     # --- parts and their names
 
     @property
+    def word_embedding(self) -> nn.Embedding | None:
+        """The word embedding of a known family; None where a method replaced it, or its weight has other uses too."""
+        embedding = cast(Any, self.model).get_input_embeddings() if self.has_known_parts else None
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        uses = sum(value is getattr(embedding, "weight", None) for _, value in parameters)
+        return embedding if type(embedding) is nn.Embedding and uses == 1 else None
+
+    @property
     def has_known_parts(self) -> bool:
         """Whether layers, their parts and attention heads can be named."""
         return unsupported_reason(self.config) is None

@@ -1,6 +1,6 @@
 """What methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -127,6 +127,66 @@ class ColumnLinear(TunedLinear):
     def merge(self) -> nn.Linear:
         self.base_layer.weight.index_copy_(1, self.index, self.columns)
         return self.base_layer
+
+
+class WordRows:
+    """The rows of a word embedding W whose words occur in training, as a parameter of their own.
+
+    The other rows have gradient 0 in every step: AdamW would only shrink them, by weight decay, all
+    by the same factor. Gradient, moments, clipping and updates exist for `rows` only.
+
+    Attributes:
+        rows: what trains instead of W, [words that occur, width]; `write` and `merge` copy it into W.
+    """
+
+    def __init__(self, embedding: nn.Embedding, word_ids: Iterable[int]) -> None:
+        padding = embedding.padding_idx
+        ids = sorted({*word_ids} if padding is None else {*word_ids, padding})
+        self._padding = None if padding is None else ids.index(padding)
+        self._weight = embedding.weight
+        self._index = torch.tensor(ids, device=self._weight.device)
+        self._places = torch.zeros_like(self._weight[:, 0], dtype=torch.int64)
+        self._places[self._index] = torch.arange(len(ids), device=self._weight.device)
+        self.rows = nn.Parameter(self._weight.detach()[self._index])
+        self.hook = embedding.register_forward_hook(self._embed_occurring)
+
+    def _embed_occurring(self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> Tensor | None:
+        """In training, what takes the place of the embedding's output."""
+        if not embedding.training:
+            return None
+        return functional.embedding(self._places[args[0]], self.rows, self._padding)
+
+    def replace_in(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+        """The parameters with `rows` in the place of W."""
+        return [self.rows if parameter is self._weight else parameter for parameter in parameters]
+
+    def train_by(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let a new AdamW update `rows`, not W."""
+        self._optimizer = optimizer
+        for group in optimizer.param_groups:
+            group["params"] = self.replace_in(group["params"])
+            group["decay"] = 1.0  # a key of the group, so that a checkpoint has it
+        optimizer.register_step_pre_hook(self._count_decay)
+
+    @staticmethod
+    def _count_decay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Multiply up the factors of AdamW's weight decay since the last `merge`."""
+        for group in optimizer.param_groups:
+            group["decay"] *= 1 - group["lr"] * group["weight_decay"]
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Copy `rows` into W; the weight decay of the others stays pending."""
+        self._weight.index_copy_(0, self._index, self.rows)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Bring all of W to what training has reached."""
+        for group in self._optimizer.param_groups:
+            if any(parameter is self.rows for parameter in group["params"]):
+                self._weight.mul_(group["decay"])
+            group["decay"] = 1.0
+        self.write()
 
 
 class BottleneckAdapter(nn.Module):

@@ -21,6 +21,7 @@ from torch import Tensor
 from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Method, Phase, layer_wise
+from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
@@ -29,7 +30,7 @@ from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, lear
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
-_LAYOUT = 7  # of the file; one of another layout is not used
+_LAYOUT = 8  # of the file; one of another layout is not used
 
 logger = logging.getLogger("hifi")
 
@@ -174,6 +175,7 @@ class Trainer:
         phase_ends: for each phase, the number of finished steps after which it ends.
         optimizer, lr_scheduler: of the current phase.
         clip_groups: parameters whose gradients are clipped by one norm.
+        word_rows: the words that train, where those that do not occur are left out of training.
 
     Raises:
         UsageError: there are fewer steps than phases.
@@ -203,6 +205,7 @@ class Trainer:
         self.phases = method.phases()
         self.phase_ends = phase_ends(self.phases, self.total_steps)
         self.progress = Progress()
+        self.word_rows: WordRows | None = None
         self.delta: dict[str, Tensor] = {}
         self.logits: Values | None = None
         self.loss_sum = torch.zeros((), device=runner.device)
@@ -238,11 +241,11 @@ class Trainer:
                     if step % self.config.log_every == 0 or step == self.total_steps:
                         self.log_loss()
                     if step == self.max_steps:
-                        self.phase.method.before_evaluation(self.model)
+                        self.before_evaluation()
                         return
                     self.stop_or_save(signals)
                 self.refuse_divergence(self.loss_sum.item())
-                self.phase.method.before_evaluation(self.model)
+                self.before_evaluation()
                 self.end_epoch()
                 self.stop_or_save(signals)
         if self.progress.epoch < self.config.epochs:
@@ -268,6 +271,9 @@ class Trainer:
         self.progress.phase = number
         self.seed_process(0)
         self.runner.unwrap()
+        if self.word_rows:
+            self.word_rows.merge()
+            self.word_rows.hook.remove()
         if number:  # the method prepared the model for the first phase
             self.phase.prepare_model(self.encoder)
         self.model.train()
@@ -291,11 +297,24 @@ class Trainer:
             eps=training.adam_epsilon,
             fused=True,
         )
+        self.max_grad_norm, self.clip_groups = training.max_grad_norm, method.clip_groups(self.model)
+        self.word_rows = self.occurring_words()
+        if self.word_rows:
+            self.word_rows.train_by(self.optimizer)
+            self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
         schedules = {"run": learning_rate_factor(training, len(steps)), "constant": lambda _: 1.0}
         factors = [schedules[group.get("lr_schedule", "run")] for group in self.optimizer.param_groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
-        self.max_grad_norm, self.clip_groups = training.max_grad_norm, method.clip_groups(self.model)
         self.runner.wrap()
+
+    def occurring_words(self) -> WordRows | None:
+        """The words of the train examples; None if the method needs all, or several processes train."""
+        embedding = self.encoder.word_embedding
+        may_leave_out = self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
+        if not (may_leave_out and embedding and embedding.weight.requires_grad):
+            return None
+        lists = [sequence["input_ids"] for example in self.train_examples for sequence in example.sequences]
+        return WordRows(embedding, [*np.unique(np.concatenate(lists)).tolist(), self.runner.pad["input_ids"]])
 
     def train_step(self, batch: list[Example]) -> None:
         """One optimizer step on a batch; nothing waits for its loss."""
@@ -326,6 +345,12 @@ class Trainer:
         learning_rate = float(self.lr_scheduler.get_last_lr()[0])
         self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
         self.reset_loss()
+
+    def before_evaluation(self) -> None:
+        """Bring the model's weights to what training has reached."""
+        self.phase.method.before_evaluation(self.model)
+        if self.word_rows:
+            self.word_rows.merge()
 
     def seed_process(self, rank: int) -> None:
         """If several processes train, seed torch for a step, or for a phase (as rank 0 in all).
@@ -407,6 +432,8 @@ class Trainer:
         """Save the state, on the main process."""
         if self.checkpoint and self.runner.processes.is_main_process:
             self.progress.seconds = time.monotonic() - self.start
+            if self.word_rows:
+                self.word_rows.write()
             history = [line.model_dump() for line in self.progress.log_history]
             state: dict[str, Any] = {
                 "progress": {**asdict(self.progress), "log_history": history},
