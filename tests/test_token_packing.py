@@ -1,12 +1,16 @@
 """Padding-free layers give what padded batches give, for every family and every method."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from prepared_models import prepare
-from tiny_inputs import FAMILIES
+from tiny_inputs import FAMILIES, random_encoder
 
-from hifi_cli.models.token_packing import PackedBatch
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import FAMILIES as KNOWN
+from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.training.data import ResourceCache, load_splits
 
 METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]
@@ -16,7 +20,7 @@ DROPOUT_OFF = "dropout=0.0"
 def test_unpacking_undoes_packing_and_padding_gets_no_gradient():
     lengths = torch.tensor([3, 7, 1, 7, 2])
     is_real = torch.arange(8) < lengths[:, None]
-    batch = PackedBatch.of(is_real, torch.device("cpu"))
+    batch = PackedBatch.of(is_real, is_real)
     padded = torch.randn(5, 8, 2, dtype=torch.float64).requires_grad_()
     packed = batch.pack(padded)
     assert torch.equal(packed, padded[is_real])
@@ -53,6 +57,26 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients.values())
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, padded_gradients[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("family", [name for name, parts in KNOWN.items() if parts.interface])
+def test_every_family_computes_packed_what_it_computes_padded(family):
+    """Sequences are longer than ModernBERT's local window, and a mean over tokens leaves padding out."""
+    encoder = Encoder(random_encoder(family, **({"classifier_pooling": "mean"} if KNOWN[family].rotary else {})).double())
+    assert encoder.can_pack or encoder.is_causal
+    if encoder.is_causal:
+        pytest.skip("decoders use padded batches")
+    is_real = torch.arange(14) < torch.tensor([3, 14, 1, 9, 2])[:, None]
+    inputs = {"input_ids": torch.randint(4, 12, (5, 14)) * is_real, "attention_mask": is_real.long()}
+    parameters = dict(encoder.model.named_parameters())
+    results = []
+    for is_packed in (False, True):
+        with packed_forward(encoder, PackedBatch.of(is_real, is_real)) if is_packed else nullcontext():
+            logits = encoder.model(**inputs).logits
+        gradients = torch.autograd.grad(logits[:, 0].sin().sum(), parameters.values(), allow_unused=True)
+        results.append((logits, *(gradient for gradient in gradients if gradient is not None)))
+    assert len(results[0]) > 10 and results[0][0].std() > 1e-3
+    torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("task", ["copa", "swag", "squad", "conll2003"])

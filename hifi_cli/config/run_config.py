@@ -207,8 +207,8 @@ class RunConfig(TrainingConfig):
     masks. `torch`: stock PyTorch modules; bf16 is then torch.autocast in training."""
     padding_free: bool = True
     """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
-    within rounding, with other dropout masks. No effect on encoders with rotary positions or attention of
-    their own."""
+    within rounding, with other dropout masks. No effect on encoders with attention of their own
+    (DeBERTa, MPNet) and on decoders."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
     dropout: UnitInterval | None = None

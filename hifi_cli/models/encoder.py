@@ -120,9 +120,9 @@ class Encoder:
         return cast(nn.ModuleList, self.base.get_submodule(self.module_names.layers))
 
     @property
-    def layer_stack(self) -> nn.Module:
-        """The module whose forward pass runs all layers."""
-        return self.base.get_submodule(self.module_names.layers.rpartition(".")[0])
+    def embeddings(self) -> nn.Module:
+        """The module that makes the first layer's input."""
+        return self.base.get_submodule(self.module_names.embeddings)
 
     @property
     def layer_parameters(self) -> list[str]:
@@ -218,8 +218,8 @@ class Encoder:
 
     @property
     def can_pack(self) -> bool:
-        """Whether layers can compute on packed tokens: they take only states and attention mask."""
-        return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
+        """Whether layers can compute on packed tokens; tests compare all encoders, and no decoders."""
+        return self.has_known_parts and self.module_names.interface and not self.is_causal
 
     @property
     def attention_function(self) -> AttentionFunction:
@@ -256,19 +256,6 @@ class Encoder:
         AttentionMaskInterface.register(name, _attention_mask)
         self.base.config._attn_implementation = name  # type: ignore[union-attr]
         return previous
-
-
-def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What to add to attention scores so that no token attends to padding.
-
-    Args:
-        token_mask: bool [batch, tokens], False for padding.
-
-    Returns:
-        [batch, 1, 1, tokens].
-    """
-    lowest = torch.finfo(dtype).min
-    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[:, None, None]
 
 
 def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:

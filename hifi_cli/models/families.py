@@ -24,8 +24,7 @@ class ModuleNames:
             feed-forward network's Linears.
         embeddings: what makes the first layer's input.
         interface: whether attention goes through transformers' attention interface.
-        rotary: whether layers also receive rotary positions, which the model computes for padded
-            batches.
+        rotary: whether layers receive rotary positions, which the model computes from position ids.
     """
 
     layers: str = "encoder.layer"

@@ -1,8 +1,8 @@
 """Padding-free encoder layers: they compute on real tokens; only attention sees padding.
 
 Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNorm, dropout). The
-tokens of a batch are therefore packed into one long sequence before the first layer and put back
-into the padded batch after the last one. The results are those of a padded batch within rounding.
+tokens of a batch are therefore packed into one long sequence after the embeddings and put back
+into the padded batch after the last layer. The results are those of a padded batch within rounding.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.models.encoder import AttentionFunction, Encoder, additive_mask
+from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_packed"
 
@@ -54,27 +54,30 @@ class PackedBatch:
     Attributes:
         sequences, width: shape of the padded batch.
         index: position of each real token in the flattened padded batch, int64 [tokens].
-        token_mask: which tokens are real, bool [sequences, width]; None: all of them.
+        token_mask: which tokens are real, bool [sequences, width].
+        has_padding: whether some are not.
     """
 
     sequences: int
     width: int
     index: Tensor
-    token_mask: Tensor | None
-    _attention_masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    token_mask: Tensor
+    has_padding: bool
+    _attention_masks: dict[tuple[torch.dtype, int | None], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, token_mask: Tensor, device: torch.device) -> "PackedBatch":
-        """Describe a padded batch on a device.
+    def of(cls, token_mask: Tensor, device_mask: Tensor) -> "PackedBatch":
+        """Describe a padded batch.
 
         Args:
-            token_mask: which tokens are real, bool [sequences, width], on the CPU, so that no GPU
-                has to be waited for.
+            token_mask: which tokens are real, [sequences, width], on the CPU, so that no GPU has to
+                be waited for.
+            device_mask: the same on the model's device.
         """
-        sequences, width = token_mask.shape
-        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device)
-        mask = None if token_mask.all() else copy_to_device(token_mask, device)
-        return cls(sequences, width, index, mask)
+        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device_mask.device)
+        has_padding = len(index) < token_mask.numel()
+        sequences, width = device_mask.shape
+        return cls(sequences, width, index, device_mask.bool(), has_padding)
 
     def pack(self, padded: Tensor) -> Tensor:
         """[sequences, width, ...] to [tokens, ...]."""
@@ -86,11 +89,29 @@ class PackedBatch:
         padded = _scatter(packed, self.index, self.sequences * self.width)
         return padded.view(self.sequences, self.width, *packed.shape[1:])
 
-    def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """What to add to attention scores, [sequences, 1, 1, width]; made once for all layers."""
-        if self.token_mask is not None and dtype not in self._attention_masks:
-            self._attention_masks[dtype] = additive_mask(self.token_mask, dtype)
-        return self._attention_masks.get(dtype)
+    @property
+    def position_ids(self) -> Tensor:
+        """Position of each packed token in its sequence, [1, tokens]."""
+        return (self.index % self.width)[None]
+
+    def attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
+        """What to add to attention scores, made once for all layers.
+
+        Args:
+            window: tokens attend to those less than this many positions away; None: to all.
+
+        Returns:
+            [sequences, 1, width or 1, width].
+        """
+        if (dtype, window) not in self._attention_masks and (self.has_padding or window is not None):
+            visible = self.token_mask[:, None, None]
+            if window is not None:
+                positions = torch.arange(self.width, device=visible.device)
+                visible = visible & ((positions[:, None] - positions).abs() < window)
+            mask = torch.zeros_like(visible, dtype=dtype)
+            mask.masked_fill_(~visible, torch.finfo(dtype).min)
+            self._attention_masks[dtype, window] = mask
+        return self._attention_masks.get((dtype, window))
 
     def attend(
         self,
@@ -113,7 +134,8 @@ class PackedBatch:
         """
         packed = [states.squeeze(0).transpose(0, 1) for states in (query, key, value)]
         padded = [self.unpack(states).transpose(1, 2) for states in packed]
-        output, _ = attention(module, *padded, self.attention_mask(query.dtype), **settings)
+        mask = self.attention_mask(query.dtype, settings.get("sliding_window"))
+        output, _ = attention(module, *padded, mask, **settings)
         return self.pack(output)[None], None
 
 
@@ -121,26 +143,32 @@ class PackedBatch:
 def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     """In this context, the encoder's layers compute on the real tokens of a batch only.
 
-    The model then takes no attention mask. Afterwards nothing is left in the model.
+    Afterwards nothing is left in the model.
 
     Raises:
         UsageError: this family computes attention by itself.
     """
+    from transformers import AttentionInterface
 
-    def before_layers(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        if args:
-            return (batch.pack(args[0])[None], *args[1:]), settings
-        return args, settings | {"hidden_states": batch.pack(settings["hidden_states"])[None]}
+    def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        positions = {"position_ids": batch.position_ids} if encoder.module_names.rotary else {}
+        return args, settings | {"attention_mask": None} | positions
 
-    def after_layers(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        output.last_hidden_state = batch.unpack(output.last_hidden_state.squeeze(0))
+    def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
+        return batch.pack(padded)[None]
+
+    def after_layers(_: nn.Module, __: tuple[Any, ...], packed: Tensor) -> Tensor:
+        return batch.unpack(packed.squeeze(0))
 
     config: Any = encoder.base.config
     attention_name = config._attn_implementation
-    encoder.set_attention(ATTENTION, partial(batch.attend, encoder.attention_function))
+    # no mask function has this name: transformers then makes no mask [tokens, tokens]
+    AttentionInterface.register(ATTENTION, partial(batch.attend, encoder.attention_function))
+    config._attn_implementation = ATTENTION
     hooks = [
-        encoder.layer_stack.register_forward_pre_hook(before_layers, with_kwargs=True),
-        encoder.layer_stack.register_forward_hook(after_layers),
+        encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
+        encoder.embeddings.register_forward_hook(after_embeddings),
+        encoder.layers[-1].register_forward_hook(after_layers),
     ]
     try:
         yield

@@ -85,11 +85,10 @@ class ModelRunner:
         with ExitStack() as contexts:
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
-            if self.is_padding_free:
-                token_mask = batch.pop("attention_mask").bool().flatten(0, -2)
-                packed = PackedBatch.of(token_mask, self.device)
-                contexts.enter_context(packed_forward(self.encoder, packed))
             inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
+            if self.is_padding_free:
+                masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
+                contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(*masks)))
             output = self.model(**inputs)
         if self.task.kind == "span":
             return torch.stack((output.start_logits, output.end_logits), 1).float()
