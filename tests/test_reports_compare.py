@@ -77,7 +77,7 @@ def test_only_partners_are_paired(hifi):
     write_run("results", "bitfit", "cola", 1, 1.0)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["pairs"] == 3 and 1.0 < rows[0]["mean"] < 1.5
-    assert "3 runs left out: the other method has no run with the same task and seed" in notes
+    assert "3 runs left out: the other one has no run with the same task and seed" in notes
 
 
 def test_scores_of_different_metrics_are_never_compared(hifi):
@@ -218,6 +218,25 @@ def test_wrong_usage(words, code, message, hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, backbone="minilm")
     answer = hifi("compare", *words)
     assert answer.code == code and message in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_two_backbones_are_compared_under_one_method(hifi):
+    for seed in range(1, 9):
+        for backbone, score in (("qwen3-0.6b", 0.7), ("modernbert-base", 0.66)):
+            weights = {"backbone_weights": backbone}
+            write_run("results", "lora", "rte", seed, score + 0.01 * seed, backbone=backbone, **weights)
+            write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone, **weights)
+    words = ("--backbones", "modernbert-base,qwen3-0.6b", "--format", "json")
+    answer = hifi("compare", "lora", *words)
+    rows, _ = said(answer)
+    assert [(row["method"], row["verdict"], row["pairs"]) for row in rows] == [("qwen3-0.6b", "worse", 8)]
+    assert rows[0]["mean"] == pytest.approx(-4)
+    assert "modernbert-base minus each other backbone" in answer.out and "method lora" in answer.out
+    write_run("results", "lora", "rte", 1, 0.9, backbone="qwen3-0.6b", backbone_weights="others")
+    rows, notes = said(hifi("compare", "lora", *words))
+    assert rows[0]["pairs"] == 7 and any("different encoder weights left out" in note for note in notes)
+    assert "no finished run of minilm" in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err
+    assert "under one method" in hifi("compare", "lora", "full-ft", *words).err
 
 
 def test_a_report_says_that_the_compared_method_has_no_run(hifi):

@@ -104,10 +104,16 @@ def table(
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD OTHER...", help="Methods by name; METHOD/NAME: the runs with variant=NAME."),
+        typer.Argument(
+            metavar="METHOD OTHER...",
+            help="Methods by name; METHOD/NAME: the runs with variant=NAME; with --backbones, one.",
+        ),
     ],
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
+    backbones: Annotated[
+        list[str] | None, options.several("--backbones", help="Compare the first backbone with each of the others instead.")
+    ] = None,
     protocol: options.Protocol = None,
     shots: options.Shots = None,
     score: options.ScoreChoice = None,
@@ -122,16 +128,20 @@ def compare(
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
     study = Study(results_dir).with_variants() if any("/" in name for name in names) else Study(results_dir)
     table_spec.check_names("methods", names, study.names("method"))
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
+    by, compared = ("backbone", options.run_names("backbones", backbones)) if backbones else ("method", names)
+    if by == "backbone" and (backbone or len(names) > 1):
+        raise UsageError("--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b")
+    if len(compared) < 2 or len(set(compared)) < len(compared):
+        raise UsageError(f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft")
     if study.shown.empty:
         raise study.no_run_error()
     task_names = options.run_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
     setting = {"protocol": protocol, "backbone": backbone, "shots": options.shots_of_runs(shots)}
-    runs, counted = pairs.only_setting(runs, names, **setting), pairs.counted_flags(include, exclude)
-    emit(pairs.compare(study, runs, names, score=score, counted=counted), format, out)
+    runs = pairs.only_setting(runs[runs["method"].isin(names)], compared, by=by, **setting)
+    counted = pairs.counted_flags(include, exclude)
+    emit(pairs.compare(study, runs, compared, by=by, score=score, counted=counted), format, out)
 
 
 def claims(

@@ -66,19 +66,22 @@ def of_setting(runs: pd.DataFrame, **setting: str | None) -> pd.DataFrame:
     return runs
 
 
-def only_setting(runs: pd.DataFrame, methods: Sequence[str], **setting: str | None) -> pd.DataFrame:
+def only_setting(runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **setting: str | None) -> pd.DataFrame:
     """Return the runs of some methods under the only protocol, backbone and number of shots.
+
+    Args:
+        by: `method`, or `backbone`: the names are then backbones.
 
     Raises:
         MissingError: a method has no finished run.
         UsageError: there are runs of several; the message names them.
     """
-    runs = of_setting(runs[runs["method"].isin(methods)], **setting)
-    for method in methods:
-        if method not in runs["method"].values:
+    runs = of_setting(runs[runs[by].isin(names)], **setting)
+    for name in names:
+        if name not in runs[by].values:
             chosen = "".join(f" --{key} {value}" for key, value in setting.items() if value)
-            raise MissingError(f"no finished run of {method}{chosen}; make one with hifi train --method {method}")
-    for key, values in settings(runs).items():
+            raise MissingError(f"no finished run of {name}{chosen}; make one with hifi train --{by} {name}")
+    for key, values in settings(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
             raise UsageError(f"there are runs of several {key}: choose one with --{key} ({', '.join(sorted({*values}))})")
     return runs
@@ -298,7 +301,7 @@ def pair(
             notes.append(f"{collapsed} of {len(both)} runs of {label} collapsed, included")
     if unpaired:
         noun = counted_noun(unpaired, "run")
-        notes.append(f"{noun} left out: the other method has no run with the same task and seed")
+        notes.append(f"{noun} left out: the other one has no run with the same task and seed")
     counts = runs["method"][runs["status"] != "done"].value_counts()
     return Pairs(first, second, both, (int(counts.get(first, 0)), int(counts.get(second, 0))), notes)
 
@@ -318,6 +321,7 @@ def compare(
     runs: pd.DataFrame,
     methods: Sequence[str],
     *,
+    by: str = "method",
     score: Score | None = None,
     counted: Collection[str] = COUNTED,
 ) -> list[Table]:
@@ -325,12 +329,17 @@ def compare(
 
     Args:
         runs: rows of `Study.runs`, of one setting.
+        by: `backbone`: the names are those of backbones, and the runs those of one method.
 
     Raises:
         MissingError: no comparison has a pair.
     """
     first, others = methods[0], methods[1:]
-    compared = with_changes(study, runs[runs["method"].isin(methods)])
+    compared = with_changes(study, runs[runs[by].isin(methods)])
+    if by == "backbone":  # they are told apart as methods are; their weights differ, but not those of one
+        weights = compared["weights"].astype(str).groupby(compared["backbone"])
+        is_usual = weights.transform(lambda of_one: of_one == of_one.mode()[0])
+        compared = compared.assign(method=compared["backbone"], weights=is_usual)
     found = [pair(compared, first, other, score=score, counted=counted) for other in others]
     all_pairs = [pairs for pairs in found if len(pairs.frame)]
     lacking = [
@@ -360,8 +369,9 @@ def compare(
     notes = _merged(notes)
     run = next(runs.itertuples())
     notes += note_on_variants(study, run.protocol, run.backbone)
-    setting = f"protocol {run.protocol}, backbone {run.backbone}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
-    title = f"{label_of('methods', first)} minus each other method"
+    constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
+    setting = f"protocol {run.protocol}, {constant}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
+    title = f"{label_of('methods', first)} minus each other {by}"
     formats = {"mean": "+z.2f", "p_holm": ".3g"}
     table = Table(f"{title}, in points ({setting})", pd.DataFrame(rows), HEADINGS, "Minus", formats, notes=notes)
     return [table, _per_task(title, all_pairs)]
