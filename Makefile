@@ -38,10 +38,9 @@ test-faults: $(READY)
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
 
-# Speed and memory compared with transformers' Trainer and peft, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
+# Wall time of whole runs compared with transformers' Trainer, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
 bench: $(READY)
-	$(BIN)/python scripts/bench
-	$(BIN)/python scripts/bench --shape bert-base --rows 64
+	$(BIN)/python scripts/bench.py
 
 # Methods of every implementation against the CPU, speed, memory and sharing of a GPU, without network and data.
 gpu-check: $(READY)
