@@ -90,7 +90,7 @@ class RowLinear(TunedLinear):
     def forward(self, x: Tensor) -> Tensor:
         self.merge()
         device = x.device.type
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         # `data`: DeBERTa calls its projections twice in a pass, and so merges twice before backward
         weight = self.base_layer.weight.data.to(x.dtype)
