@@ -67,12 +67,12 @@ def train(
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
         return _print_plans(resolved, resources)
+    for config in {(run.config.task, run.config.method): run.config for run in resolved}.values():
+        methods.check_settings(config)  # of all runs, before any of them trains
     directories = [RunDirectory.of(run.config, results_dir) for run in resolved]
     if not force:
         for run, directory in zip(resolved, directories, strict=True):  # before any of them trains
             directory.check_is_of(run.config)
-    for config in {(run.config.task, run.config.method): run.config for run in resolved}.values():
-        methods.check_settings(config)  # of all runs, before any of them trains
     results = []
     for number, run in enumerate(resolved, start=1):
         if len(resolved) > 1:
