@@ -203,8 +203,8 @@ class RunConfig(TrainingConfig):
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
     kernels: Literal["auto", "torch"] = "auto"
-    """What computes on a CPU. `auto`: faster dropout, attention and matrix products, equal within rounding, with other dropout
-    masks. `torch`: stock PyTorch modules; bf16 is then torch.autocast in training."""
+    """What computes on a CPU. `auto`: faster dropout and attention, equal within rounding, with other dropout masks. `torch`:
+    stock PyTorch modules alone."""
     padding_free: bool = True
     """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
     within rounding, with other dropout masks. No effect on encoders with attention of their own
