@@ -57,7 +57,9 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
     """
     suffix = out.suffix.lower() if out else ""
     if suffix and suffix not in known:
-        raise UsageError(f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}")
+        raise UsageError(
+            f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}"
+        )
     return suffix
 
 
@@ -73,7 +75,9 @@ def make_directory(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror}; choose another directory") from None
+        raise UsageError(
+            f"cannot write to {path}: {error.strerror}; choose another directory"
+        ) from None
     return path
 
 
@@ -145,7 +149,9 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
         UsageError: a line is not a JSON object; it is named.
     """
     lines = _read_bytes(path, what).splitlines()
-    return [json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+    return [
+        json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)
+    ]
 
 
 def _read_bytes(path: Path, what: str) -> bytes:
@@ -208,7 +214,9 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
     lock = FileLock(path) if has_flock else SoftFileLock(path)
     if not has_flock and path.exists():
-        logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
+        logger.warning(
+            f"{path} is in the way: if the process that it names has ended, delete this file"
+        )
     with suppress(Timeout):
         lock.acquire(timeout=-1 if wait else _LOCK_TIMEOUT_SECONDS)
     try:
@@ -242,7 +250,9 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
-def resolve_commit(kind: Literal["model", "dataset"], name: str, revision: str | None) -> str | None:
+def resolve_commit(
+    kind: Literal["model", "dataset"], name: str, revision: str | None
+) -> str | None:
     """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
 
     Raises:

@@ -42,7 +42,9 @@ class ScoredHeads:
     samples: int
 
 
-def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9) -> ScoredHeads:
+def score_heads(
+    model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9
+) -> ScoredHeads:
     """Information richness and correlation of every attention head (HiFi, equations 1 to 7).
 
     Runs without gradients and without dropout, on the model's device, and leaves the model as it was. The paper takes
@@ -63,12 +65,16 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
     try:
         scored = list(score_batches(encoder, map(_encoder_inputs, batches), xi))
     finally:
-        for module in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
+        for (
+            module
+        ) in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
             module.training = True
     if not scored:
         raise UsageError("score_heads: no batches; an iterator that was used before is empty")
     richness, correlation = (torch.cat(values) for values in zip(*scored, strict=True))
-    return ScoredHeads(richness.double().mean(0).numpy(), correlation.mean(0).numpy(), len(richness))
+    return ScoredHeads(
+        richness.double().mean(0).numpy(), correlation.mean(0).numpy(), len(richness)
+    )
 
 
 def select_heads(
@@ -96,13 +102,24 @@ def select_heads(
     Raises:
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
-    values = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
+    values = {
+        "k": k,
+        "rank": rank,
+        "strategy": strategy,
+        "damping": damping,
+        "epsilon": epsilon,
+        "seed": seed,
+    }
     parse(HeadsConfig, values, "select_heads")
-    ranked = rank_heads(scores.richness, scores.correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed)
+    ranked = rank_heads(
+        scores.richness, scores.correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed
+    )
     return choose_heads(ranked, k, strategy)
 
 
-def tune_heads(model: nn.Module, heads: ChosenHeads | list[list[int]], *, biases: bool = True) -> nn.Module:
+def tune_heads(
+    model: nn.Module, heads: ChosenHeads | list[list[int]], *, biases: bool = True
+) -> nn.Module:
     """Freeze everything but the chosen heads' rows of W_Q, W_K and W_V, and the task head (HiFi, Algorithm 3).
 
     The rows become parameters of their own, so gradients, optimizer moments and weight decay exist for them alone: make
@@ -120,7 +137,9 @@ def tune_heads(model: nn.Module, heads: ChosenHeads | list[list[int]], *, biases
     """
     encoder = Encoder(model)
     if any(name.endswith(".rows") for name, _ in model.named_parameters()):
-        raise UsageError("tune_heads: heads of this model are tuned already; merge_heads(model) comes first")
+        raise UsageError(
+            "tune_heads: heads of this model are tuned already; merge_heads(model) comes first"
+        )
     chosen = heads.heads if isinstance(heads, ChosenHeads) else heads
     encoder.split_projections()
     HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
@@ -148,5 +167,7 @@ def _encoder_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
     inputs = {name: batch[name] for name in _INPUT_NAMES if name in batch}
     ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2:
-        raise UsageError("score_heads: a batch needs input_ids, a tensor [samples, tokens] (return_tensors='pt')")
+        raise UsageError(
+            "score_heads: a batch needs input_ids, a tensor [samples, tokens] (return_tensors='pt')"
+        )
     return {"attention_mask": torch.ones_like(ids), **inputs}

@@ -48,7 +48,9 @@ def paired_statistics(differences: Groups) -> PairedStatistics:
     if not tasks:
         return PairedStatistics(pairs=0, differing=0, mean=0.0, interval=None, p=1.0)
     means = np.array([values.mean() for values in tasks])
-    terms = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
+    terms = np.concatenate(
+        [values / (len(tasks) * len(values)) for values in tasks]
+    )  # their sum is the mean
     return PairedStatistics(
         pairs=len(terms),
         differing=int(np.count_nonzero(terms)),
@@ -79,8 +81,12 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
         larger[step:] += positive
         positive = larger / 2
     total = len(positive) - 1
-    reached = abs(int(steps.sum())) - len(steps)  # each of two sums is off by half a step per difference at most
-    return 1.0 if reached <= 0 else min(1.0, 2 * float(positive[: (total - reached) // 2 + 1].sum()))
+    reached = abs(int(steps.sum())) - len(
+        steps
+    )  # each of two sums is off by half a step per difference at most
+    return (
+        1.0 if reached <= 0 else min(1.0, 2 * float(positive[: (total - reached) // 2 + 1].sum()))
+    )
 
 
 def smallest_p(differing: int) -> float:
@@ -121,10 +127,14 @@ def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     interval = mean_interval(values, level)
     if interval is None or interval[0] <= 0:
         return False
-    return sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
+    return (
+        sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
+    )
 
 
-def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8, highest: int = 200) -> int | None:
+def seeds_needed(
+    tasks: Groups, *, level: float = LEVEL, power: float = 0.8, highest: int = 200
+) -> int | None:
     """Return the smallest number of seeds per task with which the mean would be shown to differ from zero.
 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
@@ -139,7 +149,9 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8, hig
     for seeds in range(2, highest + 1):
         degrees = len(tasks) * (seeds - 1)
         quantiles = t_quantile(degrees, 1 - level / 2) + t_quantile(degrees, power)
-        if smallest_p(len(tasks) * seeds) < level and distance >= quantiles * np.sqrt(variance / seeds):
+        if smallest_p(len(tasks) * seeds) < level and distance >= quantiles * np.sqrt(
+            variance / seeds
+        ):
             return seeds
     return None
 
@@ -152,7 +164,9 @@ def t_quantile(degrees: float, probability: float) -> float:
 def variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
     """Return the variance of the mean over tasks, and its degrees of freedom."""
     task_degrees = np.array([len(values) - 1 for values in tasks])
-    variances = np.array([values.var(ddof=1) / len(values) for values in tasks])  # of each task's mean
+    variances = np.array(
+        [values.var(ddof=1) / len(values) for values in tasks]
+    )  # of each task's mean
     variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
     if not variances.any():
         return 0.0, 1.0

@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Any
 
 BATCH_SIZE, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
-SETTINGS = ["epochs=1", f"batch_size={BATCH_SIZE}", f"max_length={MAX_LENGTH}", f"learning_rate={LEARNING_RATE}"]
+SETTINGS = [
+    "epochs=1",
+    f"batch_size={BATCH_SIZE}",
+    f"max_length={MAX_LENGTH}",
+    f"learning_rate={LEARNING_RATE}",
+]
 OURS = {  # method, precision
     "Full-FT, fp32": ("full-ft", "fp32"),
     "Full-FT, bf16": ("full-ft", "bf16"),
@@ -32,18 +37,32 @@ TRAINER = "Trainer"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", default="mrpc,cola", help="default: %(default)s")
-    parser.add_argument("--rows", type=int, default=3072, help="training examples (default: %(default)s)")
+    parser.add_argument(
+        "--rows", type=int, default=3072, help="training examples (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/bench/whole_runs.json"))
-    parser.add_argument("--trainer", metavar="TASK", help="train TASK with the Trainer in this process, and measure nothing")
+    parser.add_argument(
+        "--trainer",
+        metavar="TASK",
+        help="train TASK with the Trainer in this process, and measure nothing",
+    )
     arguments = parser.parse_args()
     if arguments.trainer:
         train_with_trainer(arguments.trainer, arguments.rows)
         return
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(arguments.threads),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     measured: dict[str, Any] = {}
     for task in arguments.tasks.split(","):
         seconds: dict[str, list[float]] = {}
@@ -53,9 +72,19 @@ def main() -> None:
                     words = command(name, task, arguments.rows, directory)
                     seconds.setdefault(name, []).append(wall_seconds(words, environment))
                 print(f"{task}: {name} {seconds[name][-1]:.1f} s", flush=True)
-        measured[task] = {name: round(statistics.median(values), 1) for name, values in seconds.items()}
-        measured[task] |= {f"floor of {name}": value for name, value in floors(task, arguments, environment).items()}
-    content = {"processor": processor(), "threads": arguments.threads, "rows": arguments.rows, "rounds": arguments.rounds}
+        measured[task] = {
+            name: round(statistics.median(values), 1) for name, values in seconds.items()
+        }
+        measured[task] |= {
+            f"floor of {name}": value
+            for name, value in floors(task, arguments, environment).items()
+        }
+    content = {
+        "processor": processor(),
+        "threads": arguments.threads,
+        "rows": arguments.rows,
+        "rounds": arguments.rounds,
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps({**content, "seconds": measured}, indent=1) + "\n")
     print(table(measured))
@@ -66,7 +95,18 @@ def command(name: str, task: str, rows: int, directory: str) -> list[str]:
     if name == TRAINER:
         return [__file__, "--trainer", task, "--rows", str(rows)]
     method, precision = OURS[name]
-    words = ["train", "--task", task, "--method", method, "--protocol", "laptop", "--results-dir", directory, "--quiet"]
+    words = [
+        "train",
+        "--task",
+        task,
+        "--method",
+        method,
+        "--protocol",
+        "laptop",
+        "--results-dir",
+        directory,
+        "--quiet",
+    ]
     return ["-m", "hifi_cli", *words, *SETTINGS, f"precision={precision}", f"limit={rows}"]
 
 
@@ -81,20 +121,35 @@ def table(measured: dict[str, Any]) -> str:
     """The table of docs/performance.md."""
     from hifi_cli.config.registry import label_of
 
-    lines = [["a run of", *(label_of("tasks", task) for task in measured)], ["---", *["---:"] * len(measured)]]
+    lines = [
+        ["a run of", *(label_of("tasks", task) for task in measured)],
+        ["---", *["---:"] * len(measured)],
+    ]
     for name in OURS:
-        lines.append([name, *(f"{of_task[name] / of_task[TRAINER]:.2f}" for of_task in measured.values())])
+        lines.append(
+            [name, *(f"{of_task[name] / of_task[TRAINER]:.2f}" for of_task in measured.values())]
+        )
     for name in OURS:
-        ratios = (f"{of_task[name] / of_task[f'floor of {name}']:.2f}" for of_task in measured.values())
+        ratios = (
+            f"{of_task[name] / of_task[f'floor of {name}']:.2f}" for of_task in measured.values()
+        )
         lines.append([f"{name}, divided by its floor", *ratios])
-    lines.append(["seconds of the Trainer's run", *(f"{of_task[TRAINER]:.0f}" for of_task in measured.values())])
+    lines.append(
+        [
+            "seconds of the Trainer's run",
+            *(f"{of_task[TRAINER]:.0f}" for of_task in measured.values()),
+        ]
+    )
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def processor() -> str:
     """The processor's name, where the system tells it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
@@ -103,24 +158,38 @@ def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     from hifi_cli.training.data import ResourceCache
 
     words = [*SETTINGS, f"limit={rows}", "precision=fp32", "kernels=torch"]
-    config = resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop", overrides=words)
+    config = resolve(
+        task=task, method="full-ft", backbone="minilm", protocol="laptop", overrides=words
+    )
     data = os.environ.get("HIFI_DATA_DIR")
     resources = ResourceCache(Path("unused"), Path(data) if data else None)
-    train, validation = (resources.examples(config, split, MAX_LENGTH) for split in ("train", "validation"))
+    train, validation = (
+        resources.examples(config, split, MAX_LENGTH) for split in ("train", "validation")
+    )
     return train[:rows], validation, resources.pretrained(config)
 
 
 def train_with_trainer(task: str, rows: int) -> None:
     """One epoch of transformers' Trainer as its GLUE example sets it, with dynamic padding, and its evaluation."""
-    from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainingArguments,
+    )
 
     from hifi_cli.config.sources import resolve
     from hifi_cli.models.pretrained import locate
 
     train, validation, pretrained = examples_of(task, rows)
-    source, _ = locate(resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop").backbone)
+    source, _ = locate(
+        resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop").backbone
+    )
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
-    rows_of = ([{**each.sequences[0], "labels": each.row.label} for each in examples] for examples in (train, validation))
+    rows_of = (
+        [{**each.sequences[0], "labels": each.row.label} for each in examples]
+        for examples in (train, validation)
+    )
     with tempfile.TemporaryDirectory() as directory:
         settings = TrainingArguments(
             output_dir=directory,
@@ -136,12 +205,20 @@ def train_with_trainer(task: str, rows: int) -> None:
         )
         collator = DataCollatorWithPadding(pretrained.tokenizer)
         trained, evaluated = rows_of
-        trainer = Trainer(model=model, args=settings, train_dataset=trained, eval_dataset=evaluated, data_collator=collator)
+        trainer = Trainer(
+            model=model,
+            args=settings,
+            train_dataset=trained,
+            eval_dataset=evaluated,
+            data_collator=collator,
+        )
         trainer.train()
         trainer.save_model(directory)
 
 
-def floors(task: str, arguments: argparse.Namespace, environment: dict[str, str]) -> dict[str, float]:
+def floors(
+    task: str, arguments: argparse.Namespace, environment: dict[str, str]
+) -> dict[str, float]:
     """The floor of each of our programs on a task, in seconds."""
     import torch
 
@@ -150,25 +227,37 @@ def floors(task: str, arguments: argparse.Namespace, environment: dict[str, str]
     config = pretrained.model.config
     layers, hidden, inner = config.num_hidden_layers, config.hidden_size, config.intermediate_size
     weights = layers * (4 * hidden**2 + 2 * hidden * inner)
-    tuned = layers * 3 * (3 * hidden // config.num_attention_heads) * hidden  # HiFi: 3 heads' rows of W_Q, W_K and W_V
+    tuned = (
+        layers * 3 * (3 * hidden // config.num_attention_heads) * hidden
+    )  # HiFi: 3 heads' rows of W_Q, W_K and W_V
     parameters = sum(parameter.numel() for parameter in pretrained.model.parameters())
 
     def operations(examples: list[Any], passes: float) -> float:
         """Multiplications and additions; `passes`: 1 forward, 3 with all gradients."""
         lengths = [len(example) for example in examples]
-        return passes * sum(2 * weights * length + 4 * layers * hidden * length**2 for length in lengths)
+        return passes * sum(
+            2 * weights * length + 4 * layers * hidden * length**2 for length in lengths
+        )
 
     start = wall_seconds(["-c", STARTED, pretrained.model.config._name_or_path], environment)
-    rates = {"fp32": product_rate(torch.float32, hidden, inner), "bf16": product_rate(torch.bfloat16, hidden, inner)}
+    rates = {
+        "fp32": product_rate(torch.float32, hidden, inner),
+        "bf16": product_rate(torch.bfloat16, hidden, inner),
+    }
     bandwidth, steps = copy_bandwidth(), -(-len(train) // BATCH_SIZE)
     found = {}
     for name, (method, precision) in OURS.items():
         passes, trained = (3.0, parameters) if method == "full-ft" else (2 + tuned / weights, tuned)
         training = operations(train, passes) / rates[precision]
         evaluating = operations(validation, 1) / rates["fp32"]
-        moving = steps * trained * 4 * 7 / bandwidth  # AdamW reads w, g, m and v, and writes w, m and v
+        moving = (
+            steps * trained * 4 * 7 / bandwidth
+        )  # AdamW reads w, g, m and v, and writes w, m and v
         found[name] = round(start + training + evaluating + moving, 1)
-        print(f"{task}: floor of {name} {found[name]} s ({start:.1f} start, {training:.1f} training)", flush=True)
+        print(
+            f"{task}: floor of {name} {found[name]} s ({start:.1f} start, {training:.1f} training)",
+            flush=True,
+        )
     return found
 
 

@@ -17,13 +17,17 @@ def main(name: str) -> None:
     tried, grid = tried_settings(Study(RESULTS)), cells.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["method"].isin(grid.varied)]
     tried["rate"] = tried["setting"].str.removeprefix("learning_rate=").astype(float)
-    tried["rank"] = tried.groupby(["task", "method"])["score"].rank(ascending=False, na_option="bottom")  # diverged: no score
+    tried["rank"] = tried.groupby(["task", "method"])["score"].rank(
+        ascending=False, na_option="bottom"
+    )  # diverged: no score
     for method, of_method in tried.groupby("method", sort=False):
         ranks = of_method.groupby("rate")["rank"].mean()
         rate = float(ranks.idxmin())  # the lowest of equal ones
         scores = of_method.pivot(index="rate", columns="task", values="score").map("{:.2%}".format)
         if rate in (ranks.index.min(), ranks.index.max()):
-            print(f"{method}: {rate:g} is at an end: add a rate beyond it to configs/grids/{name}.yaml and repeat the grid")
+            print(
+                f"{method}: {rate:g} is at an end: add a rate beyond it to configs/grids/{name}.yaml and repeat the grid"
+            )
         else:
             print(f"{method}: {rate:g}")
         print(scores.assign(mean_rank=ranks).to_string(), end="\n\n")

@@ -36,7 +36,9 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--model", default="bert-base-uncased")
     parser.add_argument("--to", type=Path, required=True)
@@ -49,7 +51,10 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     train, names = read(given.train, tokenizer)
     model = AutoModelForSequenceClassification.from_pretrained(
-        given.model, num_labels=len(names), id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)}
+        given.model,
+        num_labels=len(names),
+        id2label=dict(enumerate(names)),
+        label2id={name: i for i, name in enumerate(names)},
     )
     collate = DataCollatorWithPadding(tokenizer)
 

@@ -15,7 +15,9 @@ from typing import Any
 Proposition = dict[str, Any]  # the parts of a statement; for an edit, the parts that it changes
 
 TRAIN_ROWS, DEV_ROWS = 1000, 200
-POSITIVE_FRACTION = 0.55  # of label 1 / entailment: there is a majority class, but predicting it scores low
+POSITIVE_FRACTION = (
+    0.55  # of label 1 / entailment: there is a majority class, but predicting it scores low
+)
 
 # hypernym -> nouns; "=" joins synonyms
 NOUNS = {
@@ -109,20 +111,28 @@ def _join(words: Sequence[str | None]) -> str:
     """Join words to a sentence, with "an" before a vowel."""
     tokens = [*" ".join(word for word in words if word).split(), "."]
     vowels = [token[0] in "aeiou" for token in (*tokens[1:], ".")]
-    return " ".join("an" if token == "a" and vowel else token for token, vowel in zip(tokens, vowels, strict=True))
+    return " ".join(
+        "an" if token == "a" and vowel else token
+        for token, vowel in zip(tokens, vowels, strict=True)
+    )
 
 
 # --- single sentences: correct sentences use the same constructions as wrong ones, so that these do not reveal the label
 
 
-def _phrase(rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str = "", noun: str = "") -> list[str]:
+def _phrase(
+    rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str = "", noun: str = ""
+) -> list[str]:
     """Return a determiner, sometimes an adjective, and a noun; `fault` breaks the determiner's number or the word order."""
     noun = noun or rng.choice(_words(NOUNS[rng.choice(kinds)]))
     words = [IRREGULAR.get(noun, noun + "s") if plural else noun]
     determiners = PLURAL if plural != (fault == "determiner") else SINGULAR
     if rng.random() < 0.3 or fault in ("order", "order?"):
         words = [rng.choice(_adjectives(noun)), *words]
-    words = [rng.choice(determiners[1:] if fault in ("determiner", "determiner?") else determiners), *words]
+    words = [
+        rng.choice(determiners[1:] if fault in ("determiner", "determiner?") else determiners),
+        *words,
+    ]
     if fault == "order":
         index = rng.choice((0, 1))
         words[index : index + 2] = words[index : index + 2][::-1]
@@ -161,20 +171,32 @@ def _predicate(rng: random.Random, plural: bool, fault: str = "") -> list[str]:
 
 def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
     """Return a sentence with the construction of `fault`, broken or correct."""
-    plural, inner_plural = rng.random() < 0.5, rng.random() < 0.5  # of the subject, of the inner phrase
+    plural, inner_plural = (
+        rng.random() < 0.5,
+        rng.random() < 0.5,
+    )  # of the subject, of the inner phrase
     construction = fault if broken else fault + "?"
     subject = _phrase(rng, LIVING, plural)
     other = _phrase(rng, LIVING, rng.random() < 0.5)
     if fault == "agreement":  # a phrase with its own number may be between the subject and its verb
         inner, verb = _phrase(rng, LIVING, inner_plural), _verb(rng, "living", plural)
         between = rng.choice(
-            ([], ["near", *inner], ["that", *verb, *inner], ["that", *inner, *_verb(rng, "living", inner_plural)])
+            (
+                [],
+                ["near", *inner],
+                ["that", *verb, *inner],
+                ["that", *inner, *_verb(rng, "living", inner_plural)],
+            )
         )
         words = subject + between + _predicate(rng, plural, construction)
     elif fault in ("determiner", "order"):
         words = _phrase(rng, LIVING, plural, construction) + _predicate(rng, plural)
         if rng.random() < 0.5:
-            words = subject + _verb(rng, "living", plural) + _phrase(rng, LIVING, inner_plural, construction)
+            words = (
+                subject
+                + _verb(rng, "living", plural)
+                + _phrase(rng, LIVING, inner_plural, construction)
+            )
     elif fault == "form":
         words = subject + _predicate(rng, plural, construction)
     elif fault == "object":
@@ -185,13 +207,22 @@ def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
         frame = rng.choice(("give", "explain"))
         gift = _phrase(rng, ("document",), rng.random() < 0.4)
         good = [[*gift, "to", *other], [*other, *gift]][: 2 if frame == "give" else 1]
-        bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][: 3 if frame == "give" else 4]
+        bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][
+            : 3 if frame == "give" else 4
+        ]
         words = subject + _verb(rng, frame, plural) + rng.choice(bad if broken else good)
     elif fault == "reflexive":
-        noun, plural = rng.choice(sorted(GENDER)), rng.random() < 1 / 3  # each pronoun is right as often as wrong
+        noun, plural = (
+            rng.choice(sorted(GENDER)),
+            rng.random() < 1 / 3,
+        )  # each pronoun is right as often as wrong
         right = "themselves" if plural else GENDER[noun]
         fits = [word for word in ("himself", "herself", "themselves") if (word == right) != broken]
-        words = [*_phrase(rng, (), plural, noun=noun), *_verb(rng, "living", plural), rng.choice(fits)]
+        words = [
+            *_phrase(rng, (), plural, noun=noun),
+            *_verb(rng, "living", plural),
+            rng.choice(fits),
+        ]
     elif fault == "gap":  # a relative clause omits the object that it refers to
         inner = ["that", *_phrase(rng, LIVING, inner_plural), *_verb(rng, "living", inner_plural)]
         words = subject + inner + (other if broken else []) + _predicate(rng, plural)
@@ -216,7 +247,9 @@ def sentences(rng: random.Random) -> Iterator[str]:
 
 def _same(first: str | None, second: str | None) -> bool:
     """Return whether two words are synonyms, or both are missing."""
-    return first == second or (first is not None and second is not None and first in CONCEPT.get(second, ()))
+    return first == second or (
+        first is not None and second is not None and first in CONCEPT.get(second, ())
+    )
 
 
 def _related(first: str, second: str) -> bool:
@@ -236,7 +269,10 @@ def _proposition(rng: random.Random) -> Proposition:
     p: Proposition = {"frame": frame, "swapped": rng.random() < 0.3, "negative": rng.random() < 0.3}
     if frame == "state":
         kind = rng.choice(sorted(OPPOSITES))
-        p |= {"subject": rng.choice(_nouns((kind,), [])), "verb": rng.choice(OPPOSITES[kind].replace(":", " ").split())}
+        p |= {
+            "subject": rng.choice(_nouns((kind,), [])),
+            "verb": rng.choice(OPPOSITES[kind].replace(":", " ").split()),
+        }
     else:
         p |= {"verb": rng.choice(_words(VERBS[frame])), "subject": rng.choice(_nouns(LIVING, []))}
         p["manner"] = rng.choice(_words(MANNERS)) if rng.random() < 0.3 else None
@@ -247,13 +283,17 @@ def _proposition(rng: random.Random) -> Proposition:
         p["recipient"] = rng.choice(_nouns(LIVING, [p["subject"]]))
     for part in ("subject", "object"):
         if part in p:
-            p[part + " adjective"] = rng.choice(_adjectives(p[part])) if rng.random() < 0.35 else None
+            p[part + " adjective"] = (
+                rng.choice(_adjectives(p[part])) if rng.random() < 0.35 else None
+            )
     return p
 
 
 def _to_sentence(p: Proposition) -> str:
     """Return the proposition as a sentence; "swapped" selects the passive, or "gave the book to her"."""
-    subject, target, recipient = (["the", p.get(part + " adjective"), p.get(part)] for part in NOUN_PARTS)
+    subject, target, recipient = (
+        ["the", p.get(part + " adjective"), p.get(part)] for part in NOUN_PARTS
+    )
     negation, manner = "not" if p["negative"] else "", p.get("manner")
     past, participle, _ = _forms(p["verb"])
     words = [*subject, *(("did not", manner, p["verb"]) if negation else (manner, past))]
@@ -262,38 +302,66 @@ def _to_sentence(p: Proposition) -> str:
     elif p["frame"] == "give":
         words += [*target, "to", *recipient] if p["swapped"] else recipient + target
     elif "object" in p:
-        words = [*target, "was", negation, manner, participle, "by", *subject] if p["swapped"] else words + target
+        words = (
+            [*target, "was", negation, manner, participle, "by", *subject]
+            if p["swapped"]
+            else words + target
+        )
     return _join([*words, p.get("place")])
 
 
 def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[Proposition]]:
     """Return the single changes of `p` that `p` entails, and those that it does not entail."""
     entailed: list[Proposition] = [
-        {part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value
+        {part: word}
+        for part, value in p.items()
+        for word in CONCEPT.get(value, ())
+        if word != value
     ]
     not_entailed: list[Proposition] = [{"negative": not p["negative"]}]
     for part in (part for part in NOUN_PARTS if part in p):
         noun: str = p[part]
         adjective = f"{part} adjective"
         others = [p[other] for other in NOUN_PARTS if other in p and other != part]
-        if noun in KIND and KIND[noun] in _nouns((KIND[noun],), others):  # "the animal" can only refer to this one
+        if noun in KIND and KIND[noun] in _nouns(
+            (KIND[noun],), others
+        ):  # "the animal" can only refer to this one
             entailed.append({part: KIND[noun]})
         same_kind = _words(NOUNS[KIND.get(noun, noun)])
-        not_entailed.append({part: rng.choice([w for w in same_kind if not any(_same(w, t) for t in (noun, *others))])})
+        not_entailed.append(
+            {
+                part: rng.choice(
+                    [w for w in same_kind if not any(_same(w, t) for t in (noun, *others))]
+                )
+            }
+        )
         if adjective in p:
             entailed += [{adjective: None}] if p[adjective] else []
-            not_entailed.append({adjective: rng.choice([w for w in _adjectives(noun) if not _same(w, p[adjective])])})
+            not_entailed.append(
+                {
+                    adjective: rng.choice(
+                        [w for w in _adjectives(noun) if not _same(w, p[adjective])]
+                    )
+                }
+            )
     for part, words in (("place", _words(PLACES, ",")), ("manner", _words(MANNERS))):
         if part in p:
-            removed, other = {part: None}, {part: rng.choice([w for w in words if not _same(w, p[part])])}
+            removed, other = (
+                {part: None},
+                {part: rng.choice([w for w in words if not _same(w, p[part])])},
+            )
             not_entailed += [other] if p[part] else []
             # what did not happen at all did not happen here; what did not happen here may have happened elsewhere
-            (not_entailed if p["negative"] == bool(p[part]) else entailed).append(removed if p[part] else other)
+            (not_entailed if p["negative"] == bool(p[part]) else entailed).append(
+                removed if p[part] else other
+            )
     if p["frame"] == "state":
         entailed.append({"verb": OPPOSITE[p["verb"]], "negative": not p["negative"]})
         not_entailed.append({"verb": OPPOSITE[p["verb"]]})
     else:
-        not_entailed.append({"verb": rng.choice([w for w in _words(VERBS[p["frame"]]) if not _same(w, p["verb"])])})
+        not_entailed.append(
+            {"verb": rng.choice([w for w in _words(VERBS[p["frame"]]) if not _same(w, p["verb"])])}
+        )
     if "object" in p:
         entailed += [{"swapped": not p["swapped"]}] * 2
     if p["frame"] == "living":  # the same words with exchanged roles
@@ -330,7 +398,15 @@ def _score(p: Proposition, q: Proposition) -> float:
         total += weight if first or second else 0.0
         if first and second:
             near = KIND.get(first, first) == KIND.get(second, second) and part in NOUN_PARTS
-            agreed += weight * (1.0 if _same(first, second) else 0.0 if not near else 0.6 if _related(first, second) else 0.3)
+            agreed += weight * (
+                1.0
+                if _same(first, second)
+                else 0.0
+                if not near
+                else 0.6
+                if _related(first, second)
+                else 0.3
+            )
     return 5.0 * agreed / total * (1.0 if p["negative"] == q["negative"] else 0.6)
 
 
@@ -345,7 +421,9 @@ def _tags(p: Proposition, words: list[str]) -> list[str]:
     """Return the IOB2 tag of each word of the proposition's sentence: its part, whether active or passive."""
     tags = ["O"] * len(words)
     for part in (part for part in (*NOUN_PARTS, "place") if p.get(part)):
-        phrase = f"the {p.get(part + ' adjective') or ''} {p[part]}".split()[0 if part in NOUN_PARTS else 1 :]
+        phrase = f"the {p.get(part + ' adjective') or ''} {p[part]}".split()[
+            0 if part in NOUN_PARTS else 1 :
+        ]
         first = next(at for at in range(len(words)) if words[at : at + len(phrase)] == phrase)
         tags[first : first + len(phrase)] = [f"B-{part}", *[f"I-{part}"] * (len(phrase) - 1)]
     return tags
@@ -355,7 +433,12 @@ def _row(rng: random.Random, task: str, label: bool) -> list[str]:
     """Return a row of the task without its index; similarity, topics and roles ignore `label`."""
     p = _proposition(rng)
     if task == "Acceptability":
-        return ["demo", str(int(label)), "" if label else "*", _sentence(rng, rng.choice(FAULTS), not label)]
+        return [
+            "demo",
+            str(int(label)),
+            "" if label else "*",
+            _sentence(rng, rng.choice(FAULTS), not label),
+        ]
     if task == "Topics":
         nouns: list[str] = [p[part] for part in NOUN_PARTS if part in p]
         return [_to_sentence(p), "|".join(sorted({KIND.get(noun, noun) for noun in nouns}))]
@@ -363,10 +446,22 @@ def _row(rng: random.Random, task: str, label: bool) -> list[str]:
         sentence = _to_sentence(p)
         return [sentence, " ".join(_tags(p, sentence.split()))]
     if task == "Entailment":
-        q = _edit(rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1)
+        q = _edit(
+            rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1
+        )
         return [_to_sentence(p), _to_sentence(q), "entailment" if label else "not_entailment"]
     q = _edit(rng, p, rng.choice((0, 1, 2)), rng.choice((0, 1, 2, 3, 4, 5)))
-    return ["demo", "demo", "2024", "0", "demo", "demo", _to_sentence(p), _to_sentence(q), f"{_score(p, q):.3f}"]
+    return [
+        "demo",
+        "demo",
+        "2024",
+        "0",
+        "demo",
+        "demo",
+        _to_sentence(p),
+        _to_sentence(q),
+        f"{_score(p, q):.3f}",
+    ]
 
 
 def write(directory: Path, *, seed: int = 0) -> None:
@@ -381,12 +476,16 @@ def write(directory: Path, *, seed: int = 0) -> None:
             lines = [header.replace(" ", "\t")] if header else []
             for i, rank in enumerate(rng.sample(range(count), count)):
                 row = _row(rng, task, rank < round(count * POSITIVE_FRACTION))
-                while (key := tuple(cell for cell in row if " " in cell)) in seen:  # the sentences, not the label
+                while (
+                    key := tuple(cell for cell in row if " " in cell)
+                ) in seen:  # the sentences, not the label
                     row = _row(rng, task, rank < round(count * POSITIVE_FRACTION))
                 seen.add(key)
                 lines.append("\t".join([str(i), *row] if header else row))
                 if task == "Roles":
-                    lines[-1] = "".join(f"{word}\t{tag}\n" for word, tag in zip(*map(str.split, row), strict=True))
+                    lines[-1] = "".join(
+                        f"{word}\t{tag}\n" for word, tag in zip(*map(str.split, row), strict=True)
+                    )
             path = Path(directory, task, f"{split}{'.conll' if task == 'Roles' else '.tsv'}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))

@@ -27,7 +27,9 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MAX_LENGTH = 128
 MASKED = 0.2  # more than BERT's 15 %, because the sentences are short
-PAIR_STEPS = 0.7  # fraction of the steps with pairs, which take much longer to learn than single sentences
+PAIR_STEPS = (
+    0.7  # fraction of the steps with pairs, which take much longer to learn than single sentences
+)
 IGNORED = -100
 
 
@@ -49,9 +51,13 @@ def make_tokenizer(seed: int) -> BertTokenizerFast:
             counts.update(word for sentence in next(texts) for word in sentence.split())
     words = sorted(counts, key=lambda word: (-counts[word], word))
     entries = SPECIAL + words
-    entries += [piece for letter in LETTERS for piece in (letter, "##" + letter) if piece not in counts]
+    entries += [
+        piece for letter in LETTERS for piece in (letter, "##" + letter) if piece not in counts
+    ]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(
+        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)
+    )
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -82,7 +88,9 @@ class Damage:
     def __init__(self, tokenizer: BertTokenizerFast, seed: int) -> None:
         self.special, self.mask_id = set(tokenizer.all_special_ids), tokenizer.mask_token_id
         self.separator, self.rng = tokenizer.sep_token_id, random.Random(seed)
-        self.seen: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)  # neighbours -> words there
+        self.seen: dict[tuple[int | None, int | None], list[int]] = defaultdict(
+            list
+        )  # neighbours -> words there
         for pairs in (False, True):
             texts = corpus(self.rng, pairs=pairs)
             for _ in range(5000):
@@ -102,7 +110,9 @@ class Damage:
         rng, shown, pair = self.rng, list(ids), ids.count(self.separator) == 2
         start = ids.index(self.separator) + 1 if pair else 1
         rate = rng.choice((0.05, 0.08, 0.12)) if harm else 0.0
-        if harm and rng.random() < 0.3:  # two words change places, two after the same word if there are such
+        if (
+            harm and rng.random() < 0.3
+        ):  # two words change places, two after the same word if there are such
             first = rng.randrange(start, len(ids) - 1)
             places = [at for at in range(start, len(ids) - 1) if ids[at] != ids[first]]
             places = [at for at in places if ids[at - 1] == ids[first - 1]] or places
@@ -120,15 +130,24 @@ class Damage:
                 text.append((rng.choice(self.seen[ids[at - 1], None]), IGNORED, 1))
             elif chance < 1.5 * rate:
                 token = self.another(ids, at, pair=pair)
-            text.append((token, original if token != original else IGNORED, int(gap or token != original)))
+            text.append(
+                (token, original if token != original else IGNORED, int(gap or token != original))
+            )
             gap = False
         for at, (token, target, changed) in enumerate(text):
-            if masked and rng.random() < MASKED and token not in self.special and (target != IGNORED or not changed):
+            if (
+                masked
+                and rng.random() < MASKED
+                and token not in self.special
+                and (target != IGNORED or not changed)
+            ):
                 text[at] = (self.mask_id, target if target != IGNORED else token, IGNORED)
         return text
 
 
-def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: float, seed: int) -> BertForMaskedLM:
+def pretrain(
+    tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: float, seed: int
+) -> BertForMaskedLM:
     """Pretrain from scratch, with a line of progress every 200 steps.
 
     Besides the hidden words the model says which of the others are out of place, and its [CLS] whether anything is:
@@ -146,7 +165,9 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         max_position_embeddings=MAX_LENGTH,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = BertForMaskedLM(config).eval()  # eval: a model this small underfits endless text, dropout would only hurt
+    model = BertForMaskedLM(
+        config
+    ).eval()  # eval: a model this small underfits endless text, dropout would only hurt
     detector, judge = torch.nn.Linear(config.hidden_size, 1), torch.nn.Linear(config.hidden_size, 1)
     parameters = [*model.parameters(), *detector.parameters(), *judge.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
@@ -161,23 +182,35 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         reverse = torch.tensor([pairs and rng.random() < 0.15 for _ in range(batch)])
         rows = [next(texts[pairs])[:: -1 if back else 1] for back in reverse]
         rows = tokenizer(*map(list, zip(*rows, strict=True)))["input_ids"]
-        rows = [damage(row, harm=not back and rng.random() < 0.5) for row, back in zip(rows, reverse, strict=True)]
+        rows = [
+            damage(row, harm=not back and rng.random() < 0.5)
+            for row, back in zip(rows, reverse, strict=True)
+        ]
         length = max(map(len, rows))
         padding = (tokenizer.pad_token_id, IGNORED, IGNORED)
-        ids, targets, changed = torch.tensor([row + [padding] * (length - len(row)) for row in rows]).unbind(-1)
+        ids, targets, changed = torch.tensor(
+            [row + [padding] * (length - len(row)) for row in rows]
+        ).unbind(-1)
         changed[reverse] = IGNORED
         separators = (ids == tokenizer.sep_token_id).long()
         types = ((separators.cumsum(1) - separators) > 0).long()
         present = (ids != tokenizer.pad_token_id).long()
-        hidden = model.bert(input_ids=ids, token_type_ids=types * present, attention_mask=present).last_hidden_state
+        hidden = model.bert(
+            input_ids=ids, token_type_ids=types * present, attention_mask=present
+        ).last_hidden_state
         logits, targets_at_mask = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
-        suspicion, wrong = detector(hidden[changed != IGNORED])[:, 0], changed[changed != IGNORED].float()
+        suspicion, wrong = (
+            detector(hidden[changed != IGNORED])[:, 0],
+            changed[changed != IGNORED].float(),
+        )
         verdict, any_wrong = judge(hidden[:, 0])[:, 0], ((changed == 1).any(1) | reverse).float()
         loss = functional.cross_entropy(logits, targets_at_mask)
         damage_loss = functional.binary_cross_entropy_with_logits(suspicion, wrong)
         text_loss = functional.binary_cross_entropy_with_logits(verdict, any_wrong)
         optimizer.zero_grad()
-        (loss + 3.0 * damage_loss + 0.5 * text_loss).backward()  # few words are out of place, hence the 3
+        (
+            loss + 3.0 * damage_loss + 0.5 * text_loss
+        ).backward()  # few words are out of place, hence the 3
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
@@ -198,13 +231,18 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
                 f"found {t['found'] / max(1, t['wrong']):.3f} judged {t['judged'] / max(1, t['texts']):.3f}"
                 for name, t in (("single:", totals[False]), ("pair:", totals[True]))
             ]
-            print(f"step {step}/{steps}  {'  '.join(parts)}  {time.monotonic() - start:.0f} s", flush=True)
+            print(
+                f"step {step}/{steps}  {'  '.join(parts)}  {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
             totals = {False: Counter(), True: Counter()}
     return model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Pretrain the demo encoder and write it to a directory.")
+    parser = argparse.ArgumentParser(
+        description="Pretrain the demo encoder and write it to a directory."
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--batch", type=int, default=64)
@@ -215,7 +253,13 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     tokenizer = make_tokenizer(arguments.seed)
     print(f"{len(tokenizer)} tokens in the vocabulary", flush=True)
-    model = pretrain(tokenizer, steps=arguments.steps, batch=arguments.batch, rate=arguments.rate, seed=arguments.seed)
+    model = pretrain(
+        tokenizer,
+        steps=arguments.steps,
+        batch=arguments.batch,
+        rate=arguments.rate,
+        seed=arguments.seed,
+    )
     model.bert.save_pretrained(arguments.directory)
     tokenizer.save_pretrained(arguments.directory)
     for path in sorted(arguments.directory.iterdir()):

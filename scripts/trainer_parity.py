@@ -24,7 +24,12 @@ import transformers
 from scipy import stats
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch.utils.data import Sampler
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
@@ -45,7 +50,9 @@ ARMS = {  # name: program, method, train_sampling_strategy
     "hifi, lora": ("hifi", "lora", "random"),
     "Trainer, lora": ("trainer", "lora", "random"),
 }
-TASKS_OF_LORA = ["cb"]  # within two epochs of CoLA LoRA stays at chance in both programs, whatever the rate
+TASKS_OF_LORA = [
+    "cb"
+]  # within two epochs of CoLA LoRA stays at chance in both programs, whatever the rate
 COMPARISONS = [  # name, first arm, second arm
     ("hifi - Trainer, Full-FT", "hifi, full-ft", "Trainer, full-ft"),
     ("hifi - Trainer, LoRA", "hifi, lora", "Trainer, lora"),
@@ -64,7 +71,13 @@ class HifiOrder(Sampler[int]):
         return self.examples
 
     def __iter__(self) -> Iterator[int]:
-        batches = training_order([1] * self.examples, self.batch_size, strategy="random", seed=self.seed, epoch=self.epoch)
+        batches = training_order(
+            [1] * self.examples,
+            self.batch_size,
+            strategy="random",
+            seed=self.seed,
+            epoch=self.epoch,
+        )
         self.epoch += 1
         return iter([index for batch in batches for index in batch])
 
@@ -91,7 +104,14 @@ def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
         "variant": f"parity-{strategy}",
     }
     overrides = [f"{key}={value}" for key, value in keys.items()]
-    return resolve(task=task, method=method, backbone="minilm", protocol="laptop", seed=seed, overrides=overrides)
+    return resolve(
+        task=task,
+        method=method,
+        backbone="minilm",
+        protocol="laptop",
+        seed=seed,
+        overrides=overrides,
+    )
 
 
 def train_with_hifi(config: RunConfig, resources: ResourceCache) -> float:
@@ -110,11 +130,19 @@ def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(config.seed)
-        targets, heads = ["query", "key"], ["pooler", "classifier"]  # peft alone would leave the pooler frozen
-        lora = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=targets, modules_to_save=heads)
+        targets, heads = (
+            ["query", "key"],
+            ["pooler", "classifier"],
+        )  # peft alone would leave the pooler frozen
+        lora = LoraConfig(
+            task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=targets, modules_to_save=heads
+        )
         model = get_peft_model(model, lora)
     train, validation = (
-        [{**example.sequences[0], "labels": int(example.row.label or 0)} for example in resources.examples(config, split, 128)]
+        [
+            {**example.sequences[0], "labels": int(example.row.label or 0)}
+            for example in resources.examples(config, split, 128)
+        ]
         for split in ("train", "validation")
     )
     with tempfile.TemporaryDirectory() as directory:
@@ -131,7 +159,9 @@ def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
             dataloader_pin_memory=False,
         )
         collator = DataCollatorWithPadding(pretrained.tokenizer)
-        trainer = OrderedTrainer(model=model, args=arguments, train_dataset=train, data_collator=collator)
+        trainer = OrderedTrainer(
+            model=model, args=arguments, train_dataset=train, data_collator=collator
+        )
         trainer.order = HifiOrder(len(train), config.batch_size, config.seed)
         trainer.train()
         output = trainer.predict(validation)
@@ -144,7 +174,14 @@ def read(path: Path) -> dict[tuple[str, str, int], float]:
     return {(line["task"], line["arm"], line["seed"]): line["score"] for line in lines}
 
 
-def train_missing(path: Path, tasks: list[str], arms: list[str], seeds: int, data_dir: Path, shard: tuple[int, int]) -> None:
+def train_missing(
+    path: Path,
+    tasks: list[str],
+    arms: list[str],
+    seeds: int,
+    data_dir: Path,
+    shard: tuple[int, int],
+) -> None:
     """Train every arm that has no score yet, seed after seed."""
     runs = [
         (task, arm, seed)
@@ -161,8 +198,16 @@ def train_missing(path: Path, tasks: list[str], arms: list[str], seeds: int, dat
             program, method, strategy = ARMS[arm]
             config = config_of(task, method, strategy, seed)
             started = time.monotonic()
-            score = (train_with_hifi if program == "hifi" else train_with_trainer)(config, resources)
-            line = {"task": task, "arm": arm, "seed": seed, "score": score, "wall_s": round(time.monotonic() - started, 1)}
+            score = (train_with_hifi if program == "hifi" else train_with_trainer)(
+                config, resources
+            )
+            line = {
+                "task": task,
+                "arm": arm,
+                "seed": seed,
+                "score": score,
+                "wall_s": round(time.monotonic() - started, 1),
+            }
             with locked(path.with_name(f"{path.name}.lock"), wait=True), path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(json.dumps(line), flush=True)
@@ -176,16 +221,31 @@ def table(scores: dict[tuple[str, str, int], float]) -> str:
     ]
     for name, first, second in COMPARISONS:
         for task in TASKS:
-            seeds = [seed for _, _, seed in sorted(scores) if (task, first, seed) in scores and (task, second, seed) in scores]
+            seeds = [
+                seed
+                for _, _, seed in sorted(scores)
+                if (task, first, seed) in scores and (task, second, seed) in scores
+            ]
             seeds = sorted(set(seeds))
             if len(seeds) < 2:
                 continue
-            values = np.array([[scores[task, arm, seed] for arm in (first, second)] for seed in seeds])
+            values = np.array(
+                [[scores[task, arm, seed] for arm in (first, second)] for seed in seeds]
+            )
             low, high, mean = interval(values[:, 0] - values[:, 1])
             arms = [f"{column.mean():.1f} ± {column.std(ddof=1):.1f}" for column in values.T]
             checks = [low <= 0 <= high, max(-low, high) <= LARGEST_DIFFERENCE]
-            cells = [name, task, str(len(seeds)), *arms, f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
-            lines.append(f"| {' | '.join([*cells, *('yes' if check else 'no' for check in checks)])} |")
+            cells = [
+                name,
+                task,
+                str(len(seeds)),
+                *arms,
+                f"{mean:+.2f}",
+                f"{low:+.2f} to {high:+.2f}",
+            ]
+            lines.append(
+                f"| {' | '.join([*cells, *('yes' if check else 'no' for check in checks)])} |"
+            )
     return "\n".join(lines)
 
 
@@ -198,14 +258,29 @@ def interval(differences: np.ndarray) -> tuple[float, float, float]:
 
 def main() -> None:
     """Train and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=os.environ.get("HIFI_DATA_DIR"), help="the official GLUE download")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=os.environ.get("HIFI_DATA_DIR"),
+        help="the official GLUE download",
+    )
     parser.add_argument("--tasks", default=",".join(TASKS), help="default: %(default)s")
-    parser.add_argument("--arms", default=";".join(ARMS), help="separated by semicolons (default: %(default)s)")
-    parser.add_argument("--seeds", type=int, default=10, help="seeds 1 to this (default: %(default)s)")
+    parser.add_argument(
+        "--arms", default=";".join(ARMS), help="separated by semicolons (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="seeds 1 to this (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--shard", default="1/1", help="i/n: every n-th run, from the i-th (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("results/parity/scores.jsonl"), help="default: %(default)s")
+    parser.add_argument(
+        "--shard", default="1/1", help="i/n: every n-th run, from the i-th (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/parity/scores.jsonl"), help="default: %(default)s"
+    )
     parser.add_argument("--print", action="store_true", help="train nothing")
     given = parser.parse_args()
     transformers.logging.set_verbosity_error()

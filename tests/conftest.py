@@ -19,8 +19,13 @@ from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
-for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # the tests' runs have the same few shapes
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # deterministic runs need it before CUDA starts
+for capacity in (
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    "LRU_CACHE_CAPACITY",
+):  # the tests' runs have the same few shapes
     os.environ.setdefault(capacity, "1024")
 
 
@@ -70,8 +75,18 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
         seed: int = 1,
         backbone: Path | None = None,
     ) -> RunConfig:
-        directory, changed = str(backbone or encoders[family]), [*QUICK, *TINY.get(method, []), *overrides]
-        return resolve(task=task, method=method, backbone=directory, protocol="hifi", seed=seed, overrides=changed)
+        directory, changed = (
+            str(backbone or encoders[family]),
+            [*QUICK, *TINY.get(method, []), *overrides],
+        )
+        return resolve(
+            task=task,
+            method=method,
+            backbone=directory,
+            protocol="hifi",
+            seed=seed,
+            overrides=changed,
+        )
 
     return build
 
@@ -85,7 +100,9 @@ def resources(tmp_path, data):
 
 
 @pytest.fixture(scope="session")
-def finished_results(encoders: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def finished_results(
+    encoders: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """The results directory of a finished run of a method on the tiny BERT and RTE; each method is trained once."""
     from hifi_cli.training import run as runs
     from hifi_cli.training.data import ResourceCache
@@ -93,7 +110,13 @@ def finished_results(encoders: dict[str, Path], data: Path, tmp_path_factory: py
     @cache
     def train(method: str) -> Path:
         results_dir = tmp_path_factory.mktemp("finished") / "results"
-        config = resolve(task="rte", method=method, backbone=str(encoders["bert"]), protocol="hifi", overrides=QUICK)
+        config = resolve(
+            task="rte",
+            method=method,
+            backbone=str(encoders["bert"]),
+            protocol="hifi",
+            overrides=QUICK,
+        )
         runs.run(config, ResourceCache(results_dir, data))
         return results_dir
 
@@ -117,7 +140,15 @@ def ask(encoders, resources):
     from hifi_cli.config.figure_spec import FigureSpec
     from hifi_cli.figures.figure import FigureRequest
 
-    def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
+    def build(
+        kind,
+        settings=None,
+        methods=("hifi-layerwise",),
+        seeds=(1,),
+        *words,
+        train=False,
+        task="rte",
+    ):
         spec = FigureSpec(
             description="d",
             kind=kind,
@@ -182,12 +213,24 @@ def hifi(request, monkeypatch, capsys, tmp_path, small_demo):
 
 
 @pytest.fixture
-def tiny(hifi: Callable[..., CommandResult], encoders: dict[str, Path], data: Path) -> Callable[..., CommandResult]:
+def tiny(
+    hifi: Callable[..., CommandResult], encoders: dict[str, Path], data: Path
+) -> Callable[..., CommandResult]:
     """`hifi COMMAND` on the tiny BERT and data."""
 
     def run(command: str, *words: object) -> CommandResult:
         quick = QUICK if command == "train" else []
-        return hifi(command, "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words, *quick)
+        return hifi(
+            command,
+            "--task",
+            "rte",
+            "--backbone",
+            encoders["bert"],
+            "--data-dir",
+            data,
+            *words,
+            *quick,
+        )
 
     return run
 

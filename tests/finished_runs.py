@@ -44,7 +44,10 @@ def without_measurements(results):
 def fingerprint(directory):
     """Everything of a run that must not depend on how often it was interrupted."""
     results = without_measurements(read_json(directory / "results.json"))
-    files = {name: (directory / name).read_bytes() for name in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl")}
+    files = {
+        name: (directory / name).read_bytes()
+        for name in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl")
+    }
     return results, files
 
 
@@ -74,8 +77,12 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
     assert directory.checkpoint.is_file()
     assert not directory.results.is_file()
     resumed = runs.run(config, other_resources)
-    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, resources.results_dir).path)
-    assert without_measurements(resumed.model_dump()) == without_measurements(uninterrupted.model_dump())
+    assert fingerprint(directory.path) == fingerprint(
+        RunDirectory.of(config, resources.results_dir).path
+    )
+    assert without_measurements(resumed.model_dump()) == without_measurements(
+        uninterrupted.model_dump()
+    )
     assert not directory.checkpoint.exists()
     return uninterrupted
 

@@ -15,7 +15,13 @@ ROOT = Path(__file__).parent.parent
 def environment(**changes):
     """The environment of a `hifi` process: this source tree, offline, one thread."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **changes}
+    return {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        **changes,
+    }
 
 
 def start(*words, cwd, **options):
@@ -34,7 +40,18 @@ def _hear_interrupts():
 
 def train_command(encoders, data, *more, method="hifi-layerwise"):
     """The command of a run on a tiny encoder."""
-    return ["train", "--task", "rte", "--method", method, "--backbone", encoders["bert"], "--data-dir", data, *more]
+    return [
+        "train",
+        "--task",
+        "rte",
+        "--method",
+        method,
+        "--backbone",
+        encoders["bert"],
+        "--data-dir",
+        data,
+        *more,
+    ]
 
 
 def finish(process, timeout=120):

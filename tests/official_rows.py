@@ -17,7 +17,14 @@ WIC = {
     "end2": 5,
     "version": 1.1,
 }
-COPA = {"premise": "The man fell.", "choice1": "He cried.", "choice2": "It rained.", "question": "effect", "label": 1, "idx": 0}
+COPA = {
+    "premise": "The man fell.",
+    "choice1": "He cried.",
+    "choice2": "It rained.",
+    "question": "effect",
+    "label": 1,
+    "idx": 0,
+}
 WSC = {
     "text": "Mark told Pete that he lied.",
     "target": {"span1_index": 0, "span1_text": "Mark", "span2_index": 4, "span2_text": "he"},
@@ -34,13 +41,21 @@ RECORD = {
     "source": "Daily mail",
     "passage": {
         "text": "Ann Lee met Bo.\nLee left.\n@highlight\nBo stayed",
-        "entities": [{"start": 0, "end": 6}, {"start": 12, "end": 13}, {"start": 16, "end": 18}, {"start": 37, "end": 38}],
+        "entities": [
+            {"start": 0, "end": 6},
+            {"start": 12, "end": 13},
+            {"start": 16, "end": 18},
+            {"start": 37, "end": 38},
+        ],
     },
     "qas": [
         {
             "idx": 5,
             "query": "It was @placeholder who left.",
-            "answers": [{"start": 0, "end": 6, "text": "Ann Lee"}, {"start": 16, "end": 18, "text": "Lee"}],
+            "answers": [
+                {"start": 0, "end": 6, "text": "Ann Lee"},
+                {"start": 16, "end": 18, "text": "Lee"},
+            ],
         }
     ],
 }
@@ -95,7 +110,9 @@ ROWS = {
         )
         for entity, label in (("Ann Lee", 1), ("Bo", 0), ("Lee", 1))  # Bo is mentioned twice
     ],
-    "squad": [Row("q1", (("Who sat?", "The cat sat."),), None, answers=(("cat", 4), ("The cat", 0)))],
+    "squad": [
+        Row("q1", (("Who sat?", "The cat sat."),), None, answers=(("cat", 4), ("The cat", 0)))
+    ],
     "swag": [
         Row(
             "0",

@@ -30,7 +30,9 @@ class Shape:
 
     @property
     def biases(self):
-        return 4 * self.D + self.F + self.D + 2 * self.D  # of a layer: projections, feed-forward, two LayerNorms
+        return (
+            4 * self.D + self.F + self.D + 2 * self.D
+        )  # of a layer: projections, feed-forward, two LayerNorms
 
     @property
     def layer(self):
@@ -72,7 +74,9 @@ class Shape:
         return a * a + (2 * b * self.rank if self.rank < b / 2 else b * b)
 
     def kronecker(self, width):
-        return 2 * (self.D + width) + self.D + width  # of a bottleneck: two layers of s and t, and their biases
+        return (
+            2 * (self.D + width) + self.D + width
+        )  # of a bottleneck: two layers of s and t, and their biases
 
 
 FORMULAS = {
@@ -92,13 +96,17 @@ FORMULAS = {
     "diff-pruning": lambda s: round(s.diff * s.backbone),
     "hifi-layerwise": lambda s: s.L * s.rows,
     "hifi-midtop": lambda s: s.L // 2 * s.rows,
-    "rocoft-row": lambda s: s.L * (s.lines + 1) * (5 * s.D + s.F),  # rows or columns and biases of six matrices
+    "rocoft-row": lambda s: (
+        s.L * (s.lines + 1) * (5 * s.D + s.F)
+    ),  # rows or columns and biases of six matrices
     "rslora": lambda s: s.low_rank,
     "peft": lambda s: s.low_rank,  # LoRA, with peft's rank of 8
     "dora": lambda s: s.low_rank + s.pair * s.D,  # and the norms of the columns
     "pissa": lambda s: s.low_rank,
     "olora": lambda s: s.low_rank,
-    "adalora": lambda s: s.L * 12 * (4 * (2 * s.D + 1) + 2 * (s.D + s.F + 1)),  # P, E and Q of six matrices
+    "adalora": lambda s: (
+        s.L * 12 * (4 * (2 * s.D + 1) + 2 * (s.D + s.F + 1))
+    ),  # P, E and Q of six matrices
     "ia3": lambda s: s.L * (2 * s.D + s.F),
     "vera": lambda s: s.pair * (256 + s.D),
     "oft": lambda s: s.pair * s.D // 32 * (32 * 31 // 2),  # skew-symmetric blocks

@@ -16,7 +16,9 @@ def prepare(make, resources, method, *overrides, **names):
 
 def first_batch(config, resources, count=6):
     """The first training examples as one padded batch."""
-    return collate(load_splits(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0})
+    return collate(
+        load_splits(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0}
+    )
 
 
 def logits_of(model, batch):

@@ -4,7 +4,10 @@ import importlib.util
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {
+    path.name: path.read_text()
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
 
 
 def load_script(name):

@@ -34,11 +34,25 @@ DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent
 BATCH_SIZE = 8
 PAD = {"input_ids": 0, "token_type_ids": 0}
-TINY_SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
+TINY_SHAPE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 60,
+}
 _SPECS = {method: method_spec(method) for method in registry.names("methods")}
 _ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(_SPECS.items())}
-TRACED_METHODS = sorted({*_ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
-_SYNCHRONIZING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # the CPU waits for their result
+TRACED_METHODS = sorted(
+    {*_ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"}
+)
+_SYNCHRONIZING = {
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "equal",
+    "_unique2",
+}  # the CPU waits for their result
 
 
 @dataclass
@@ -68,7 +82,9 @@ class CountOperations(TorchDispatchMode):
         name = func.overloadpacket.__name__
         inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
         on_device = [value for value in inputs if value.device.type == DEVICE]
-        selects = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
+        selects = name == "index" and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
         if on_device and (name in _SYNCHRONIZING or selects):
             self.counts.synchronizations.append(f"{name} at {_line_of_code()}")
         if on_device and selects:
@@ -78,16 +94,25 @@ class CountOperations(TorchDispatchMode):
         if name == "equal" and on_device:
             return True
         if name == "nonzero" and on_device:
-            return torch.empty(args[0].numel() * 3 // 10, args[0].dim(), dtype=torch.int64, device=DEVICE)
+            return torch.empty(
+                args[0].numel() * 3 // 10, args[0].dim(), dtype=torch.int64, device=DEVICE
+            )
         if name == "_fused_adamw_":
             self.counts.operations[name] += 1
             return None
-        if name == "_to_copy" and on_device and kwargs.get("device", torch.device(DEVICE)).type != DEVICE:
+        if (
+            name == "_to_copy"
+            and on_device
+            and kwargs.get("device", torch.device(DEVICE)).type != DEVICE
+        ):
             self.counts.copies.append(f"to the CPU at {_line_of_code()}")
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         result = func(*args, **kwargs)
         outputs = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
-        if name in ("_to_copy", "copy_") and len({value.device.type for value in inputs + outputs}) > 1:
+        if (
+            name in ("_to_copy", "copy_")
+            and len({value.device.type for value in inputs + outputs}) > 1
+        ):
             self.counts.copies.append(f"{name} {list(outputs[0].shape)} at {_line_of_code()}")
         if not func.is_view and any(value.device.type == DEVICE for value in inputs + outputs):
             self.counts.operations[name] += 1
@@ -110,7 +135,11 @@ class _CountTensorsFromPython(TorchFunctionMode):
 
 def _line_of_code() -> str:
     """The innermost line outside of PyTorch and of this file."""
-    frames = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and frame.filename != __file__]
+    frames = [
+        frame
+        for frame in traceback.extract_stack()
+        if "/torch/" not in frame.filename and frame.filename != __file__
+    ]
     path = frames[-1].filename.rpartition("site-packages/")[2].removeprefix(f"{_ROOT}/")
     return f"{path}:{frames[-1].lineno} in {frames[-1].name}"
 
@@ -123,8 +152,20 @@ def meta_as_a_gpu() -> Iterator[None]:
         for kernels in ("foreach", "fused"):
             name = f"_get_{kernels}_kernels_supported_devices"
             stack.enter_context(patch.object(_foreach_utils, name, lambda: devices))
-        stack.enter_context(patch("torch.optim.adamw._get_fused_kernels_supported_devices", lambda: devices, create=True))
-        stack.enter_context(patch("torch.optim.optimizer._get_fused_kernels_supported_devices", lambda: devices, create=True))
+        stack.enter_context(
+            patch(
+                "torch.optim.adamw._get_fused_kernels_supported_devices",
+                lambda: devices,
+                create=True,
+            )
+        )
+        stack.enter_context(
+            patch(
+                "torch.optim.optimizer._get_fused_kernels_supported_devices",
+                lambda: devices,
+                create=True,
+            )
+        )
         stack.enter_context(patch.object(methods, "Generator", lambda *_, **__: torch.Generator()))
         yield
 
@@ -137,9 +178,14 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     runner.model.to(runner.device)
-    ids = np.random.default_rng(0).integers(10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32)
+    ids = np.random.default_rng(0).integers(
+        10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32
+    )
     batch = [
-        Example(Row(id=str(number), sequences=(), label=number % 2), ({"input_ids": tokens[: 8 + 2 * number]},))
+        Example(
+            Row(id=str(number), sequences=(), label=number % 2),
+            ({"input_ids": tokens[: 8 + 2 * number]},),
+        )
         for number, tokens in enumerate(ids)
     ]
     trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
@@ -166,4 +212,6 @@ def trace_steps(config: RunConfig) -> list[StepCounts]:
 def gpu_config(method: str, *overrides: str) -> RunConfig:
     """A run's configuration with the modules of a GPU."""
     changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
-    return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
+    return resolve(
+        task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed
+    )

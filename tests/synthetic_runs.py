@@ -31,7 +31,11 @@ def flatten(values, prefix=""):
     """Nested values by dotted key, as the hash has them."""
     flat = {}
     for key, value in values.items():
-        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value})
+        flat.update(
+            flatten(value, f"{prefix}{key}.")
+            if isinstance(value, dict) and value
+            else {f"{prefix}{key}": value}
+        )
     return flat
 
 
@@ -49,7 +53,13 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, "variant": config.get("variant"), **content, "config": config, "config_hash": config_hash(config)}
+    content = {
+        **MEASURED,
+        "variant": config.get("variant"),
+        **content,
+        "config": config,
+        "config_hash": config_hash(config),
+    }
     (directory / "results.json").write_text(json.dumps(content))
 
 
@@ -57,7 +67,9 @@ def store_run(directory, config, content):
 def _protocols_rank(protocol, method, task):
     """The ranking of heads that a protocol has for a method; anything where a name is unknown."""
     try:
-        return resolve(task=task, method=method, backbone="bert-large", protocol=protocol).heads.rank
+        return resolve(
+            task=task, method=method, backbone="bert-large", protocol=protocol
+        ).heads.rank
     except HifiError:
         return "pagerank"
 
@@ -108,9 +120,18 @@ def write_run(
         "metrics": {primary: score, **(metrics or {})},
         "epoch_metrics": [line for line in curve or [] if "epoch" in line],
     }  # fmt: skip
-    names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
+    names = {
+        "protocol": protocol,
+        "backbone": {"name": backbone},
+        "task": task,
+        "method": method,
+        "seed": seed,
+        "shots": shots,
+    }
     heads = {"rank": _protocols_rank(protocol, method, task), "seed": None}
-    config = changes.pop("config", {**names, "heads": heads, "setting": setting, "variant": variant, **(keys or {})})
+    config = changes.pop(
+        "config", {**names, "heads": heads, "setting": setting, "variant": variant, **(keys or {})}
+    )
     store_run(folder, config, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
@@ -144,7 +165,9 @@ def write_paper_runs(results_dir, spec, paper: PublishedTable):
             if not isinstance(mean, float):
                 continue
             metric = column.metric or PRIMARY.get(column.task, "accuracy")
-            values = scores_with(mean, deviation if isinstance(deviation, float) else None, paper.seeds or 1)
+            values = scores_with(
+                mean, deviation if isinstance(deviation, float) else None, paper.seeds or 1
+            )
             runs = cells.setdefault(column.task, [{} for _ in values])
             for run, value in zip(runs, values, strict=True):
                 run[metric] = value / 100
@@ -198,7 +221,11 @@ def write_search(results_dir, method, task, scores, seed=1, **keys):
     """Runs with the learning rates 1e-05, 2e-05, ... and these scores; None: one that diverged."""
     for number, score in enumerate(scores, 1):
         rate, status = number * 1e-5, "diverged" if score is None else "done"
-        more = {"variant": f"learning_rate--{rate:g}", "keys": {"learning_rate": rate}, "status": status}
+        more = {
+            "variant": f"learning_rate--{rate:g}",
+            "keys": {"learning_rate": rate},
+            "status": status,
+        }
         write_run(results_dir, method, task, seed, score or 0.0, **more, **keys)
 
 
@@ -214,7 +241,10 @@ def flatness(seeds, ratio, spread=0.02):
     """The losses around two minima, of which HiFi's rises `ratio` times as much as Full-FT's."""
     rows = []
     for seed in seeds:
-        for method, rise in (("full-ft", 1.0), ("hifi-layerwise", ratio * (1 + spread * (seed % 3 - 1)))):
+        for method, rise in (
+            ("full-ft", 1.0),
+            ("hifi-layerwise", ratio * (1 + spread * (seed % 3 - 1))),
+        ):
             for loss in (0.2, 0.2 + 2 * rise):  # the mean is `rise` above the lowest
                 rows.append(["mrpc", "full-shot", method, seed, "all", "contour", loss])
     return pd.DataFrame(rows, columns=["task", "regime", "method", "seed", "moved", "part", "loss"])

@@ -37,7 +37,10 @@ def compute(request):
 
 def first_tokens(directory, rows, state=None):
     """Every example's first hidden state in the last layer, by transformers alone."""
-    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory)
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(directory),
+        AutoModel.from_pretrained(directory),
+    )
     model.load_state_dict(state or model.state_dict(), strict=True)
     model.eval()
     encoded = (tokenizer(*row.sequences[0], return_tensors="pt") for row in rows)
@@ -51,7 +54,11 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     request = ask("richness", {"warm_steps": 2})
     stored = request.head_scores(request.kind.setting(request, "rte", "SL"))
     found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
-    assert found == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
+    assert found == {
+        (layer, head): stored.richness[layer][head]
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+    }
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
     for layer in range(LAYERS):
         assert max(row["normalized"] for row in rows if row["layer"] == layer) == 1
@@ -72,12 +79,18 @@ def test_cumulative_fractions_against_numpy(ask, resources):
         expected[: len(sigma)] = np.cumsum(sigma) / sigma.sum()
         np.testing.assert_allclose(fractions[index], expected, atol=1e-6)
     rows = compute(ask("singular-values", {"layers": 2}))
-    assert {row["layer"] for row in rows} == {0, 1} and max(row["mean"] for row in rows) == pytest.approx(1)
+    assert {row["layer"] for row in rows} == {0, 1} and max(
+        row["mean"] for row in rows
+    ) == pytest.approx(1)
 
 
 def test_damping_is_for_pagerank(ask):
-    with pytest.raises(UsageError, match=r"heads.rank=gradient has no damping factor; this figure is for pagerank"):
-        compute(ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.rank=gradient"))
+    with pytest.raises(
+        UsageError, match=r"heads.rank=gradient has no damping factor; this figure is for pagerank"
+    ):
+        compute(
+            ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.rank=gradient")
+        )
 
 
 def test_literal_pagerank_is_flat_and_overlaps_are_those_of_the_solved_equation(ask):
@@ -93,7 +106,11 @@ def test_literal_pagerank_is_flat_and_overlaps_are_those_of_the_solved_equation(
         matrix = (correlation / correlation.sum(1, keepdims=True)).T
         solved = np.linalg.solve(np.eye(HEADS) - 0.5 * matrix, np.full(HEADS, 0.5 / HEADS))
         top = {*np.argsort(-correlation.sum(1))[:2]} & {*np.argsort(-solved)[:2]}
-        row = overlaps.query(f"layer == {layer} and ranking == 'pagerank'").set_index("with").loc["correlation"]
+        row = (
+            overlaps.query(f"layer == {layer} and ranking == 'pagerank'")
+            .set_index("with")
+            .loc["correlation"]
+        )
         assert row["value"] == len(top) and row["chance"] == 2 * 2 / HEADS
 
 
@@ -102,19 +119,25 @@ def test_rank_correlations_are_means_over_the_layers_of_what_is_preferred():
     first, second = rng.normal(size=(2, 3, 8))
     ranked = [Ranked(values) for values in first]
     lowest = [Ranked(values, lowest_first=True) for values in second]
-    taus = [-stats.kendalltau(own, other).statistic for own, other in zip(first, second, strict=True)]
+    taus = [
+        -stats.kendalltau(own, other).statistic for own, other in zip(first, second, strict=True)
+    ]
     assert heads.rank_correlation(ranked, lowest)["value"] == pytest.approx(np.mean(taus))
     flat = [Ranked(np.ones(8)), *ranked[1:]]  # a layer without an order says nothing
     assert heads.rank_correlation(flat, lowest)["value"] == pytest.approx(np.mean(taus[1:]))
     of_two = heads.rank_correlation(ranked[1:], lowest[1:])["noise"]
-    assert heads.rank_correlation(flat, lowest)["noise"] == of_two  # a mean over two layers varies more
+    assert (
+        heads.rank_correlation(flat, lowest)["noise"] == of_two
+    )  # a mean over two layers varies more
     assert np.isnan(heads.rank_correlation(flat[:1], lowest[:1])["value"])
     unrelated = ([Ranked(values) for values in rng.normal(size=(4, 8))] for _ in range(500))
     found = [heads.rank_correlation(*pair) for pair in zip(unrelated, unrelated, strict=True)]
     assert 0.91 < np.mean([abs(values["value"]) < values["noise"] for values in found]) < 0.985
 
 
-@pytest.mark.parametrize("scores", [[0.3], [0.1, 0.9], [0.5, 0.5, 0.2], [0.31, 0.62, 0.11, 0.97, 0.62]])
+@pytest.mark.parametrize(
+    "scores", [[0.3], [0.1, 0.9], [0.5, 0.5, 0.2], [0.31, 0.62, 0.11, 0.97, 0.62]]
+)
 def test_expected_best_by_enumerating_every_sample(scores):
     """All N^n equally likely draws of n of the N settings, with replacement."""
     found = sweep.expected_maximum(scores)
@@ -122,7 +145,9 @@ def test_expected_best_by_enumerating_every_sample(scores):
     for count, mean, *quartiles in found.itertuples(index=False):
         best = [max(sample) for sample in product(scores, repeat=count)]
         assert mean == pytest.approx(math.fsum(best) / len(best), abs=1e-12)
-        assert quartiles == [np.quantile(best, share, method="inverted_cdf") for share in (0.25, 0.75)]
+        assert quartiles == [
+            np.quantile(best, share, method="inverted_cdf") for share in (0.25, 0.75)
+        ]
 
 
 def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, resources):
@@ -135,7 +160,9 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
     pretrained = resources.pretrained(config).model.state_dict()
     delta = load_file(directory.delta)
     backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
-    expected = math.sqrt(sum(float((delta[name] - pretrained[name]).double().pow(2).sum()) for name in backbone))
+    expected = math.sqrt(
+        sum(float((delta[name] - pretrained[name]).double().pow(2).sum()) for name in backbone)
+    )
     assert rows[-1]["distance"] == pytest.approx(expected, rel=1e-6)
     assert rows[-1]["step"] == len(rows) == 12
 
@@ -146,30 +173,55 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     prepared = prepare(config, resources)
     train = load_splits(config, resources).train
     lengths = [len(example) for example in train]
-    first = training_order(lengths, config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
+    first = training_order(
+        lengths, config.batch_size, strategy="random", seed=config.seed, epoch=0
+    )[0]
     prepared.encoder.model.train()
     (prepared.loss([train[index] for index in first]) / len(first)).backward()
-    gradients = [(name, value.grad) for name, value in prepared.encoder.model.named_parameters() if value.grad is not None]
+    gradients = [
+        (name, value.grad)
+        for name, value in prepared.encoder.model.named_parameters()
+        if value.grad is not None
+    ]
     for part in ("head", "backbone"):
-        own = [grad.flatten() for name, grad in gradients if ("classifier" in name or "pooler" in name) == (part == "head")]
+        own = [
+            grad.flatten()
+            for name, grad in gradients
+            if ("classifier" in name or "pooler" in name) == (part == "head")
+        ]
         assert rows[0][f"{part}_gradient"] == pytest.approx(float(torch.cat(own).norm()), rel=1e-4)
 
 
 def test_stages_are_measured_at_the_same_steps_and_stage_2_begins_at_the_pretrained_weights(ask):
-    rows = compute(ask("training-curves", {"every": 4, "stage1_fractions": [0.5]}, ("full-ft", "eh-ft-bitfit")))
+    rows = compute(
+        ask("training-curves", {"every": 4, "stage1_fractions": [0.5]}, ("full-ft", "eh-ft-bitfit"))
+    )
     distances = {(row["method"], row["stage"], row["stage_step"]): row["distance"] for row in rows}
-    full, two = ([("full-ft", 1, step) for step in (1, 4, 8, 12)], list(product(["eh-ft-bitfit"], (1, 2), (1, 4, 6))))
+    full, two = (
+        [("full-ft", 1, step) for step in (1, 4, 8, 12)],
+        list(product(["eh-ft-bitfit"], (1, 2), (1, 4, 6))),
+    )
     assert [*distances] == [*full, *two] and all(row["loss"] > 0 for row in rows)
-    assert {(row["method"], row["stage1_fraction"]) for row in rows} == {("full-ft", 0.0), ("eh-ft-bitfit", 0.5)}
+    assert {(row["method"], row["stage1_fraction"]) for row in rows} == {
+        ("full-ft", 0.0),
+        ("eh-ft-bitfit", 0.5),
+    }
     assert distances["eh-ft-bitfit", 1, 6] > 0
     first = distances["eh-ft-bitfit", 2, 1]
-    assert first == pytest.approx(distances["full-ft", 1, 1], abs=1e-9)  # the first warm-up step has learning rate 0
+    assert first == pytest.approx(
+        distances["full-ft", 1, 1], abs=1e-9
+    )  # the first warm-up step has learning rate 0
     assert distances["eh-ft-bitfit", 2, 6] > first
 
 
-def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
+def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(
+    ask, make, resources, encoders, tmp_path
+):
     methods = ("linear-probing", "full-ft")
-    with pytest.raises(MissingError, match=r"2 of 2 runs are missing or diverged, the first is rte/linear-probing/seed1"):
+    with pytest.raises(
+        MissingError,
+        match=r"2 of 2 runs are missing or diverged, the first is rte/linear-probing/seed1",
+    ):
         compute(ask("features", None, methods))
     rows = {row["method"]: row for row in compute(ask("features", None, methods, train=True))}
     assert rows["linear-probing"]["mean"] == 0
@@ -177,7 +229,9 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     write_hf(prepared, tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (first_tokens(where, texts) for where in (encoders["bert"], tmp_path / "plain"))
-    assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)
+    assert rows["full-ft"]["mean"] == pytest.approx(
+        float((after - before).norm(dim=1).mean()), rel=1e-4
+    )
     assert rows["full-ft"]["mean"] > 0.01
 
 
@@ -188,7 +242,9 @@ def test_the_epoch_of_the_measured_model_is_stored(ask, words, epoch):
     assert row["epoch"] == epoch
 
 
-def test_distances_of_stages_are_those_of_the_runs_own_models(ask, resources, encoders, tmp_path, monkeypatch):
+def test_distances_of_stages_are_those_of_the_runs_own_models(
+    ask, resources, encoders, tmp_path, monkeypatch
+):
     states, begin = [], two_stage.TwoStage.begin_stage_2
 
     def recording(self, encoder):
@@ -215,7 +271,9 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(ask, resources, en
             assert row["std"] == pytest.approx(float(distances.std(correction=0)), rel=1e-3)
     assert rows["lp-ft", "pretrained-stage1"]["mean"] == 0 < rows["lp-ft", "stage1-stage2"]["mean"]
     assert rows["eh-ft-bitfit", "pretrained-stage1"]["mean"] > 0.01
-    with pytest.raises(UsageError, match="method full-ft has one stage; this figure is for EH-FT and LP-FT"):
+    with pytest.raises(
+        UsageError, match="method full-ft has one stage; this figure is for EH-FT and LP-FT"
+    ):
         compute(ask("features", {"stages": True}, ("full-ft",), train=True))
 
 
@@ -224,7 +282,10 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
     request = replace(request, overrides=("epochs=1", "batch_size=8", "scoring.samples=12"))
     rows = {(row["x"], row["seed"]): row for row in compute(request)}
     for k in (1, 2):
-        path = resources.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json"
+        path = (
+            resources.results_dir
+            / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json"
+        )
         result = json.loads(path.read_text())
         assert rows[k, 2]["score"] == result["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
@@ -237,8 +298,12 @@ def test_stage_2_keeps_its_epochs(ask, word):
     request = replace(ask("sweep", settings, ("eh-ft-bitfit",)), overrides=(word,))
     (cell,) = request.kind.cells(request)
     plain = request.config("rte", "eh-ft-bitfit").epochs
-    assert cell.config.epochs == round(1.5 * plain) and f"epochs--{cell.config.epochs}" in str(cell.run_path)
-    assert cell.config.epochs * (1 - cell.config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
+    assert cell.config.epochs == round(1.5 * plain) and f"epochs--{cell.config.epochs}" in str(
+        cell.run_path
+    )
+    assert cell.config.epochs * (1 - cell.config.settings["stage1_fraction"]) == pytest.approx(
+        plain, abs=0.5
+    )
 
 
 def test_hidden_features_make_the_logits(ask, resources, encoders):
@@ -246,16 +311,28 @@ def test_hidden_features_make_the_logits(ask, resources, encoders):
     request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1, 2), *words)
     config = request.config("rte")
     pretrained = resources.pretrained(config)
-    examples, head = resources.examples(config, "train", 128)[:7], models.task_head(config, resources)
-    states = models.features(Encoder(pretrained.model), examples, padding_values(pretrained.tokenizer))
+    examples, head = (
+        resources.examples(config, "train", 128)[:7],
+        models.task_head(config, resources),
+    )
+    states = models.features(
+        Encoder(pretrained.model), examples, padding_values(pretrained.tokenizer)
+    )
     hidden, logits = models.hidden_features(head, states)
     with torch.no_grad():
-        expected = head.activation(head.hidden(first_tokens(encoders["bert"], [example.row for example in examples])))
+        expected = head.activation(
+            head.hidden(first_tokens(encoders["bert"], [example.row for example in examples]))
+        )
         np.testing.assert_allclose(hidden, expected, atol=1e-5)
         np.testing.assert_allclose(logits, head.output(expected), atol=1e-5)
-    assert not torch.equal(head.output.weight, resources.encoder(config)[0].model.task_head.output.weight)  # stage 1 trained it
+    assert not torch.equal(
+        head.output.weight, resources.encoder(config)[0].model.task_head.output.weight
+    )  # stage 1 trained it
     data = request.kind.compute(request)
     assert data.groupby(["seed", "split"]).size().tolist() == [24, 48] * 2
-    assert data.groupby(["seed", "split"])["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 4
+    assert (
+        data.groupby(["seed", "split"])["silhouette"].nunique().eq(1).all()
+        and data["silhouette"].nunique() == 4
+    )
     with pytest.raises(UsageError, match=r"task_head.kind=mlp"):
         compute(ask("tsne"))

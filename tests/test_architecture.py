@@ -61,7 +61,9 @@ def imported_names(tree):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             # the version stands in the root package, above its imports
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__")
+            yield from (
+                f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__"
+            )
 
 
 def module_of(name):
@@ -75,7 +77,8 @@ def module_of(name):
 def imports():
     """The project's modules that each module imports."""
     return {
-        name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name}
+        name: {module for imported in imported_names(tree) if (module := module_of(imported))}
+        - {name}
         for name, tree in syntax_trees().items()
     }
 
@@ -94,33 +97,51 @@ def test_imports_go_down():
         f"{module} imports {imported}"
         for module, targets in imports().items()
         for imported in targets
-        if package_of(module) != package_of(imported) and level[package_of(imported)] <= level[package_of(module)]
+        if package_of(module) != package_of(imported)
+        and level[package_of(imported)] <= level[package_of(module)]
     ]
     assert upwards == []
 
 
 def test_no_modules_import_one_another_in_a_circle():
-    graph = networkx.DiGraph((module, imported) for module, targets in imports().items() for imported in targets)
-    assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
+    graph = networkx.DiGraph(
+        (module, imported) for module, targets in imports().items() for imported in targets
+    )
+    assert [
+        sorted(circle)
+        for circle in networkx.strongly_connected_components(graph)
+        if len(circle) > 1
+    ] == []
 
 
 def test_everything_imported_is_declared():
     """A dependency of a dependency may go."""
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(line for name in ("minilm", "grid", "track") for line in extras[name])]
+    lines = [
+        *project["dependencies"],
+        *(line for name in ("minilm", "grid", "track") for line in extras[name]),
+    ]
     declared = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-") for line in lines}
-    names = {name.partition(".")[0] for tree in syntax_trees().values() for name in imported_names(tree)}
+    names = {
+        name.partition(".")[0] for tree in syntax_trees().values() for name in imported_names(tree)
+    }
     others = names - {PACKAGE.name, *sys.stdlib_module_names}
     distributions = packages_distributions()
     undeclared = {
-        name for name in others if declared.isdisjoint(found.lower().replace("_", "-") for found in distributions[name])
+        name
+        for name in others
+        if declared.isdisjoint(found.lower().replace("_", "-") for found in distributions[name])
     }
     assert undeclared == set() and {"torch", "yaml", "parsl"} < others
 
 
 def test_methods_import_no_other_but_those_that_they_extend_nor_what_runs_them():
-    methods = {module: targets for module, targets in imports().items() if module.startswith("hifi_cli.methods.")}
+    methods = {
+        module: targets
+        for module, targets in imports().items()
+        if module.startswith("hifi_cli.methods.")
+    }
     forbidden = {
         module: targets & (methods.keys() - {"hifi_cli.methods.base", "hifi_cli.methods.peft"})
         for module, targets in methods.items()
@@ -131,8 +152,13 @@ def test_methods_import_no_other_but_those_that_they_extend_nor_what_runs_them()
 
 def test_light_packages_never_load_torch():
     """Every module of them, one after the other in one process that has nothing else loaded."""
-    modules = [*(module for module in MODULES if package_of(module) in WITHOUT_TORCH), "hifi_cli.heads.ranking"]
+    modules = [
+        *(module for module in MODULES if package_of(module) in WITHOUT_TORCH),
+        "hifi_cli.heads.ranking",
+    ]
     modules += ["hifi_cli.results.share"]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
-    ended = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr

@@ -26,7 +26,13 @@ def test_whole_runs_on_generated_data(tmp_path):
         str(tmp_path / "b.json"),
     ]
     environment = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"}
-    done = subprocess.run([sys.executable, str(BENCH), *words], capture_output=True, text=True, env=environment, timeout=900)
+    done = subprocess.run(
+        [sys.executable, str(BENCH), *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr
     seconds = json.loads((tmp_path / "b.json").read_text())["seconds"]["demo-acceptability"]
     assert f"| Full-FT, fp32 | {seconds['Full-FT, fp32'] / seconds['Trainer']:.2f} |" in done.stdout
@@ -47,7 +53,10 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     done = gpu_check(tmp_path, "--small")
     assert done.returncode == 0, done.stderr
     measured = json.loads((tmp_path / "gpu-cpu-small.json").read_text())
-    assert all(row["ok"] and row["loss_error"] == row["resumed_error"] == 0 for row in measured["correctness"])
+    assert all(
+        row["ok"] and row["loss_error"] == row["resumed_error"] == 0
+        for row in measured["correctness"]
+    )
     steps = {(row["program"], row["precision"], row["tokens"]): row for row in measured["steps"]}
     ours, rival = steps["full-ft", "fp32", 128], steps["Trainer, full-ft", "fp32", 128]
     assert ours["ratio_to_trainer"] == pytest.approx(ours["ms"] / rival["ms"], rel=0.01)

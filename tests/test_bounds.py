@@ -32,9 +32,18 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
         (("--seeds", "9" * 5000), "at most 100,000 distinct numbers"),
         (("--seeds", "4294967296"), "seed: Input should be less than or equal to 4294967295"),
         (("-c", "."), ".: not readable"),
-        (("scoring.seed=1" + "0" * 30,), "scoring.seed: Input should be less than or equal to 4294967295"),
-        (("max_length=1" + "0" * 30,), "max_length: Input should be less than or equal to 1000000000"),
-        (("task_head.width=1" + "0" * 9,), "task_head.width: Input should be less than or equal to 65536"),
+        (
+            ("scoring.seed=1" + "0" * 30,),
+            "scoring.seed: Input should be less than or equal to 4294967295",
+        ),
+        (
+            ("max_length=1" + "0" * 30,),
+            "max_length: Input should be less than or equal to 1000000000",
+        ),
+        (
+            ("task_head.width=1" + "0" * 9,),
+            "task_head.width: Input should be less than or equal to 65536",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -43,13 +52,24 @@ def test_what_is_too_much_is_refused_with_its_bound(hifi, words, bound):
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_a_text_of_more_tokens_than_there_are_positions_is_refused(hifi, encoders, tmp_path, family):
+def test_a_text_of_more_tokens_than_there_are_positions_is_refused(
+    hifi, encoders, tmp_path, family
+):
     """The tiny encoders have 40 positions; RoBERTa begins after the padding token's."""
     bound = Encoder(AutoModel.from_pretrained(encoders[family])).max_tokens
     assert (bound < 40) == (family != "bert")
     rows = [f"{'the dog ' * (99 if at == 7 else 1)}{at},{at % 2}\n" for at in range(40)]
     (tmp_path / "long.csv").write_text("".join(["text,label\n", *rows]))
-    words = ["train", "--task", "long.csv", "--method", "bitfit", "--backbone", encoders[family], *QUICK]
+    words = [
+        "train",
+        "--task",
+        "long.csv",
+        "--method",
+        "bitfit",
+        "--backbone",
+        encoders[family],
+        *QUICK,
+    ]
     message = said(hifi(*words, "max_length=1000000", "inputs=text"), 2)
     assert f"positions for {bound}; set max_length={bound}" in message
     assert hifi(*words, f"max_length={bound}", "inputs=text").code == 0
@@ -107,7 +127,8 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
         kept[: len(lines[0]) + 20]: "line 2",
         lines[0] + DEEP.encode(): "line 2",
         b"[1]\n": "line 1 is damaged (delete it and make it again): no JSON object",
-        lines[0] + b'{"id": "1"}\n': "line 2 is damaged (delete it and make it again): 'label' is missing",
+        lines[0]
+        + b'{"id": "1"}\n': "line 2 is damaged (delete it and make it again): 'label' is missing",
         **{
             lines[0]
             + json.dumps({**json.loads(lines[1]), "logits": logits}).encode()
@@ -136,4 +157,17 @@ def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, da
 def test_a_backbone_whose_configuration_is_none_is_named(hifi, encoders, data, tmp_path, content):
     shutil.copytree(encoders["bert"], tmp_path / "mine")
     (tmp_path / "mine" / "config.json").write_text(content)
-    assert "mine" in said(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "mine", "--data-dir", data), 3)
+    assert "mine" in said(
+        hifi(
+            "train",
+            "--task",
+            "rte",
+            "--method",
+            "full-ft",
+            "--backbone",
+            "mine",
+            "--data-dir",
+            data,
+        ),
+        3,
+    )

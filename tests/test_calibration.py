@@ -11,7 +11,10 @@ from scipy.special import expit, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 from synthetic_runs import write_run
 
-CLASSES = {"rte": ["entailment", "not_entailment"], "cb": ["entailment", "contradiction", "neutral"]}
+CLASSES = {
+    "rte": ["entailment", "not_entailment"],
+    "cb": ["entailment", "contradiction", "neutral"],
+}
 
 
 def write(task, seed, *, method="full-ft", outputs=None, **changes):
@@ -22,7 +25,10 @@ def write(task, seed, *, method="full-ft", outputs=None, **changes):
     predicted = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(int)
     folder = write_run("results", method, task, seed, 0.5, **changes)
     lines = zip(labels, predicted, logits.tolist(), strict=True)
-    rows = [{"id": str(at), "label": classes[y], "prediction": classes[z], "logits": x} for at, (y, z, x) in enumerate(lines)]
+    rows = [
+        {"id": str(at), "label": classes[y], "prediction": classes[z], "logits": x}
+        for at, (y, z, x) in enumerate(lines)
+    ]
     (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return labels, logits
 
@@ -47,13 +53,17 @@ def test_calibration_is_scikit_learns(hifi, task, outputs):
     runs = [write(task, seed, outputs=outputs) for seed in (1, 2, 3)]
     answer = hifi("table", "--metrics", "nll,brier,ece", "--format", "json")
     cells = cells_of(answer)
-    assert list(table_of(answer)["headings"].values())[:3] == [f"{task.upper()} ({name})" for name in ("NLL", "Brier", "ECE")]
+    assert list(table_of(answer)["headings"].values())[:3] == [
+        f"{task.upper()} ({name})" for name in ("NLL", "Brier", "ECE")
+    ]
     by_hand = {"nll": [], "brier": [], "ece": []}
     for labels, logits in runs:
         positive = expit(logits)
         probabilities = softmax(logits, 1) if outputs > 1 else np.hstack([1 - positive, positive])
         by_hand["nll"].append(log_loss(labels, probabilities))
-        by_hand["brier"].append(brier_score_loss(labels, probabilities if task == "cb" else probabilities[:, 1]))
+        by_hand["brier"].append(
+            brier_score_loss(labels, probabilities if task == "cb" else probabilities[:, 1])
+        )
         by_hand["ece"].append(ece_by_hand(probabilities, labels))
     for name, values in by_hand.items():
         assert cells[f"{task}.{name}"]["value"] == pytest.approx(np.mean(values)), name
@@ -66,7 +76,9 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     answer = hifi("table", "--metrics", "score,churn", "--format", "json")
     pairs = [100 * (left != right).mean() for left, right in combinations(predicted, 2)]
     cells = cells_of(answer)
-    assert cells["cb.churn"]["value"] == pytest.approx(np.mean(pairs)) and cells["cb"]["value"] == 50
+    assert (
+        cells["cb.churn"]["value"] == pytest.approx(np.mean(pairs)) and cells["cb"]["value"] == 50
+    )
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
     assert alone["value"] is None and "1 run left out: churn takes two seeds" in alone["notes"]
@@ -76,19 +88,25 @@ def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
     found = {}
     for method in ("full-ft", "bitfit"):
         of_tasks = [write(task, len(method), method=method) for task in CLASSES]
-        found[method] = np.mean([log_loss(labels, softmax(logits, 1)) for labels, logits in of_tasks])
+        found[method] = np.mean(
+            [log_loss(labels, softmax(logits, 1)) for labels, logits in of_tasks]
+        )
     write_run("results", "full-ft", "stsb", 1, 0.8)
     lines = hifi("table", "--metrics", "nll", "--format", "md", "--seeds", "6-7").out.splitlines()
     assert "| Method | CB (NLL) | RTE (NLL) | Avg. |" in lines[2]
     best = min(found, key=found.__getitem__)
     label = {"full-ft": "Full-FT", "bitfit": "BitFit"}[best]
-    assert f"| **{found[best]:.3f}** |" in next(line for line in lines if line.startswith(f"| {label}"))
+    assert f"| **{found[best]:.3f}** |" in next(
+        line for line in lines if line.startswith(f"| {label}")
+    )
     assert any("negative log-likelihood in nats" in line for line in lines)
 
 
 def test_an_epoch_without_predictions_and_an_unknown_metric_are_said(hifi):
     write("rte", 1)
-    cell = cells_of(hifi("table", "--metrics", "ece", "--score", "last", "--format", "json"))["rte.ece"]
+    cell = cells_of(hifi("table", "--metrics", "ece", "--score", "last", "--format", "json"))[
+        "rte.ece"
+    ]
     assert cell["value"] is None and "1 run left out: no ece stored for this score" in cell["notes"]
     answer = hifi("table", "--metrics", "brie")
     assert answer.code == 2 and "no run has 'brie'; did you mean 'brier'?" in answer.err

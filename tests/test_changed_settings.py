@@ -10,7 +10,14 @@ from synthetic_runs import flatten
 
 import hifi_cli
 
-HOW = ["eval_batch_size=7", "gradient_accumulation_steps=2", "log_every=1", "kernels=torch", "padding_free=false", "device=cpu"]
+HOW = [
+    "eval_batch_size=7",
+    "gradient_accumulation_steps=2",
+    "log_every=1",
+    "kernels=torch",
+    "padding_free=false",
+    "device=cpu",
+]
 NOTE = "not the protocol's: learning_rate 1e-05 (2e-05), epochs 1 (5)"
 
 
@@ -19,7 +26,9 @@ def train(hifi, encoders, data):
     """`hifi train` on the tiny BERT and RTE, with the protocol's settings where none are given."""
 
     def run(*words):
-        answer = hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words)
+        answer = hifi(
+            "train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words
+        )
         assert answer.code == 0, answer.err
 
     return run
@@ -28,18 +37,39 @@ def train(hifi, encoders, data):
 def notes_of(hifi, *words):
     """The notes of the cells of RTE in a table that name changed settings, by method."""
     rows = table_of(hifi("table", *words, "--format", "json"))["rows"]
-    return {row["method"]: [note for note in row["cells"]["rte"].get("notes", []) if "protocol's" in note] for row in rows}
+    return {
+        row["method"]: [
+            note for note in row["cells"]["rte"].get("notes", []) if "protocol's" in note
+        ]
+        for row in rows
+    }
 
 
 def test_a_cell_and_a_comparison_name_the_changed_keys_and_not_limits_or_shots(hifi, train):
     train("--method", "linear-probing", "--seeds", "1,2", "limit=8", *HOW)
     train("--method", "full-ft", "--seeds", "1,2", "limit=8", "learning_rate=1e-5", "epochs=1")
     train("--method", "bitfit", "shots=4")
-    assert notes_of(hifi, "--include", "limited", "--shots", "full") == {"full-ft": [NOTE], "linear-probing": []}
+    assert notes_of(hifi, "--include", "limited", "--shots", "full") == {
+        "full-ft": [NOTE],
+        "linear-probing": [],
+    }
     assert notes_of(hifi, "--shots", "4") == {"bitfit": []}
-    words = ("linear-probing", "full-ft", "--include", "unequal", "--include", "limited", "--shots", "full", "--format", "json")
+    words = (
+        "linear-probing",
+        "full-ft",
+        "--include",
+        "unequal",
+        "--include",
+        "limited",
+        "--shots",
+        "full",
+        "--format",
+        "json",
+    )
     compared = json.loads(hifi("compare", *words).out)[0]
-    assert [note for note in compared["notes"] if "protocol's:" in note] == [f"Full-FT on RTE: {NOTE}"]
+    assert [note for note in compared["notes"] if "protocol's:" in note] == [
+        f"Full-FT on RTE: {NOTE}"
+    ]
 
 
 def test_results_have_the_settings_as_columns(train, tmp_path):
@@ -47,7 +77,9 @@ def test_results_have_the_settings_as_columns(train, tmp_path):
     train("--method", "lora", "settings.r=2", "epochs=2")
     runs = hifi_cli.read_results(tmp_path / "results").set_index("method")
     for method in ("bitfit", "lora"):
-        stored = flatten(yaml.safe_load((Path(runs.loc[method, "path"]) / "config.yaml").read_text()))
+        stored = flatten(
+            yaml.safe_load((Path(runs.loc[method, "path"]) / "config.yaml").read_text())
+        )
         for key in ("learning_rate", "epochs", "batch_size", "heads.k", "task_head.kind"):
             assert runs.loc[method, key] == stored[key]
         assert runs.loc[method, "backbone"] == "tiny-bert"

@@ -13,7 +13,12 @@ from hifi_cli.training.loop import Checkpoint, Trainer, set_rng_state
 
 def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):
     def draw():
-        return random.random(), float(torch.rand(())), float(np.random.random()), float(np.random.normal())
+        return (
+            random.random(),
+            float(torch.rand(())),
+            float(np.random.random()),
+            float(np.random.normal()),
+        )
 
     draw()  # NumPy then holds the second of two normal values
     device = torch.device("cpu")

@@ -24,18 +24,28 @@ def loss_of(model, batch):
 
 def in_batches(config, resources):
     examples = load_splits(config, resources).train
-    return [examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)]
+    return [
+        examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)
+    ]
 
 
 def masks_of(prepared):
     kept, model = prepared.method.delta(prepared.encoder.model), prepared.encoder.model
     shapes = {name: model.get_parameter(name).shape for name in prepared.encoder.layer_parameters}
-    bits = {name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=shape.numel()) for name, shape in shapes.items()}
-    return {name: torch.from_numpy(bits[name].astype(bool)).reshape(shape) for name, shape in shapes.items()}
+    bits = {
+        name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=shape.numel())
+        for name, shape in shapes.items()
+    }
+    return {
+        name: torch.from_numpy(bits[name].astype(bool)).reshape(shape)
+        for name, shape in shapes.items()
+    }
 
 
 @pytest.mark.parametrize(("most", "setting"), [(1.0, []), (0.002, ["0.002"]), (np.inf, ["null"])])
-def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, resources, most, setting):
+def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(
+    make, resources, most, setting
+):
     """Each tensor's gradient is clipped by its own norm; what the run's `max_grad_norm` is does not matter."""
     changed = ["settings.p=0.2", "dropout=0.0", "max_grad_norm=0.001"]
     changed += [f"settings.fisher_max_grad_norm={value}" for value in setting]
@@ -54,19 +64,33 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, resou
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
     assert count == round(0.2 * len(values))
-    lowest_kept = min(fisher[name][mask.numpy()].min() for name, mask in masks.items() if mask.any())
+    lowest_kept = min(
+        fisher[name][mask.numpy()].min() for name, mask in masks.items() if mask.any()
+    )
     assert lowest_kept >= 0.999 * values[count - 1]
 
 
 @pytest.mark.parametrize("method", ["child-tuning-f", "child-tuning-d"])
 def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     """A large epsilon makes AdamW's steps proportional to the gradient, which by itself they are not."""
-    changed = ["dropout=0.0", "warmup=0", "schedule=constant", "adam_epsilon=0.1", "max_grad_norm=0.005", "weight_decay=0"]
-    prepared, config = prepare(make, resources, method, "settings.p=0.05", "learning_rate=0.01", *changed)
+    changed = [
+        "dropout=0.0",
+        "warmup=0",
+        "schedule=constant",
+        "adam_epsilon=0.1",
+        "max_grad_norm=0.005",
+        "weight_decay=0",
+    ]
+    prepared, config = prepare(
+        make, resources, method, "settings.p=0.05", "learning_rate=0.01", *changed
+    )
     batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     trainer = Trainer(
-        prepared, prepared.method, [example for batch in batches for example in batch], calibration_batches=batches
+        prepared,
+        prepared.method,
+        [example for batch in batches for example in batch],
+        calibration_batches=batches,
     )
     trainer.setup_phase(0)
     parameters = dict(plain.named_parameters())
@@ -77,7 +101,10 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
         trainer.train_step(batch)
         plain.zero_grad()
         loss_of(plain, batch).backward()
-        norm = sum(float(parameter.grad.double().pow(2).sum()) for parameter in parameters.values()) ** 0.5
+        norm = (
+            sum(float(parameter.grad.double().pow(2).sum()) for parameter in parameters.values())
+            ** 0.5
+        )
         assert norm > 0.005
         noise = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         for name, parameter in parameters.items():
@@ -89,7 +116,9 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
         adam.step()
     for name, parameter in model.named_parameters():
         moved = (parameters[name] - start[name]).abs().max()
-        torch.testing.assert_close(parameter, parameters[name], rtol=0, atol=1e-8 + 1e-3 * float(moved.detach()))
+        torch.testing.assert_close(
+            parameter, parameters[name], rtol=0, atol=1e-8 + 1e-3 * float(moved.detach())
+        )
 
 
 def test_highest_is_exact_where_values_tie():
@@ -121,6 +150,9 @@ def test_without_its_mask_child_tuning_d_is_plain_fine_tuning(make, resources):
     params = runs.run(unmasked, resources).params
     runs.run(full, resources)
     assert params.trainable == params.total
-    deltas = [load_file(RunDirectory.of(config, resources.results_dir).delta) for config in (unmasked, full)]
+    deltas = [
+        load_file(RunDirectory.of(config, resources.results_dir).delta)
+        for config in (unmasked, full)
+    ]
     assert deltas[0].keys() == deltas[1].keys()
     assert all(torch.equal(value, deltas[1][name]) for name, value in deltas[0].items())

@@ -50,11 +50,18 @@ def finding(values, required=(0.0, inf), possible=(0.5, inf), **options):
 
 def test_the_printed_comparison_is_one_that_decides():
     """One comparison is not reproduced, by a small, certain difference; another is lower and undecided."""
-    values = {"bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01], "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9]}
-    findings = [finding(numbers, possible=(2.0, inf), level=LEVEL / 2) for numbers in values.values()]
+    values = {
+        "bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01],
+        "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9],
+    }
+    findings = [
+        finding(numbers, possible=(2.0, inf), level=LEVEL / 2) for numbers in values.values()
+    ]
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
-    claim = DifferenceClaim(kind="difference", text="t", where="w", first=["bitfit", "lora"], second="full-ft")
+    claim = DifferenceClaim(
+        kind="difference", text="t", where="w", first=["bitfit", "lora"], second="full-ft"
+    )
     assert decisive(findings, "not reproduced", claim) is findings[0]
 
 
@@ -67,5 +74,7 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
 def test_ratios_are_averaged_as_logarithms():
     bounds = {"required": (-inf, 1.0), "possible": (-inf, 1.0), "is_ratio": True}
     found = finding([0.25, 4.0, 0.5, 2.0, 1.0], **bounds)
-    assert found.effect == pytest.approx(1.0) and found.interval[0] == pytest.approx(1 / found.interval[1])
+    assert found.effect == pytest.approx(1.0) and found.interval[0] == pytest.approx(
+        1 / found.interval[1]
+    )
     assert finding([0.0, 1.0], **bounds).effect == 0.5

@@ -22,13 +22,28 @@ def row_of(answer, name):
 def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, **changes):
     """Runs of HiFi and Full-FT, `gap` points apart; with labels, the predictions of as many examples are stored."""
     for seed in seeds:
-        for method, score in (("full-ft", base), ("hifi-layerwise", base + gap / 100 + 0.001 * (seed % 3 - 1))):
-            run = write_run("results", method, task, seed, score, protocol="laptop", backbone="minilm", **changes)
+        for method, score in (
+            ("full-ft", base),
+            ("hifi-layerwise", base + gap / 100 + 0.001 * (seed % 3 - 1)),
+        ):
+            run = write_run(
+                "results",
+                method,
+                task,
+                seed,
+                score,
+                protocol="laptop",
+                backbone="minilm",
+                **changes,
+            )
             if labels:
                 rows = [
-                    {"id": str(row), "label": label, "prediction": label, "logits": [0.0]} for row, label in enumerate(labels)
+                    {"id": str(row), "label": label, "prediction": label, "logits": [0.0]}
+                    for row, label in enumerate(labels)
                 ]
-                (run / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (run / "predictions.jsonl").write_text(
+                    "".join(json.dumps(row) + "\n" for row in rows)
+                )
 
 
 def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
@@ -43,7 +58,8 @@ def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
     published = sum(hifi_rows[task] - full_ft[task] for task in hifi_rows) / 4
     assert cells["published"] == pytest.approx(published)
     cells, note, missing = row_of(
-        hifi("claims", "hifi/above-full-ft", "--protocol", "demo", "--format", "json"), "above-full-ft"
+        hifi("claims", "hifi/above-full-ft", "--protocol", "demo", "--format", "json"),
+        "above-full-ft",
     )
     assert cells["verdict"] == "not run" and not missing
     assert "none of its tasks is in the paper's table" in note
@@ -60,19 +76,44 @@ def test_runs_without_the_papers_task_head_decide_nothing(hifi):
     for seed in range(1, 9):
         for method, score in (("eh-ft-bitfit", 0.9), ("full-ft", 0.8)):
             for task in ("rte", "copa", "cb", "wic"):
-                write_run("results", method, task, seed, score + 0.001 * seed, protocol="laptop", backbone="minilm")
-                write_run("results", method, task, seed, score + 0.001 * seed, protocol="ehft", backbone="minilm")
+                write_run(
+                    "results",
+                    method,
+                    task,
+                    seed,
+                    score + 0.001 * seed,
+                    protocol="laptop",
+                    backbone="minilm",
+                )
+                write_run(
+                    "results",
+                    method,
+                    task,
+                    seed,
+                    score + 0.001 * seed,
+                    protocol="ehft",
+                    backbone="minilm",
+                )
     words = ("claims", "ehft/small-tasks", "--backbone", "minilm", "--format", "json")
     cells, note, missing = row_of(hifi(*words, "--protocol", "laptop"), "small-tasks")
     assert cells["verdict"] == "not run" and not missing
-    assert "the paper's methods train with task_head.kind=mlp, runs under protocol laptop with pooler" in note
+    assert (
+        "the paper's methods train with task_head.kind=mlp, runs under protocol laptop with pooler"
+        in note
+    )
     cells, note, _ = row_of(hifi(*words), "small-tasks")
     assert cells["verdict"] == "reproduced"
     assert hifi("grid", "claims-ehft", "--protocol", "laptop", "--print").out == ""
 
 
 def test_an_own_claims_file_may_require_keys(hifi):
-    claim = {"kind": "difference", "text": "t", "where": "w", "first": "hifi-layerwise", "second": "full-ft"}
+    claim = {
+        "kind": "difference",
+        "text": "t",
+        "where": "w",
+        "first": "hifi-layerwise",
+        "second": "full-ft",
+    }
     file = {"description": "d", "protocol": "laptop", "backbone": "minilm", "tasks": ["rte"]}
     write_pairs("rte", 2.0)
     for batch_size, verdict in ((32, "reproduced"), (8, "not run")):
@@ -99,7 +140,9 @@ RTE = ["entailment"] * 55 + ["not_entailment"] * 45
 def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     for task in ("mrpc", "cola", "stsb"):
         write_pairs(task, 2.0)
-    write_pairs("rte", -1.0, base=base, labels=labels, data={"train": "t", "validation": str(len(labels))})
+    write_pairs(
+        "rte", -1.0, base=base, labels=labels, data={"train": "t", "validation": str(len(labels))}
+    )
     cells, note, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     mean = 100 * base - 0.5
     said = f"RTE decides nothing: its mean score of {mean:.1f} is not clearly above 55.0"
@@ -111,7 +154,9 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
 def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])
-        write_pairs(task, 2.0, base=0.1, labels=labels, data={"train": "t", "validation": f"chance {task}"})
+        write_pairs(
+            task, 2.0, base=0.1, labels=labels, data={"train": "t", "validation": f"chance {task}"}
+        )
     cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["reason"] == "every task is at chance"
 
@@ -121,7 +166,9 @@ def test_a_verdict_must_hold_for_the_last_epochs(hifi):
         write_pairs(task, 2.0, last=0.7)  # both methods are as good after the last epoch
     cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["reason"] == "reproduced by the reported epochs, not reproduced by the last ones"
-    cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft")
+    cells, _, _ = row_of(
+        hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft"
+    )
     assert cells["verdict"] == "not reproduced"
 
 

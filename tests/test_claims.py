@@ -52,10 +52,16 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
     file = claim_spec.load(name, protocol=protocol)
     assert len(file.claims) >= (1 if name == "rankings" else 12)
     for key, claim in file.claims.items():
-        named = {"methods": methods_of(claim), "tasks": [*claim.tasks, *file.tasks], "backbones": [file.backbone]}
+        named = {
+            "methods": methods_of(claim),
+            "tasks": [*claim.tasks, *file.tasks],
+            "backbones": [file.backbone],
+        }
         for kind, names in named.items():
             assert set(names) <= set(registry.names(kind)), (key, kind)
-        if isinstance(claim, DifferenceClaim) and claim.published:  # the published rows and columns are there
+        if (
+            isinstance(claim, DifferenceClaim) and claim.published
+        ):  # the published rows and columns are there
             for first, second in itertools.product(claim.first, claim.second):
                 assert published_effect(claim, first, second, [], "")[0] is not None, key
 
@@ -84,7 +90,10 @@ def test_the_published_difference_is_the_mean_over_tasks():
 
 def test_misprints_and_opposite_numbers_are_named():
     assert any("68.31 here" in doubt for doubt in effect_of("ehft", "above-first-stages")[1])
-    assert "the published numbers say the opposite" in effect_of("hifi", "sparse-above-structured", 1, 0)[1]
+    assert (
+        "the published numbers say the opposite"
+        in effect_of("hifi", "sparse-above-structured", 1, 0)[1]
+    )
 
 
 def test_verdicts_of_runs(own):
@@ -99,7 +108,10 @@ def test_verdicts_of_runs(own):
     assert (own("--strict").code, own().code) == (1, 0)
     write_pairs(0.5, noise=0.012)
     row, note, _ = row_of(own("--format", "json"))
-    assert (row["verdict"], row["reason"]) == ("undecided", "interval too wide") and "Undecided: interval too wide" in note
+    assert (row["verdict"], row["reason"]) == (
+        "undecided",
+        "interval too wide",
+    ) and "Undecided: interval too wide" in note
 
 
 def test_the_grid_of_a_file_of_claims_trains_what_is_missing(own, hifi):
@@ -111,7 +123,10 @@ def test_the_grid_of_a_file_of_claims_trains_what_is_missing(own, hifi):
 def test_a_difference_whose_interval_is_below_the_margin_is_not_reproduced(own):
     write_pairs(0.3, seeds=range(1, 9), noise=0.0005)
     cells, note, _ = row_of(own("--format", "json"))
-    assert cells["verdict"] == "not reproduced" and "There is a difference, but smaller than +0.40 points" in note
+    assert (
+        cells["verdict"] == "not reproduced"
+        and "There is a difference, but smaller than +0.40 points" in note
+    )
 
 
 def test_collapsed_runs_count_unless_they_are_excluded(own):
@@ -139,7 +154,9 @@ DIVERGED = {"status": "diverged", "scores": None, "metrics": None, "collapsed": 
 def test_no_verdict_rests_on_the_scores_of_the_side_that_diverged_more_often(own):
     write_pairs(-2.0)
     assert row_of(own("--format", "json"))[0]["verdict"] == "not reproduced"
-    write_run("results", "full-ft", "rte", 10, 0.0, **DIVERGED)  # the runs of Full-FT that are left are its better ones
+    write_run(
+        "results", "full-ft", "rte", 10, 0.0, **DIVERGED
+    )  # the runs of Full-FT that are left are its better ones
     cells, _, _ = row_of(own("--format", "json"))
     assert cells["reason"] == "the method that is ahead diverged more often"
     write_run("results", "bitfit", "rte", 10, 0.0, **DIVERGED)
@@ -171,7 +188,10 @@ def test_a_claim_may_be_about_every_task(hifi):
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-3.0)
     assert "BitFit above Full-FT on RTE: +4.00 [" in note and "on CoLA: -3.00 [" in note
     write_pairs(0.0, tasks=["cola"], seeds=range(1, 9), noise=0.001)
-    assert row_of(hifi("claims", "every.yaml", "--format", "json"), "every")[0]["verdict"] == "reproduced"
+    assert (
+        row_of(hifi("claims", "every.yaml", "--format", "json"), "every")[0]["verdict"]
+        == "reproduced"
+    )
 
 
 def test_bounds_of_a_difference(hifi):
@@ -179,7 +199,9 @@ def test_bounds_of_a_difference(hifi):
     claim = {**SIMPLE, "first": "bitfit", "second": "full-ft"}
     equal = {**claim, "at_least": -1.0, "at_most": 1.0}
     Path("bounds.yaml").write_text(
-        yaml.safe_dump({**content, "claims": {"not-worse": {**claim, "at_least": -1.0}, "equal": equal}})
+        yaml.safe_dump(
+            {**content, "claims": {"not-worse": {**claim, "at_least": -1.0}, "equal": equal}}
+        )
     )
     for gap, not_worse, equal in (
         (0.0, "reproduced", "reproduced"),
@@ -188,16 +210,37 @@ def test_bounds_of_a_difference(hifi):
     ):
         write_pairs(gap)
         rows = json.loads(hifi("claims", "bounds.yaml", "--format", "json").out)["rows"]
-        assert {row["label"]: row["verdict"] for row in rows} == {"not-worse": not_worse, "equal": equal}
+        assert {row["label"]: row["verdict"] for row in rows} == {
+            "not-worse": not_worse,
+            "equal": equal,
+        }
 
 
-SWEEP = {**SIMPLE, "kind": "number", "figure": "hifi-6-k", "column": "score", "scale": 100, "unit": "points"}
+SWEEP = {
+    **SIMPLE,
+    "kind": "number",
+    "figure": "hifi-6-k",
+    "column": "score",
+    "scale": 100,
+    "unit": "points",
+}
 
 
 def test_groups_of_values_of_a_sweep_are_compared(hifi):
-    higher = {**SWEEP, "rows": {"x": 3}, "second_rows": {"x": [1, 6]}, "at_least": 0.0, "margin": 0.5}
+    higher = {
+        **SWEEP,
+        "rows": {"x": 3},
+        "second_rows": {"x": [1, 6]},
+        "at_least": 0.0,
+        "margin": 0.5,
+    }
     absent = {**SWEEP, "rows": {"x": 3}, "second_rows": {"x": [1, 8]}, "at_least": 0.0}
-    content = {**yaml.safe_load(OWN), "protocol": "laptop", "backbone": "minilm", "claims": {"k": higher, "absent": absent}}
+    content = {
+        **yaml.safe_load(OWN),
+        "protocol": "laptop",
+        "backbone": "minilm",
+        "claims": {"k": higher, "absent": absent},
+    }
     Path("k.yaml").write_text(yaml.safe_dump(content))
     for low, verdict in ((0.50, "reproduced"), (0.599, "not reproduced")):
         scores = {1: low, 3: 0.6, 6: low + 0.002}
@@ -206,10 +249,15 @@ def test_groups_of_values_of_a_sweep_are_compared(hifi):
             for x, score in scores.items()
             for seed in range(1, 8)
         ]
-        write_figure("results", "hifi-6-k", pd.DataFrame(rows, columns=["task", "x", "seed", "score"]))
+        write_figure(
+            "results", "hifi-6-k", pd.DataFrame(rows, columns=["task", "x", "seed", "score"])
+        )
         answer = hifi("claims", "k.yaml", "--format", "json")
         cells, _, _ = row_of(answer, "k")
-        assert cells["ours"] == pytest.approx(100 * (0.6 - low - 0.001)) and cells["verdict"] == verdict
+        assert (
+            cells["ours"] == pytest.approx(100 * (0.6 - low - 0.001))
+            and cells["verdict"] == verdict
+        )
         assert "not run: absent" in json.loads(answer.out)["notes"], "no run has x = 8"
 
 
@@ -239,7 +287,10 @@ def test_a_figure_of_one_seed_or_with_overrides_decides_no_claim(hifi):
 
 
 def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
-    _, _, missing = row_of(hifi("claims", "hifi/flatter-minimum", "--protocol", "demo", "--format", "json"), "flatter-minimum")
+    _, _, missing = row_of(
+        hifi("claims", "hifi/flatter-minimum", "--protocol", "demo", "--format", "json"),
+        "flatter-minimum",
+    )
     assert missing == ["figure: hifi figure hifi-7-flatness --protocol demo"]
     answer = hifi("claims", "hifi/flatter-minimum", "--backbone", "minilm", "--format", "json")
     command = json.loads(answer.out)["missing"][0]
@@ -250,7 +301,15 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
     for seed in range(1, 7):
         for method, score in (("hifi-layerwise", 0.6), ("full-ft", 0.5)):
             for task in ("qnli", "sst2", "mnli", "cola", "mrpc", "rte", "qqp"):
-                write_run("results", method, task, seed, score + 0.001 * seed, shots=16, protocol="hifi-fewshot")
+                write_run(
+                    "results",
+                    method,
+                    task,
+                    seed,
+                    score + 0.001 * seed,
+                    shots=16,
+                    protocol="hifi-fewshot",
+                )
     words = ("claims", "hifi/few-shot-above-full-ft", "hifi/above-full-ft", "--format", "json")
     answer = hifi(*words)
     cells, _, missing = row_of(answer, "few-shot-above-full-ft")
@@ -262,7 +321,10 @@ def test_the_report_says_the_claims_in_words(own, hifi):
     write_pairs(2.0)
     assert hifi("report", "--claims", "mine.yaml").code == 0
     page = Path("results/report.html").read_text()
-    assert "My thesis (protocol hifi, backbone bert-large): 1 reproduced" in page and "BitFit beats Full-FT (chapter 3)" in page
+    assert (
+        "My thesis (protocol hifi, backbone bert-large): 1 reproduced" in page
+        and "BitFit beats Full-FT (chapter 3)" in page
+    )
     hifi("report")
     page = Path("results/report.html").read_text()
     assert "Claims of" not in page, "these runs decide no claim of a paper"
@@ -276,7 +338,10 @@ def test_the_report_says_the_claims_in_words(own, hifi):
         ({"margin": 0}, "margin"),
         ({"kind": "number", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
         ({"kind": "number", "at_most": 1}, "figure"),
-        ({"kind": "number", "figure": "ehft-111", "at_most": 1}, "unknown figure 'ehft-111'; did you mean 'ehft-1"),
+        (
+            {"kind": "number", "figure": "ehft-111", "at_most": 1},
+            "unknown figure 'ehft-111'; did you mean 'ehft-1",
+        ),
         ({"second": []}, "second"),
         ({"second": "full-fft"}, "unknown method 'full-fft'; did you mean 'full-ft'?"),
     ],

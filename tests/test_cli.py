@@ -57,7 +57,11 @@ def test_the_main_job(tiny, hifi, encoders, data):
     evaluated = hifi("eval", RUN, "--data-dir", data)
     assert "logits identical" in evaluated.out
     rows = {row["label"]: row for row in table_of(hifi("table", "--format", "json"))["rows"]}
-    stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
+    stored = [
+        100
+        * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"]
+        for seed in (1, 2)
+    ]
     assert rows["HiFi (layer-wise)"]["scores"] == {"rte": stored}
 
 
@@ -66,20 +70,33 @@ def test_score_and_select(tiny, hifi, tmp_path):
     content = json.loads(Path("scores.json").read_text())
     assert scored.code == 0
     assert content["samples"] == 10 and np.shape(content["correlation"]) == (2, 4, 4)
-    chosen = tiny("select", "--out", "heads.json", "scoring.samples=10", "heads.k=2", "heads.strategy=midtop")
+    chosen = tiny(
+        "select", "--out", "heads.json", "scoring.samples=10", "heads.k=2", "heads.strategy=midtop"
+    )
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []
     assert chosen.out == f"layer  1: -\nlayer  2: {' '.join(map(str, heads['heads'][1]))}\n"
     Path("list.json").write_text(json.dumps(heads["heads"], indent=1))
-    trained, again = (tiny("train", "--method", "hifi-layerwise", "--heads", f"{name}.json") for name in ("heads", "list"))
-    assert trained.code == again.code == 0 and "finished before" in again.err and "next: hifi table" in again.err
+    trained, again = (
+        tiny("train", "--method", "hifi-layerwise", "--heads", f"{name}.json")
+        for name in ("heads", "list")
+    )
+    assert (
+        trained.code == again.code == 0
+        and "finished before" in again.err
+        and "next: hifi table" in again.err
+    )
     assert not Path("results/heads").exists()
     literal = tiny("select", "scoring.samples=10", "heads.k=2", "heads.rank=pagerank-literal")
     assert "nothing to choose" in one_line(literal, 2)
 
 
 def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
-    changes = {"before": [], "after": [f"start_from={finish_run()}"], "warm": ["scoring.warm_steps=3", "batch_size=8"]}
+    changes = {
+        "before": [],
+        "after": [f"start_from={finish_run()}"],
+        "warm": ["scoring.warm_steps=3", "batch_size=8"],
+    }
     for name, words in changes.items():
         answer = tiny("score", "--out", f"{name}.json", "scoring.samples=10", *words)
         assert answer.code == 0, answer.err
@@ -97,7 +114,11 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["train", "--task", "rte", "--seeds", "1,1"], 2, "distinct numbers"),
         (["train", "--task", "rte", "--seeds", "5-1"], 2, "1,2,3 or 1-5"),
         (["train", "--task", "rte", "--method", "hifi"], 2, "did you mean 'hifi-layerwise'?"),
-        (["compare", "hifi", "full-ft"], 2, "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
+        (
+            ["compare", "hifi", "full-ft"],
+            2,
+            "unknown method 'hifi'; did you mean 'hifi-layerwise'?",
+        ),
         (["compare", "full-ft"], 2, "needs two or more different methods"),
         (["train", "--no-such-option"], 2, "--no-such-option"),
         (["train", "--epochs", "1"], 2, "write epochs=VALUE"),
@@ -107,7 +128,11 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["table"], 3, "no finished run"),
         (["table", "nonsense"], 2, "unknown table"),
         (["table", "--score", "mean"], 2, "'best', 'last', 'max'"),
-        (["table", "--include", "limited,equal"], 2, "--include: 'equal' is not one of limited, unequal"),
+        (
+            ["table", "--include", "limited,equal"],
+            2,
+            "--include: 'equal' is not one of limited, unequal",
+        ),
         (["train", "--report-to", "wand"], 2, "'wand' is not one of tensorboard, wandb"),
         (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
@@ -123,9 +148,13 @@ def test_wrong_usage_is_one_line_and_the_documented_code(hifi, words, code, mess
 
 def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    answer = one_line(hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3)
+    answer = one_line(
+        hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3
+    )
     assert "no such directory" in answer
-    answer = one_line(hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3)
+    answer = one_line(
+        hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3
+    )
     for way in ("--backbone with a local directory", "--backbone minilm", "--protocol demo"):
         assert way in answer
     assert "--data-dir" not in answer
@@ -138,7 +167,18 @@ def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_pat
     for path in encoders["bert"].glob("tok*"):
         (tmp_path / "fnet" / path.name).write_bytes(path.read_bytes())
     answer = one_line(
-        hifi("train", "--task", "rte", "--method", "hifi-layerwise", "--backbone", tmp_path / "fnet", "--data-dir", data), 2
+        hifi(
+            "train",
+            "--task",
+            "rte",
+            "--method",
+            "hifi-layerwise",
+            "--backbone",
+            tmp_path / "fnet",
+            "--data-dir",
+            data,
+        ),
+        2,
     )
     assert "fnet" in answer
 
@@ -151,11 +191,15 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
         Path("heads.json").write_text(json.dumps({**selection, **changes}))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
-    assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
+    assert "of backbone 'other', not of 'tiny-bert'" in given(
+        {"backbone": "other", "heads": [[0], [1]]}
+    )
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
     assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
-    assert "heads.json is damaged (delete it and make it again): heads: " in given({"backbone": "tiny-bert", "heads": "all"})
+    assert "heads.json is damaged (delete it and make it again): heads: " in given(
+        {"backbone": "tiny-bert", "heads": "all"}
+    )
     assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
 
 
@@ -164,13 +208,26 @@ def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
     content = bytearray((RUN / "delta.safetensors").read_bytes())
     content[-5] ^= 1
     (RUN / "delta.safetensors").write_bytes(content)
-    assert "is not the file that the run wrote" in one_line(hifi("eval", RUN, "--data-dir", data), 2)
+    assert "is not the file that the run wrote" in one_line(
+        hifi("eval", RUN, "--data-dir", data), 2
+    )
 
 
 def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
-    answer = tiny("train", "-q", "--method", "full-ft", "learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
+    answer = tiny(
+        "train",
+        "-q",
+        "--method",
+        "full-ft",
+        "learning_rate=1e30",
+        "max_grad_norm=null",
+        "warmup=0",
+        "log_every=1",
+    )
     assert "1 of 1 runs diverged (rte/full-ft/seed1)" in one_line(answer, 1)
-    results = json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())
+    results = json.loads(
+        (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text()
+    )
     assert (results["status"], results["scores"], results["collapsed"]) == ("diverged", None, True)
     assert "1 diverged run left out" in hifi("table").out
 
@@ -183,7 +240,9 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
         prepared = prepare(config, resources)
         prepared.model.train()
         prepared.accumulate_gradient(load_splits(config, resources).train[:8])
-        gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
+        gradients.append(
+            [p.grad for p in prepared.encoder.model.parameters() if p.grad is not None]
+        )
     for at_once, in_parts in zip(*gradients, strict=True):
         torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
@@ -191,7 +250,10 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
 def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
     run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
-    for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
+    for source, own in (
+        ("tasks/demo-entailment", "mine.yaml"),
+        ("methods/bitfit", "my-bitfit.yaml"),
+    ):
         copy_yaml(hifi, source, own)
     assert hifi("train", *words, "limit=40").code == 0
     assert "finished before" in hifi("train", *words, "limit=40").err
@@ -222,7 +284,9 @@ def test_two_processes_on_one_run_do_not_mix(tiny):
     folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
     folder.mkdir(parents=True)
     command = [sys.executable, "-c", LOCKING, folder / ".lock"]
-    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "locked\n"
         assert "another process is writing" in one_line(tiny("train", "--method", "full-ft"), 4)
         other.communicate()
@@ -230,10 +294,13 @@ def test_two_processes_on_one_run_do_not_mix(tiny):
 
 
 def test_help_needs_no_torch():
-    code = (
-        "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'yaml', 'pandas', 'numpy') if m in sys.modules])"
+    code = "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'yaml', 'pandas', 'numpy') if m in sys.modules])"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -241,7 +308,11 @@ def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(name):
     command = load(name)
     words = command.epilog.removeprefix(f"Example: hifi {name}").split()
     command.make_context(name, words)
-    options = [parameter for parameter in command.params if parameter.param_type_name == "option" and parameter.name != "help"]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and parameter.name != "help"
+    ]
     assert {"quiet", "verbose", "debug"} <= {option.name for option in options}
     assert [option.name for option in options if not option.rich_help_panel] == []
 
@@ -257,7 +328,9 @@ def test_a_terminal_is_shown_what_runs_have_in_common_once(hifi, monkeypatch):
     whole = hifi(*words).out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     first, second = hifi(*words).out.split("--- # as the first, except for\n")
-    assert whole.startswith(first) and re.fullmatch(r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second)
+    assert whole.startswith(first) and re.fullmatch(
+        r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second
+    )
 
 
 def test_the_rankings_are_those_that_are_implemented():

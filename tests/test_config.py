@@ -14,7 +14,15 @@ from hifi_cli.errors import HifiError, UsageError
 
 
 def rte(**changes):
-    return resolve(**{"task": "rte", "method": "hifi-layerwise", "backbone": "bert-large", "protocol": "hifi", **changes})
+    return resolve(
+        **{
+            "task": "rte",
+            "method": "hifi-layerwise",
+            "backbone": "bert-large",
+            "protocol": "hifi",
+            **changes,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,8 +32,14 @@ def rte(**changes):
         ({"method": "hifi-layer"}, "did you mean 'hifi-layerwise'?"),
         ({"protocol": "hify"}, "did you mean 'hifi'?"),
         ({"backbone": "minilmm"}, "did you mean 'minilm'?"),
-        ({"overrides": ["learning_rat=1"]}, "unknown key 'learning_rat'; did you mean 'learning_rate'?"),
-        ({"overrides": ["heads.damp=1"]}, "unknown key 'heads.damp'; did you mean 'heads.damping'?"),
+        (
+            {"overrides": ["learning_rat=1"]},
+            "unknown key 'learning_rat'; did you mean 'learning_rate'?",
+        ),
+        (
+            {"overrides": ["heads.damp=1"]},
+            "unknown key 'heads.damp'; did you mean 'heads.damping'?",
+        ),
         ({"overrides": ["epochs"]}, "key=value is expected"),
         ({"overrides": ["epochs=many"]}, "'epochs=many': epochs: "),
         ({"overrides": ["heads.damping=1.5"]}, "'heads.damping=1.5': heads.damping: "),
@@ -33,10 +47,19 @@ def rte(**changes):
         ({"overrides": ["heads=3"]}, "heads: Input should be a valid dictionary"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
         ({"overrides": ["task_head.one_logit=true"]}, "one_logit requires kind: mlp"),
-        ({"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]}, "unknown method 'bitfitt'; did you mean 'bitfit'?"),
+        (
+            {"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]},
+            "unknown method 'bitfitt'; did you mean 'bitfit'?",
+        ),
         ({"method": "eh-ft", "overrides": ["stage1.method=lp-ft"]}, "has two stages itself"),
-        ({"method": "eh-ft", "overrides": ["stage1.learning_rat=1"]}, "did you mean 'stage1.learning_rate'?"),
-        ({"method": "full-ft", "overrides": ["stage1.learning_rate=1"]}, "stage1.method is missing"),
+        (
+            {"method": "eh-ft", "overrides": ["stage1.learning_rat=1"]},
+            "did you mean 'stage1.learning_rate'?",
+        ),
+        (
+            {"method": "full-ft", "overrides": ["stage1.learning_rate=1"]},
+            "stage1.method is missing",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -48,7 +71,10 @@ def test_what_is_wrong_is_named(change, message):
 
 def test_a_number_with_an_exponent_needs_no_point(tmp_path):
     (tmp_path / "mine.yaml").write_text("settings: {p: 1e-1}\nlearning_rate: 2E-5\n")
-    for config in (rte(method="mixout", files=[tmp_path / "mine.yaml"]), rte(method="mixout", overrides=["settings.p=1e-1"])):
+    for config in (
+        rte(method="mixout", files=[tmp_path / "mine.yaml"]),
+        rte(method="mixout", overrides=["settings.p=1e-1"]),
+    ):
         assert config.settings["p"] == 0.1
     assert registry.parse_yaml(b"id: 1e5\nlow: -1.e+2", tmp_path) == {"id": "1e5", "low": -100.0}
 
@@ -61,7 +87,10 @@ def test_a_file_is_named_with_its_key(tmp_path):
     file.write_text("a: [1\nb: 2\n")
     with pytest.raises(UsageError, match=r"mine\.yaml, line 2: not valid YAML"):
         rte(files=[file])
-    for content, message in {"- 1": "a mapping of names", "task: rte": "'task' is set on the command line"}.items():
+    for content, message in {
+        "- 1": "a mapping of names",
+        "task: rte": "'task' is set on the command line",
+    }.items():
         file.write_text(content)
         with pytest.raises(UsageError, match=message):
             rte(files=[file])
@@ -78,7 +107,9 @@ def test_every_yaml_resolves(protocol):
     assert rte(backbone="bert-base-uncased").backbone.hub == "google-bert/bert-base-uncased"
 
 
-@pytest.mark.parametrize("method", [name for name in registry.names("methods") if method_spec(name).tasks])
+@pytest.mark.parametrize(
+    "method", [name for name in registry.names("methods") if method_spec(name).tasks]
+)
 def test_every_block_for_a_task_decides_what_it_names(method):
     for task, block in method_spec(method).tasks.items():
         resolved = rte(method=method, task=task).model_dump()
@@ -87,9 +118,16 @@ def test_every_block_for_a_task_decides_what_it_names(method):
 
 def test_a_base_comes_before_the_method_and_brings_its_blocks():
     variant, base = rte(method="hifi-wo-corr", task="cola"), rte(task="cola")
-    assert (variant.learning_rate, variant.batch_size, variant.heads.k) == (base.learning_rate, base.batch_size, base.heads.k)
+    assert (variant.learning_rate, variant.batch_size, variant.heads.k) == (
+        base.learning_rate,
+        base.batch_size,
+        base.heads.k,
+    )
     assert variant.heads.rank == "richness"
-    assert rte(method="hifi-wo-corr", protocol="laptop").learning_rate == rte(protocol="laptop").learning_rate
+    assert (
+        rte(method="hifi-wo-corr", protocol="laptop").learning_rate
+        == rte(protocol="laptop").learning_rate
+    )
     assert rte(method="eh-ft-bitfit").learning_rate == rte(method="full-ft").learning_rate
 
 
@@ -104,7 +142,9 @@ def test_stage_1_trains_as_its_method_does_alone():
     both, alone = rte(method="eh-ft-lora", task="mrpc"), rte(method="lora", task="mrpc")
     assert both.stage1.learning_rate == alone.learning_rate != both.learning_rate
     assert both.stage1.settings == alone.settings
-    changed = rte(method="eh-ft-lora", overrides=["stage1.settings.r=32", "stage1.learning_rate=1e-3"])
+    changed = rte(
+        method="eh-ft-lora", overrides=["stage1.settings.r=32", "stage1.learning_rate=1e-3"]
+    )
     assert changed.stage1.settings == {**alone.settings, "r": 32}
     assert changed.stage1.learning_rate == 1e-3
     assert changed.config_hash != both.config_hash
@@ -171,8 +211,15 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         "methods": {"parent": keys_from("scoring.warm_steps"), "child": keys_from("heads.k")},
     }
     method = {"description": "x", "label": "x", "source": "x", "implementation": "x"}
-    parent = {**method, "config": keys_from("hold_steps"), "tasks": {"job": keys_from("epochs"), "rte": keys_from("stride")}}
-    child = {"config": keys_from("batch_size"), "tasks": {"job": keys_from("gradient_accumulation_steps")}}
+    parent = {
+        **method,
+        "config": keys_from("hold_steps"),
+        "tasks": {"job": keys_from("epochs"), "rte": keys_from("stride")},
+    }
+    child = {
+        "config": keys_from("batch_size"),
+        "tasks": {"job": keys_from("gradient_accumulation_steps")},
+    }
     resolved = resolve_with_sources(
         protocol=write("own.yaml", own),
         backbone=write("encoder.yaml", {"hub": "a/b", "config": keys_from("eval_batch_size")}),
@@ -197,7 +244,12 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
 
 def test_a_first_stage_names_the_sources_of_its_own_method():
     def resolved(override, method="eh-ft-bitfit"):
-        names = {"task": "rte", "method": method, "protocol": "ehft-released", "backbone": "roberta-large"}
+        names = {
+            "task": "rte",
+            "method": method,
+            "protocol": "ehft-released",
+            "backbone": "roberta-large",
+        }
         return resolve_with_sources(**names, overrides=[override])
 
     sources = resolved("stage1.weight_decay=0").sources
@@ -211,7 +263,10 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
         "stage1.schedule": "default",
     }
     assert {key: sources[key] for key in expected} == expected
-    assert resolved("stage1.method=hifi-midtop", "eh-ft").sources["heads.strategy"] == "method hifi-midtop"
+    assert (
+        resolved("stage1.method=hifi-midtop", "eh-ft").sources["heads.strategy"]
+        == "method hifi-midtop"
+    )
     replaced = resolved("stage1=null")
     assert replaced.config.stage1 is None and replaced.sources["stage1"] == "command line"
 
@@ -226,9 +281,18 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     assert sources["warmup: 0.2"] == "-c more.yaml"
     assert sources["biases: true"] == "default of method hifi-layerwise"
     assert sources["limit: 9"] == sources["task: rte"] == "command line"
-    assert sources["eval_batch_size: 64"] == sources["protocol: hifi"] == sources["seed: 1"] == "default"
+    assert (
+        sources["eval_batch_size: 64"]
+        == sources["protocol: hifi"]
+        == sources["seed: 1"]
+        == "default"
+    )
     content = yaml.safe_load(answer.out)
-    assert (content["variant"], content["scoring"]["xi"], content["adam_betas"]) == ("a: b # c", 0.9, [0.9, 0.999])
+    assert (content["variant"], content["scoring"]["xi"], content["adam_betas"]) == (
+        "a: b # c",
+        0.9,
+        [0.9, 0.999],
+    )
     assert len({line.index("  # ") for line in answer.out.splitlines() if "  # " in line}) == 1
     for command in ("select",):
         demo = hifi(command, "--protocol", "demo", "--dry-run").out

@@ -6,7 +6,9 @@ from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods.base import implementation
 
 
-def resolved(task="rte", method="eh-ft-bitfit", backbone="roberta-large", protocol="ehft", **changes):
+def resolved(
+    task="rte", method="eh-ft-bitfit", backbone="roberta-large", protocol="ehft", **changes
+):
     return resolve(task=task, method=method, backbone=backbone, protocol=protocol, **changes)
 
 
@@ -16,17 +18,30 @@ def test_a_changed_default_changes_the_hash():
 
     config = resolved()
     assert "eval_batch_size" not in config.model_fields_set
-    assert Changed.model_validate(config.model_dump(exclude={"eval_batch_size"})).config_hash != config.config_hash
+    assert (
+        Changed.model_validate(config.model_dump(exclude={"eval_batch_size"})).config_hash
+        != config.config_hash
+    )
 
 
 def test_the_hash_is_of_what_decides_the_result():
     config = resolved(seed=1)
-    assert resolved(seed=2).config_hash != config.config_hash and resolved(seed=2).setting_hash == config.setting_hash
+    assert (
+        resolved(seed=2).config_hash != config.config_hash
+        and resolved(seed=2).setting_hash == config.setting_hash
+    )
     assert resolved(overrides=["variant=a"]).config_hash == config.config_hash
-    moved = config.model_copy(update={"backbone": config.backbone.model_copy(update={"hub": None, "path": "/elsewhere"})})
+    moved = config.model_copy(
+        update={"backbone": config.backbone.model_copy(update={"hub": None, "path": "/elsewhere"})}
+    )
     assert moved.config_hash == config.config_hash
-    assert resolved(overrides=["heads.seed=3"]).config_hash == config.config_hash  # PageRank draws nothing
-    drawn = [resolved(overrides=["heads.rank=random", f"heads.seed={seed}"]).config_hash for seed in (3, 4)]
+    assert (
+        resolved(overrides=["heads.seed=3"]).config_hash == config.config_hash
+    )  # PageRank draws nothing
+    drawn = [
+        resolved(overrides=["heads.rank=random", f"heads.seed={seed}"]).config_hash
+        for seed in (3, 4)
+    ]
     assert drawn[0] != drawn[1]
 
 

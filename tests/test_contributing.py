@@ -12,7 +12,13 @@ from hifi_processes import ROOT, environment
 
 pytestmark = pytest.mark.slow
 
-SUITE = ("test_methods.py", "test_step_trace.py", "test_ls.py", "test_docs.py", "test_method_properties.py")
+SUITE = (
+    "test_methods.py",
+    "test_step_trace.py",
+    "test_ls.py",
+    "test_docs.py",
+    "test_method_properties.py",
+)
 
 
 def blocks(page, language):
@@ -23,7 +29,11 @@ def blocks(page, language):
 def not_needed(folder, names):
     """Directories beside those of the project: of results, environments and git."""
     needed = ("hifi_cli", "configs", "docs", "scripts", "tests")
-    return [name for name in names if folder == str(ROOT) and name not in needed and Path(folder, name).is_dir()]
+    return [
+        name
+        for name in names
+        if folder == str(ROOT) and name not in needed and Path(folder, name).is_dir()
+    ]
 
 
 @pytest.fixture
@@ -61,15 +71,30 @@ TRAIN = [
 
 def run(clone, *words):
     environ = environment(PYTHONPATH=str(clone), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
-    answer = subprocess.run([sys.executable, *words], cwd=clone, env=environ, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [sys.executable, *words],
+        cwd=clone,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-3000:]
     return answer.stdout
 
 
 def test_the_examples_work_as_pasted(clone):
-    (code,) = (block for block in blocks("architecture.md", "python") if "class NormTuning" in block)
-    (content,) = (block for block in blocks("architecture.md", "yaml") if "implementation: norm_tuning" in block)
-    (formula,) = (block for block in blocks("architecture.md", "python") if '"norm-tuning":' in block)
+    (code,) = (
+        block for block in blocks("architecture.md", "python") if "class NormTuning" in block
+    )
+    (content,) = (
+        block
+        for block in blocks("architecture.md", "yaml")
+        if "implementation: norm_tuning" in block
+    )
+    (formula,) = (
+        block for block in blocks("architecture.md", "python") if '"norm-tuning":' in block
+    )
     (clone / "hifi_cli/methods/norm_tuning.py").write_text(code)
     (clone / "configs/methods/norm-tuning.yaml").write_text(content)
     formulas = clone / "tests/parameter_formulas.py"
@@ -81,6 +106,11 @@ def test_the_examples_work_as_pasted(clone):
     chosen = "norm-tuning or norm_tuning or every_method_has_a_file"
     tests = [f"tests/{name}" for name in SUITE]
     said = run(clone, "-c", STEPS, "-k", chosen, *tests)
-    assert int(re.search(r"(\d+) passed", said)[1]) >= 6, said  # two families, loss, seeds, step, files, YAML
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 6, (
+        said
+    )  # two families, loss, seeds, step, files, YAML
     (trained,) = json.loads(run(clone, *TRAIN))
-    assert trained["result"]["n_examples"]["train"] == 3 and Path(clone, trained["path"], "delta.safetensors").is_file()
+    assert (
+        trained["result"]["n_examples"]["train"] == 3
+        and Path(clone, trained["path"], "delta.safetensors").is_file()
+    )

@@ -11,7 +11,12 @@ def write_costs(method, task, seed, time_s, *, device="CPU", memory=100, stored=
     """A finished run of 3 epochs on a device."""
     provenance = {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": device, "threads": 1,
                   "platform": "Linux"}  # fmt: skip
-    measured = {"time_s": time_s, "peak_memory_bytes": memory, "delta_bytes": stored, "provenance": provenance}
+    measured = {
+        "time_s": time_s,
+        "peak_memory_bytes": memory,
+        "delta_bytes": stored,
+        "provenance": provenance,
+    }
     write_run("results", method, task, seed, 0.5, **PLACE, **measured, **changes)
 
 
@@ -27,10 +32,15 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     table = table_of(hifi("table", "cost", "--format", "json"))
     rows = {row["method"]: row for row in table["rows"]}
     assert [rows["full-ft"][key] for key in ("time", "memory", "stored")] == [1, 1, 1]
-    assert rows["bitfit"]["time"] == pytest.approx((18 / 30 + 60 / 60) / 2)  # per epoch; all have three
+    assert rows["bitfit"]["time"] == pytest.approx(
+        (18 / 30 + 60 / 60) / 2
+    )  # per epoch; all have three
     assert rows["bitfit"]["memory"] == pytest.approx((0.5 + 1) / 2)
     assert rows["bitfit"]["stored"] == pytest.approx((0.01 + 0.03) / 2)
-    assert rows["bitfit"]["stored_mb"] == pytest.approx(20e-6) and rows["bitfit"]["trained_percent"] == 4.0
+    assert (
+        rows["bitfit"]["stored_mb"] == pytest.approx(20e-6)
+        and rows["bitfit"]["trained_percent"] == 4.0
+    )
     assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
     (note,) = [note for note in table["notes"] if note.startswith("left out")]
     assert "lora" in note and "adapter" in note and " bitfit" not in note
@@ -41,14 +51,18 @@ def test_epochs_count_and_limited_runs_do_not(hifi):
     write_costs("full-ft", "rte", 1, 30.0)
     write_costs("bitfit", "rte", 1, 60.0, epochs=6)
     write_costs("bitfit", "rte", 2, 1.0, limited=True, setting="limit")
-    rows = {row["method"]: row for row in table_of(hifi("table", "cost", "--format", "json"))["rows"]}
+    rows = {
+        row["method"]: row for row in table_of(hifi("table", "cost", "--format", "json"))["rows"]
+    }
     assert rows["bitfit"]["time"] == pytest.approx(1.0)
 
 
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     write_costs("full-ft", "rte", 1, 30.0)
     write_costs("hifi-layerwise", "rte", 1, 27.0)
-    rows = {row["method"]: row for row in table_of(hifi("table", "hifi-1", "--format", "json"))["rows"]}
+    rows = {
+        row["method"]: row for row in table_of(hifi("table", "hifi-1", "--format", "json"))["rows"]
+    }
     marks = ["Extra param.", "Corrupt struc.", "Infer. delay", "Store cons."]
     assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]  # noqa: RUF001
     assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001

@@ -52,17 +52,24 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     torch.manual_seed(0)
     given = torch.randn(3, 2, 4, 6, 8).double().requires_grad_()
     query, key, value = given
-    mask = additive_mask(torch.arange(6) < torch.tensor([[6], [4]]), torch.float64) if masked else None
+    mask = (
+        additive_mask(torch.arange(6) < torch.tensor([[6], [4]]), torch.float64) if masked else None
+    )
     expected = functional.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
     module = nn.Module()
     module.is_causal = False
     how = {"scaling": 8**-0.5}
     computed, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=0.0, **how)
     torch.testing.assert_close(computed, expected)
-    tiny, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
+    tiny, _ = cpu_kernels.attention(
+        module, query, key, value, mask, dropout=1e-9, **how
+    )  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
     draws = torch.stack(
-        [cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
+        [
+            cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach()
+            for _ in range(3000)
+        ]
     )
     torch.testing.assert_close(draws.mean(0), expected.detach(), rtol=0, atol=0.12)
     assert float(draws.std(0).mean()) > 0.05
@@ -78,7 +85,9 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
         NOISE.reseed()
         return cpu_kernels.attention(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
 
-    assert torch.autograd.gradcheck(attended, [tensor.requires_grad_() for tensor in (query, key, value)])
+    assert torch.autograd.gradcheck(
+        attended, [tensor.requires_grad_() for tensor in (query, key, value)]
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (4, 1, 3), (2, 5, 3)])
@@ -92,11 +101,15 @@ def test_tuned_rows_are_multiplied_with_the_others_forwards_and_backwards(shape)
     (computed * direction).sum().backward()
     (expected * direction).sum().backward()
     gradients = (ours.grad, tuned.rows.grad, tuned.row_bias.grad)
-    for gradient, other in zip(gradients, (x.grad, plain.weight.grad[index], plain.bias.grad[index]), strict=True):
+    for gradient, other in zip(
+        gradients, (x.grad, plain.weight.grad[index], plain.bias.grad[index]), strict=True
+    ):
         torch.testing.assert_close(gradient, other)
     with torch.no_grad():
         tuned.rows += 1  # as an optimizer's step: seen in the next pass
-    torch.testing.assert_close(tuned(x)[..., index], (expected[..., index] + x.sum(-1, keepdim=True)))
+    torch.testing.assert_close(
+        tuned(x)[..., index], (expected[..., index] + x.sum(-1, keepdim=True))
+    )
 
 
 def test_tuned_rows_under_autocast_train_nearly_as_in_float32():
@@ -110,7 +123,9 @@ def test_tuned_rows_under_autocast_train_nearly_as_in_float32():
         computed.float().square().sum().backward()
     for name in ("rows", "row_bias"):
         ours, other = (getattr(module, name).grad for module in modules)
-        assert ours.dtype == torch.float32 and 0 < float((ours - other).norm() / other.norm()) < 0.02
+        assert (
+            ours.dtype == torch.float32 and 0 < float((ours - other).norm() / other.norm()) < 0.02
+        )
 
 
 # --- whole runs with either setting
@@ -121,7 +136,11 @@ def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
     capacity = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.delenv(capacity, raising=False)
     prepared, _ = prepare(make, resources, method, "kernels=torch")
-    ours = {type(module).__name__ for module in prepared.encoder.model.modules() if type(module).__module__.startswith("hifi")}
+    ours = {
+        type(module).__name__
+        for module in prepared.encoder.model.modules()
+        if type(module).__module__.startswith("hifi")
+    }
     assert ours <= {"RowLinear", "PrefixEncoder"}
     assert not prepared.encoder.model._forward_pre_hooks
     assert capacity not in os.environ
@@ -136,14 +155,18 @@ def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
 def losses(config, resources):
     """The training losses of every step."""
     runs.run(config, resources)
-    lines = map(json.loads, RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines())
+    lines = map(
+        json.loads, RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()
+    )
     return torch.tensor([line["loss"] for line in lines if "loss" in line])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.02)])
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
-def test_without_dropout_both_settings_give_the_same_losses(make, resources, method, precision, tolerance):
+def test_without_dropout_both_settings_give_the_same_losses(
+    make, resources, method, precision, tolerance
+):
     words = ["dropout=0.0", "log_every=1", "learning_rate=0.003", f"precision={precision}"]
     fast = losses(make(method, *words), resources)
     stock = losses(make(method, *words, "kernels=torch", "variant=torch"), resources)

@@ -25,7 +25,9 @@ def saving_every_step(monkeypatch):
     monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
 
 
-def test_a_full_disk_is_told_and_costs_nothing(make, data, tmp_path, monkeypatch, saving_every_step):
+def test_a_full_disk_is_told_and_costs_nothing(
+    make, data, tmp_path, monkeypatch, saving_every_step
+):
     config, resources = make("hifi-layerwise"), ResourceCache(tmp_path / "full", data)
     directory = RunDirectory.of(config, resources.results_dir)
 
@@ -45,7 +47,9 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, tmp_path, monkeypatch
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
     runs.run(config, resources)
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
+    assert fingerprint(directory.path) == fingerprint(
+        RunDirectory.of(config, tmp_path / "uninterrupted").path
+    )
 
 
 @pytest.mark.parametrize("problem", ["damaged", "of other data"])
@@ -63,11 +67,15 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
     other = write_data(tmp_path / "other", rows=40)
     with monkeypatch.context() as patched, pytest.raises(Terminated):
         patched.setattr(loop.Checkpoint, "save", then_stop)
-        runs.run(config, ResourceCache(tmp_path / "results", data if problem == "damaged" else other))
+        runs.run(
+            config, ResourceCache(tmp_path / "results", data if problem == "damaged" else other)
+        )
     for name in ("results", "uninterrupted"):
         runs.run(config, ResourceCache(tmp_path / name, data))
     assert f"last.pt is {problem}" in caplog.text
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")]
+    directories = [
+        RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")
+    ]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
@@ -87,7 +95,9 @@ def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, kin
 def test_names_cannot_leave_the_results_directory(make, tmp_path):
     config = make("full-ft")
     for name in ("../../out", "/etc/x", "..", ".", "a/../../b", "\x00", "~", "-rf", ".hidden"):
-        moved = config.model_copy(update={"task": name, "method": name, "protocol": name, "variant": name or None})
+        moved = config.model_copy(
+            update={"task": name, "method": name, "protocol": name, "variant": name or None}
+        )
         path = (tmp_path / moved.run_path).resolve()
         assert path.is_relative_to(tmp_path / "runs")
         assert len(path.relative_to(tmp_path).parts) == 7
@@ -119,4 +129,6 @@ def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed
     before = {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()}
     with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
         runs.run(short, resources, force=True)
-    assert {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()} == before
+    assert {
+        file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()
+    } == before

@@ -28,9 +28,13 @@ def with_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize("requested", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_written(make, resources, with_gpus, requested):
+def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_written(
+    make, resources, with_gpus, requested
+):
     with_gpus(0)
-    with pytest.raises(MissingError, match=f"device={requested} requires a GPU, and PyTorch .* finds none"):
+    with pytest.raises(
+        MissingError, match=f"device={requested} requires a GPU, and PyTorch .* finds none"
+    ):
         runs.run(make("full-ft", f"device={requested}"), resources)
     assert not resources.results_dir.exists()
 
@@ -48,24 +52,37 @@ def test_visible_gpus_that_pytorch_does_not_see_are_an_error(with_gpus):
 
 def test_the_requested_gpu_is_the_selected_one(with_gpus):
     with_gpus(2)
-    assert [str(select_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == ["cuda:0", "cuda:0", "cuda:1", "cpu"]
-    with pytest.raises(MissingError, match=r"device=cuda:2 .* the visible GPUs are cuda:0 to cuda:1"):
+    assert [str(select_device(name)) for name in ("auto", "cuda", "cuda:1", "cpu")] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cpu",
+    ]
+    with pytest.raises(
+        MissingError, match=r"device=cuda:2 .* the visible GPUs are cuda:0 to cuda:1"
+    ):
         select_device("cuda:2")
 
 
 def test_every_process_has_a_gpu_of_its_own(with_gpus):
     with_gpus(2, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
     assert str(select_device("auto")) == "cuda:1"
-    with pytest.raises(UsageError, match="device=cuda:0 is one GPU for 2 processes: set device=cuda"):
+    with pytest.raises(
+        UsageError, match="device=cuda:0 is one GPU for 2 processes: set device=cuda"
+    ):
         select_device("cuda:0")
     with_gpus(2, LOCAL_WORLD_SIZE="4")
-    with pytest.raises(MissingError, match="for 4 processes: the visible GPUs are cuda:0 to cuda:1"):
+    with pytest.raises(
+        MissingError, match="for 4 processes: the visible GPUs are cuda:0 to cuda:1"
+    ):
         select_device("cuda")
 
 
 def test_the_device_does_not_make_it_another_run(make):
     assert (
-        make("full-ft", "device=cuda:1").config_hash == make("full-ft").config_hash == make("full-ft", "device=cpu").config_hash
+        make("full-ft", "device=cuda:1").config_hash
+        == make("full-ft").config_hash
+        == make("full-ft", "device=cpu").config_hash
     )
 
 
@@ -80,7 +97,11 @@ def gradients_and_logits(make, resources, method, *overrides):
     runner.wrap()
     torch.manual_seed(0)
     runner.accumulate_gradient(examples)
-    gradients = {name: value.grad for name, value in runner.model.named_parameters() if value.grad is not None}
+    gradients = {
+        name: value.grad
+        for name, value in runner.model.named_parameters()
+        if value.grad is not None
+    }
     return gradients, runner.predict(examples), runner
 
 
@@ -115,4 +136,6 @@ def test_deterministic_sets_what_pytorch_requires(make, pretend_gpu):
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     machine.choose_device(make("full-ft"))
-    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+    assert (
+        not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+    )

@@ -19,8 +19,13 @@ def start(prepared, config, resources, steps):
     """A trainer in the search phase, which has `steps` steps, and one batch for each of them."""
     examples = load_splits(config, resources).train
     size = config.batch_size
-    batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
-    prepared.config = config.model_copy(update={"epochs": steps + 1})  # one batch an epoch, one step for phase 2
+    batches = [
+        [examples[(step * size + at) % len(examples)] for at in range(size)]
+        for step in range(steps)
+    ]
+    prepared.config = config.model_copy(
+        update={"epochs": steps + 1}
+    )  # one batch an epoch, one step for phase 2
     trainer = Trainer(prepared, prepared.method, batches[0])
     trainer.setup_phase(0)
     return trainer, batches
@@ -46,7 +51,10 @@ def search_by_hand(model, exempt, batches, config):
     heads = [weights[name] for name in exempt]
     rate = config.learning_rate
     weight_optimiser = torch.optim.AdamW(
-        [{"params": heads, "weight_decay": config.weight_decay}, {"params": list(difference.values()), "weight_decay": 0}],
+        [
+            {"params": heads, "weight_decay": config.weight_decay},
+            {"params": list(difference.values()), "weight_decay": 0},
+        ],
         lr=rate,
         eps=config.adam_epsilon,
     )
@@ -64,7 +72,9 @@ def search_by_hand(model, exempt, batches, config):
         with torch.no_grad():
             for name in names:
                 drawn[name] = concrete(gate[name], noise), concrete(tensor_gate[name], noise)
-                weights[name].copy_(pretrained[name] + drawn[name][0][0] * drawn[name][1][0] * difference[name])
+                weights[name].copy_(
+                    pretrained[name] + drawn[name][0][0] * drawn[name][1][0] * difference[name]
+                )
         labels = torch.tensor([example.row.label for example in batch])
         out = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
         model.zero_grad()
@@ -73,10 +83,15 @@ def search_by_hand(model, exempt, batches, config):
             for name in names:
                 (z, slope), (z_tensor, slope_tensor) = drawn[name]
                 gradient, delta = weights[name].grad, difference[name]
-                on, on_tensor = torch.sigmoid(gate[name]), torch.sigmoid(tensor_gate[name])  # log(1.5 / 1.5) is 0
+                on, on_tensor = (
+                    torch.sigmoid(gate[name]),
+                    torch.sigmoid(tensor_gate[name]),
+                )  # log(1.5 / 1.5) is 0
                 difference[name].grad = gradient * z * z_tensor
                 open_tensor, open_entries = (on_tensor, on.sum()) if is_product else (1.0, 1.0)
-                gate[name].grad = gradient * delta * z_tensor * slope + penalty * on * (1 - on) * open_tensor
+                gate[name].grad = (
+                    gradient * delta * z_tensor * slope + penalty * on * (1 - on) * open_tensor
+                )
                 own = penalty * open_entries * on_tensor * (1 - on_tensor)
                 tensor_gate[name].grad = (gradient * delta * z).sum() * slope_tensor + own
         clip_by_hand([*heads, *difference.values()], most)
@@ -90,7 +105,13 @@ def search_by_hand(model, exempt, batches, config):
 
 @pytest.mark.parametrize("l0", ["sum", "product"])
 def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, resources, l0):
-    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1", "adam_epsilon=1e-6"]
+    changed = [
+        *SHARED,
+        "learning_rate=1e-3",
+        "max_grad_norm=0.005",
+        "weight_decay=0.1",
+        "adam_epsilon=1e-6",
+    ]
     changed += ["settings.penalty=1e-4", f"settings.l0={l0}"]
     prepared, config = prepare(make, resources, "diff-pruning", *changed)
     plain = copy.deepcopy(resources.encoder(config)[0].model).train()
@@ -100,16 +121,28 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     exempt = ["classifier.weight", "classifier.bias"]
     difference, gate, tensor_gate, heads = search_by_hand(plain, exempt, batches, config)
     gated = prepared.method.gated
-    our_gates, our_differences = gated.split(gated.gate.detach()), gated.split(gated.difference.detach())
+    our_gates, our_differences = (
+        gated.split(gated.gate.detach()),
+        gated.split(gated.difference.detach()),
+    )
     assert set(our_gates) == set(difference)
     for index, name in enumerate(our_gates):
         torch.testing.assert_close(our_gates[name], gate[name].detach(), rtol=0, atol=1e-4)
-        torch.testing.assert_close(gated.tensor_gate[index : index + 1].detach(), tensor_gate[name].detach(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            gated.tensor_gate[index : index + 1].detach(),
+            tensor_gate[name].detach(),
+            rtol=0,
+            atol=1e-4,
+        )
         apart = (our_differences[name] - difference[name]).abs() > 1e-4
-        assert float(apart.float().mean()) < 0.01, name  # an entry without gradient has the sign of a rounding error
+        assert float(apart.float().mean()) < 0.01, (
+            name
+        )  # an entry without gradient has the sign of a rounding error
     assert float((gated.gate.detach() - 5).abs().max()) > 0.02
     for name, value in zip(exempt, heads, strict=True):
-        torch.testing.assert_close(prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4)
+        torch.testing.assert_close(
+            prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4
+        )
 
 
 def test_diff_pruning_keeps_the_largest_differences(make, resources):
@@ -125,7 +158,9 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
     bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
     for name, first in start.items():
         large = (expected[name] - first).abs() >= bound
-        assert torch.equal(model.get_parameter(name), torch.where(large, first + (expected[name] - first), first))
+        assert torch.equal(
+            model.get_parameter(name), torch.where(large, first + (expected[name] - first), first)
+        )
 
 
 def test_a_hard_concrete_gate_opens_and_closes():
@@ -138,5 +173,7 @@ def test_a_hard_concrete_gate_opens_and_closes():
         gated.difference.fill_(1)
         gated.tensor_gate.fill_(50)  # open, whatever the noise is
         draws = gated.weights(torch.Generator().manual_seed(0))
-    assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
+    assert float((draws == 0).float().mean()) == pytest.approx(
+        1 / 2, abs=0.02
+    )  # where the stretched sigmoid is below 0
     assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)

@@ -33,9 +33,13 @@ def root(encoders, data, tmp_path_factory):
         port = str(free.getsockname()[1])
     context = multiprocessing.get_context(START_METHOD)
     arguments = (port, str(encoders["bert"]), str(data), folder)
-    processes = [context.Process(target=two_processes.main, args=(rank, *arguments)) for rank in (0, 1)]
+    processes = [
+        context.Process(target=two_processes.main, args=(rank, *arguments)) for rank in (0, 1)
+    ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python 3.12 warns of a fork beside threads
         for process in processes:
             process.start()
     for process in processes:
@@ -72,18 +76,24 @@ def test_two_processes_give_the_scores_and_weights_of_one(root, data, encoders):
     """Within rounding; the last batch of an epoch has one example, and one process none."""
     config = config_of(encoders["bert"], "dropout=0.0")
     one = runs.run(config, ResourceCache(root / "one process", data))
-    together, alone = (RunDirectory.of(config, root / name) for name in ("without dropout", "one process"))
+    together, alone = (
+        RunDirectory.of(config, root / name) for name in ("without dropout", "one process")
+    )
     two = together.read_result()
     assert two.provenance.processes == 2
     assert dict(two.scores) == pytest.approx(dict(one.scores), abs=1e-6)
     weights = load_arrays(alone.delta)
     for name, value in load_arrays(together.delta).items():
-        if not name.endswith("key.bias"):  # softmax cancels it: its gradient is rounding alone, which AdamW enlarges
+        if not name.endswith(
+            "key.bias"
+        ):  # softmax cancels it: its gradient is rounding alone, which AdamW enlarges
             assert weights[name] == pytest.approx(value, abs=5e-5), name
 
 
 def test_one_process_resumes_what_two_began(root, data, encoders, caplog):
-    assert runs.run(config_of(encoders["bert"], seed=2), ResourceCache(root / "one process resumes", data)).is_done
+    assert runs.run(
+        config_of(encoders["bert"], seed=2), ResourceCache(root / "one process resumes", data)
+    ).is_done
     assert "resuming at epoch 2 of 2" in caplog.text
 
 

@@ -17,7 +17,10 @@ from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
-NOT_RUN = {"reproduce.md": ["eval", "table", "table", "table"], "clusters.md": ["ls"]}  # they need runs
+NOT_RUN = {
+    "reproduce.md": ["eval", "table", "table", "table"],
+    "clusters.md": ["ls"],
+}  # they need runs
 
 
 def blocks(page, language=""):
@@ -35,7 +38,9 @@ def test_make_commands_are_there():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert [line.split()[1] for line in commands_of("README.md", "make ")] == ["demo", "test"]
     assert {"demo", "test"} <= set(targets)
-    named = re.findall(r"`make ([a-z-]+)`", "".join(PAGES.values()) + (ROOT / "CONTRIBUTING.md").read_text())
+    named = re.findall(
+        r"`make ([a-z-]+)`", "".join(PAGES.values()) + (ROOT / "CONTRIBUTING.md").read_text()
+    )
     assert {name for name in named if not name.startswith("reproduce-")} <= set(targets)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
@@ -69,25 +74,38 @@ def test_commands_run(page, hifi, tmp_path):
             answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
         elif (words[0] == "ls" and words[1:] != ["runs"]) or "--print" in words or has_demo_runs:
-            answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
+            answer = hifi(
+                *words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else [])
+            )
         else:
             not_run.append(words[0])
             continue
-        if words[:2] == ["results", "check"]:  # the tests' demo data have fewer rows than their YAML says
-            assert answer.code == 1 and all("limit is not set" in line for line in answer.out.splitlines())
+        if words[:2] == [
+            "results",
+            "check",
+        ]:  # the tests' demo data have fewer rows than their YAML says
+            assert answer.code == 1 and all(
+                "limit is not set" in line for line in answer.out.splitlines()
+            )
             continue
         assert answer.code == 0, (words, answer.err)
     assert sorted(not_run) == NOT_RUN.get(page, [])
 
 
 def test_the_example_of_a_task_is_the_shipped_one():
-    assert blocks("architecture.md", "yaml")[0] == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
+    assert (
+        blocks("architecture.md", "yaml")[0]
+        == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
+    )
 
 
 def test_the_example_of_a_ranking_ranks():
     names: dict[str, Any] = {"Array": np.ndarray, "Ranked": Ranked}
     exec(blocks("architecture.md", "python")[2], names)
-    richness, correlation = np.array([1.0, 2.0, 3.0]), np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]])
+    richness, correlation = (
+        np.array([1.0, 2.0, 3.0]),
+        np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]]),
+    )
     assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
@@ -96,7 +114,9 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     exec(blocks("architecture.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, task_spec.load("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
+    runner = ModelRunner(
+        encoder, task_spec.load("rte"), config, padding_values(pretrained.tokenizer), encoder.device
+    )
     examples = resources.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()

@@ -43,7 +43,9 @@ def table(text="", command=""):
 @pytest.mark.parametrize("newline", BREAKS)
 def test_no_line_break_gets_out_of_a_comment_or_into_a_caption(newline):
     command = f"hifi train --results-dir 'a{newline}\\input{{/etc/passwd}}{newline}{newline}b'"
-    lines = re.split("[\n\r\x0b\x0c\x85\u2028]", render("tex", [table(f"x{newline}{newline}y", command)]))
+    lines = re.split(
+        "[\n\r\x0b\x0c\x85\u2028]", render("tex", [table(f"x{newline}{newline}y", command)])
+    )
     at = lines.index(r"\begin{table}")
     assert all(line.startswith("%") for line in lines[:at])
     assert not any("/etc/passwd" in line for line in lines[at:])
@@ -56,12 +58,17 @@ def test_markdown_holds_no_html_of_a_name():
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<img" not in html
     assert "<script" not in html
-    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in re.findall("<tr>(.*?)</tr>", html, re.DOTALL)]
+    rows = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        for row in re.findall("<tr>(.*?)</tr>", html, re.DOTALL)
+    ]
     assert [len(row) for row in rows] == [3, 3, 3]
     assert "column &lt;img src=x onerror=alert(1)&gt; | &amp;" in rows[0][1]
 
 
-@pytest.mark.parametrize("word", ["a b", "it's", "é ü", "", "$HOME `ls`", "a\nb", "\x1b[2J", "é\u2028ü", "\udcff\n"])
+@pytest.mark.parametrize(
+    "word", ["a b", "it's", "é ü", "", "$HOME `ls`", "a\nb", "\x1b[2J", "é\u2028ü", "\udcff\n"]
+)
 def test_a_command_is_one_line_from_which_bash_reads_the_same_printable_words(word):
     line = command_line(["printf", "%s", word])
     assert len(line.splitlines()) == 1
@@ -70,7 +77,9 @@ def test_a_command_is_one_line_from_which_bash_reads_the_same_printable_words(wo
     assert said.decode() == "".join(letter if letter.isprintable() else "\ufffd" for letter in word)
 
 
-def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hifi, encoders, tmp_path):
+def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(
+    hifi, encoders, tmp_path
+):
     """A label of the data, the label of a task, a column, a run's name and a result of somebody else, each with an escape."""
     red, shown = "\x1b[31m\x9bred", "\ufffd[31m\ufffdred"
     rows = [f"the dog {at},{red if at % 2 else 'blue'}\n" for at in range(40)]
@@ -81,14 +90,35 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hif
     content = (tmp_path / "colors.yaml").read_text()
     assert shown in content
     (tmp_path / "mine.yaml").write_text(re.sub("(?m)^label: .*$", r'label: "\\e[31mMine"', content))
-    answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words, r'variant="\e[31mx"', "kernels=torch"))
+    answers.append(
+        hifi(
+            "train",
+            "--task",
+            "mine.yaml",
+            "--method",
+            "bitfit",
+            *words,
+            r'variant="\e[31mx"',
+            "kernels=torch",
+        )
+    )
     answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words))
     assert [answer.code for answer in answers] == [0] * 3
     (run,) = (path for path in tmp_path.rglob("bitfit/seed1") if path.is_dir())
-    assert any("Mine" in answer.out for answer in [hifi("table", "--format", form) for form in get_args(options.Format)])
+    assert any(
+        "Mine" in answer.out
+        for answer in [hifi("table", "--format", form) for form in get_args(options.Format)]
+    )
     answers += [hifi("table", "--format", form) for form in get_args(options.Format)]
-    answers += [hifi("ls", "runs"), hifi("predict", run, "colors.csv"), hifi("export", run, "--to", "out")]
-    answers += [hifi("train", "--task", f"{red}.csv", "--method", "bitfit", *words), hifi("table", red)]
+    answers += [
+        hifi("ls", "runs"),
+        hifi("predict", run, "colors.csv"),
+        hifi("export", run, "--to", "out"),
+    ]
+    answers += [
+        hifi("train", "--task", f"{red}.csv", "--method", "bitfit", *words),
+        hifi("table", red),
+    ]
     assert shown in answers[-2].err and shown in answers[-1].err
     card = (tmp_path / "out" / "README.md").read_text()
     for text in [card, *(text for answer in answers for text in (answer.out, answer.err))]:

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.slow
 def expected(config, resources, count=6):
     examples = load_splits(config, resources).reported[:count]
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()[:count]
-    return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor([row.logits for row in stored])
+    return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor(
+        [row.logits for row in stored]
+    )
 
 
 OWN_HEAD = ["task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=true"]
@@ -71,7 +73,9 @@ def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data,
         hifi_cli.open_model(tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own, when it opens the directory
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`:FutureWarning"
+)  # peft's own, when it opens the directory
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("targets", ["[query, key]", "[query, key, value, output]"])
 def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
@@ -79,13 +83,22 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
 ):
     from peft import PeftModel
 
-    config = make("lora", "epochs=1", "learning_rate=0.01", f"settings.targets={targets}", "settings.r=4", family=family)
+    config = make(
+        "lora",
+        "epochs=1",
+        "learning_rate=0.01",
+        f"settings.targets={targets}",
+        "settings.r=4",
+        family=family,
+    )
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
     assert answer.code == 0 and (answer.err, answer.out) == ("", f"{tmp_path / 'out'}\n")
-    torch.manual_seed(7)  # another draw of the fresh head than the run's: the adapter must bring its own
+    torch.manual_seed(
+        7
+    )  # another draw of the fresh head than the run's: the adapter must bring its own
     base = AutoModelForSequenceClassification.from_pretrained(encoders[family], num_labels=2)
     model = PeftModel.from_pretrained(base, tmp_path / "out").eval()
     with torch.no_grad():
@@ -93,7 +106,9 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
         with model.disable_adapter():
             assert not torch.allclose(model(**batch).logits, logits, atol=1e-3)
     assert model.peft_config["default"].base_model_name_or_path == f"tiny-{family}"
-    assert str(encoders[family]) not in "".join(path.read_text() for path in (tmp_path / "out").glob("*.[jm][sd]*"))
+    assert str(encoders[family]) not in "".join(
+        path.read_text() for path in (tmp_path / "out").glob("*.[jm][sd]*")
+    )
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the dog")["input_ids"]
     assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
 
@@ -103,13 +118,19 @@ def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
     results = runs.run(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
-    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 2  # it exists
+    assert (
+        hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 2
+    )  # it exists
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     front = card.data
     assert (front.library_name, front.pipeline_tag) == ("transformers", "text-classification")
     assert (front.language, front.license, front.datasets) == ("en", "unknown", ["nyu-mll/glue"])
     (score,) = front.eval_results
-    assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
+    assert (score.dataset_type, score.dataset_config, score.dataset_split) == (
+        "nyu-mll/glue",
+        "rte",
+        "validation",
+    )
     assert (score.metric_type, score.metric_value) == ("accuracy", results.metrics["accuracy"])
     for said in (
         f"| accuracy | {100 * results.metrics['accuracy']:.2f} |",
@@ -121,31 +142,64 @@ def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
         assert said in card.content
 
 
-def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(hifi, encoders, tmp_path):
-    rows = [f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}" for word in "abcdefghij" for verb in ("runs", "falls")]
+def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(
+    hifi, encoders, tmp_path
+):
+    rows = [
+        f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}"
+        for word in "abcdefghij"
+        for verb in ("runs", "falls")
+    ]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = ["--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1", "inputs=text"]
+    words = [
+        "--method",
+        "linear-probing",
+        "--backbone",
+        encoders["bert"],
+        "epochs=1",
+        "inputs=text",
+    ]
     assert hifi("train", "--task", "mine.csv", *words).code == 0
-    assert hifi("export", "results/runs/hifi/tiny-bert/mine/linear-probing/seed1", "--to", "out").code == 0
+    assert (
+        hifi("export", "results/runs/hifi/tiny-bert/mine/linear-probing/seed1", "--to", "out").code
+        == 0
+    )
     data = ModelCard.load(Path("out/README.md")).data
     assert (data.language, data.datasets, data.base_model) == (None, None, None)
     assert data.eval_results[0].dataset_type == "mine"
 
 
-def test_the_card_s_call_gives_the_run_s_own_predictions(make, resources, hifi, data, tmp_path, monkeypatch):
+def test_the_card_s_call_gives_the_run_s_own_predictions(
+    make, resources, hifi, data, tmp_path, monkeypatch
+):
     """Also of a run that swaps the texts, and truncates them."""
-    config = make("full-ft", "epochs=3", "learning_rate=0.01", "batch_size=4", "swap_texts=true", "max_length=9")
+    config = make(
+        "full-ft",
+        "epochs=3",
+        "learning_rate=0.01",
+        "batch_size=4",
+        "swap_texts=true",
+        "max_length=9",
+    )
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
     assert hifi("export", directory.path, "--to", tmp_path / "plain", "--data-dir", data).code == 0
-    snippet = re.search(r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL)[1]
+    snippet = re.search(
+        r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL
+    )[1]
     monkeypatch.chdir(tmp_path)
     *setup, call = snippet.splitlines()
     opened = {}
     exec("\n".join(setup), opened)
     assert '"text": "sentence2", "text_pair": "sentence1"' in call and "truncation=" in call
-    for row, stored in zip(resources.rows("rte").rows("validation"), directory.read_predictions(), strict=True):
+    for row, stored in zip(
+        resources.rows("rte").rows("validation"), directory.read_predictions(), strict=True
+    ):
         first, second = row.sequences[0]
-        said = eval(call.replace('"sentence2"', repr(second)).replace('"sentence1"', repr(first)), opened)
+        said = eval(
+            call.replace('"sentence2"', repr(second)).replace('"sentence1"', repr(first)), opened
+        )
         assert said["label"] == stored.prediction
-        assert said["score"] == pytest.approx(float(torch.tensor(stored.logits).softmax(0).max()), abs=1e-4)
+        assert said["score"] == pytest.approx(
+            float(torch.tensor(stored.logits).softmax(0).max()), abs=1e-4
+        )

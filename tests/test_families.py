@@ -40,7 +40,9 @@ def logits_of(model, batch=BATCH):
 
 def head_outputs_of(encoder):
     ((layers, token_mask),) = head_outputs(encoder, [BATCH])
-    return [layer.transpose(1, 2)[token_mask].transpose(0, 1) for layer in layers]  # [heads, real tokens, head size]
+    return [
+        layer.transpose(1, 2)[token_mask].transpose(0, 1) for layer in layers
+    ]  # [heads, real tokens, head size]
 
 
 WIDE_HEADS, GROUPED = {"head_dim": 2 * HIDDEN // HEADS}, {"num_key_value_heads": 2}
@@ -53,10 +55,16 @@ def test_a_heads_rows_change_this_heads_output_alone(family, settings, part):
     encoder = Encoder(random_encoder(family, **settings))
     encoder.split_projections()
     plain = head_outputs_of(encoder)
-    weight, rows = encoder.model.get_submodule(encoder.path(1, part)).weight, encoder.head_rows(2, part)
+    weight, rows = (
+        encoder.model.get_submodule(encoder.path(1, part)).weight,
+        encoder.head_rows(2, part),
+    )
     with torch.no_grad():
         weight[rows.start : rows.stop] *= torch.linspace(-2, 3, HIDDEN)
-    changed = [(new - old).abs().amax((1, 2)) > 1e-3 for new, old in zip(head_outputs_of(encoder), plain, strict=True)]
+    changed = [
+        (new - old).abs().amax((1, 2)) > 1e-3
+        for new, old in zip(head_outputs_of(encoder), plain, strict=True)
+    ]
     expected = [head == 2 for head in range(HEADS)]
     if part != "query" and settings == GROUPED:  # two heads share keys and values
         expected = [False, False, True, True]
@@ -65,13 +73,16 @@ def test_a_heads_rows_change_this_heads_output_alone(family, settings, part):
     assert [layer.tolist() for layer in changed] == [[False] * HEADS, expected]
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if Encoder(random_encoder(family)).is_causal])
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if Encoder(random_encoder(family)).is_causal]
+)
 @pytest.mark.parametrize("own_head", [False, True])
 def test_a_decoder_reads_the_last_token_whichever_side_is_padded(family, own_head):
     model = random_encoder(family, **(GROUPED if family.startswith(("qwen", "gemma")) else {}))
     if own_head:
         model = EncoderWithTaskHead(
-            model.base_model, TaskHeadSpec("classification", ("a", "b"), False, TaskHeadConfig(kind="mlp"))
+            model.base_model,
+            TaskHeadSpec("classification", ("a", "b"), False, TaskHeadConfig(kind="mlp")),
         )
     left = {name: torch.stack([values[0], values[1].roll(4)]) for name, values in BATCH.items()}
     alone = {name: values[1:, :5] for name, values in BATCH.items()}
@@ -96,22 +107,34 @@ def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, t
     tuned = logits_of(model)
     assert not torch.allclose(tuned, logits_of(untouched))
     library.merge_heads(model)
-    assert [type(module) for module in model.modules()] == [type(module) for module in untouched.modules()]
+    assert [type(module) for module in model.modules()] == [
+        type(module) for module in untouched.modules()
+    ]
     model.save_pretrained(tmp_path)
     opened = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(logits_of(opened), tuned)
     names = FAMILIES[family]
     parts = [names.fused] if names.fused else [names.query, names.key, names.value]
     state = opened.state_dict()
-    changed = {name.rpartition(".")[0] for name, value in untouched.state_dict().items() if not torch.equal(value, state[name])}
+    changed = {
+        name.rpartition(".")[0]
+        for name, value in untouched.state_dict().items()
+        if not torch.equal(value, state[name])
+    }
     encoder = Encoder(untouched)
     assert changed == {
-        f"{encoder.path(layer, 'output').removesuffix(names.output)}{part}" for layer in (0, 1) for part in parts
+        f"{encoder.path(layer, 'output').removesuffix(names.output)}{part}"
+        for layer in (0, 1)
+        for part in parts
     }
 
 
 @pytest.mark.parametrize("family", WITH_INTERFACE)
-@pytest.mark.parametrize("batch", [BATCH, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}], ids=["padded", "full"])
+@pytest.mark.parametrize(
+    "batch",
+    [BATCH, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}],
+    ids=["padded", "full"],
+)
 def test_another_attention_function_gets_the_masks_of_the_family(family, batch):
     encoder = Encoder(random_encoder(family))
     before = logits_of(encoder.model, batch)
@@ -133,10 +156,14 @@ def test_every_sequence_sees_the_prefix_and_keeps_its_padding(family):
     torch.testing.assert_close(logits_of(encoder.model, short), prefixed[1:])
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if not FAMILIES[family].interface])
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if not FAMILIES[family].interface]
+)
 def test_families_that_compute_attention_themselves_take_no_prefix(family):
     with pytest.raises(UsageError, match=f"'{family}' model is out of reach"):
-        PrefixTuning(PrefixTuning.Settings(), MethodContext()).prepare(Encoder(random_encoder(family)))
+        PrefixTuning(PrefixTuning.Settings(), MethodContext()).prepare(
+            Encoder(random_encoder(family))
+        )
 
 
 @pytest.mark.parametrize(
@@ -150,13 +177,19 @@ def test_an_encoder_without_known_heads_says_why(family, settings, reason):
     model = random_encoder(family, **settings)
     encoder = Encoder(model)
     assert not encoder.has_known_parts and not encoder.can_pack
-    for use in (lambda: encoder.num_heads, lambda: encoder.path(0, "query"), lambda: library.tune_heads(model, [[0], [0]])):
+    for use in (
+        lambda: encoder.num_heads,
+        lambda: encoder.path(0, "query"),
+        lambda: library.tune_heads(model, [[0], [0]]),
+    ):
         with pytest.raises(UsageError, match=f"{reason}.*choose another backbone"):
             use()
 
 
 def test_bitfit_needs_biases():
-    with pytest.raises(UsageError, match="nothing to train: this 'modernbert' encoder has no biases"):
+    with pytest.raises(
+        UsageError, match="nothing to train: this 'modernbert' encoder has no biases"
+    ):
         BitFit(BitFit.Settings(), MethodContext()).prepare(Encoder(random_encoder("modernbert")))
 
 
@@ -188,29 +221,56 @@ def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, met
     config = make(method, "epochs=1", "precision=fp32", backbone=write_family(family))
     result = runs.run(config, resources)
     assert result.is_done
-    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+    assert (
+        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        == 0
+    )
 
 
-def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(make, resources, write_family, hifi, data):
+def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
+    make, resources, write_family, hifi, data
+):
     backbone = write_family("qwen3", **GROUPED, pad_token_id=None)
     for name, changes in [
-        ("tokenizer_config.json", {"pad_token": None, "cls_token": None, "sep_token": None, "eos_token": "[SEP]"}),
+        (
+            "tokenizer_config.json",
+            {"pad_token": None, "cls_token": None, "sep_token": None, "eos_token": "[SEP]"},
+        ),
         ("tokenizer.json", {"post_processor": None}),
     ]:
         content = json.loads((backbone / name).read_text())
         (backbone / name).write_text(json.dumps(content | changes))
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
     assert runs.run(config, resources).is_done
-    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+    assert (
+        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        == 0
+    )
     pretrained = resources.pretrained(config)
     assert pretrained.model.config.pad_token_id == pretrained.tokenizer.pad_token_id == 2
     assert pretrained.tokenizer("the dog", "a cat")["input_ids"][2:3] == [2]
-    said = hifi("train", "--task", "rte", "--method", "lora", "--backbone", backbone, "--data-dir", data, "--dry-run").out
-    assert "# pooling    last token" in said and "# heads      4 of Q, 2 of K and V, each shared by 2 of Q" in said
+    said = hifi(
+        "train",
+        "--task",
+        "rte",
+        "--method",
+        "lora",
+        "--backbone",
+        backbone,
+        "--data-dir",
+        data,
+        "--dry-run",
+    ).out
+    assert (
+        "# pooling    last token" in said
+        and "# heads      4 of Q, 2 of K and V, each shared by 2 of Q" in said
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "settings"), [("modernbert", {}), ("qwen3", GROUPED), ("gemma3_text", GROUPED)])
+@pytest.mark.parametrize(
+    ("family", "settings"), [("modernbert", {}), ("qwen3", GROUPED), ("gemma3_text", GROUPED)]
+)
 def test_every_method_on_families_without_biases(make, resources, write_family, family, settings):
     """Also projections in one matrix, grouped queries: each method trains and is rebuilt, or says why not."""
     backbone, refused = write_family(family, **settings), {}
@@ -221,17 +281,33 @@ def test_every_method_on_families_without_biases(make, resources, write_family, 
         except UsageError as error:
             refused[method] = str(error)
         else:
-            assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0, method
-    known = ("encoder has no biases", "settings.count=0", "`n_frequency` should be less")  # W_K of 16 x 32 is small
+            assert (
+                evaluate(
+                    RunDirectory.of(config, resources.results_dir).path, resources
+                ).largest_difference
+                == 0
+            ), method
+    known = (
+        "encoder has no biases",
+        "settings.count=0",
+        "`n_frequency` should be less",
+    )  # W_K of 16 x 32 is small
     assert all(any(words in reason for words in known) for reason in refused.values()), refused
     assert {"bitfit", "random-parameters"} <= refused.keys() and len(refused) < 12
 
 
 @pytest.mark.filterwarnings("ignore")  # peft's own, when it opens a directory
-@pytest.mark.parametrize("settings", [[], ["settings.options={r: 4, use_rslora: true}", "settings.targets=[key, value, ffn]"]])
-def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(make, resources, write_family, tmp_path, settings):
+@pytest.mark.parametrize(
+    "settings",
+    [[], ["settings.options={r: 4, use_rslora: true}", "settings.targets=[key, value, ffn]"]],
+)
+def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
+    make, resources, write_family, tmp_path, settings
+):
     backbone = write_family("modernbert")
-    config = make("peft", "epochs=1", "learning_rate=0.01", "precision=fp32", *settings, backbone=backbone)
+    config = make(
+        "peft", "epochs=1", "learning_rate=0.01", "precision=fp32", *settings, backbone=backbone
+    )
     runs.run(config, resources)
     prepared, _ = reload(RunDirectory.of(config, resources.results_dir).path, resources)
     assert fits_peft(prepared)
@@ -242,7 +318,9 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(make, reso
     torch.testing.assert_close(logits_of(opened), expected, rtol=1e-4, atol=1e-5)
     with opened.disable_adapter():
         assert not torch.allclose(logits_of(opened), expected, atol=1e-3)
-    assert any(name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters())
+    assert any(
+        name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters()
+    )
     dora = make("dora", backbone=backbone)
     assert not fits_peft(prepare(dora, resources))
 
@@ -251,18 +329,22 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(make, reso
 def test_a_task_without_a_class_is_refused(make, resources, write_family, task, kind):
     config = make("full-ft", task=task, backbone=write_family("eurobert"))
     with pytest.raises(
-        UsageError, match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task"
+        UsageError,
+        match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task",
     ):
         load(config.backbone, task_head=task_head_of(config), dropout=None)
 
 
 def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
-    minilm = BackboneConfig(name="minilm", package="no_such_package", extra="minilm", hub="owner/name")
+    minilm = BackboneConfig(
+        name="minilm", package="no_such_package", extra="minilm", hub="owner/name"
+    )
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert locate(minilm) == ("owner/name", None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
-        MissingError, match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name"
+        MissingError,
+        match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name",
     ):
         locate(minilm)
 
@@ -270,5 +352,10 @@ def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
 def test_bitfit_on_mpnet_leaves_the_embedding_of_distances_alone():
     encoder = Encoder(random_encoder("mpnet"))
     BitFit(BitFit.Settings(), MethodContext(missing_keys=[])).prepare(encoder)
-    trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
-    assert {name for name in trained if not name.endswith("bias")} == {"classifier.dense.weight", "classifier.out_proj.weight"}
+    trained = [
+        name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad
+    ]
+    assert {name for name in trained if not name.endswith("bias")} == {
+        "classifier.dense.weight",
+        "classifier.out_proj.weight",
+    }

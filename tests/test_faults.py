@@ -25,7 +25,10 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
 
     monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     answer = tiny("train", "--method", "bitfit")
-    assert answer.code == 143 and "stopped; the same command continues from its checkpoint" in answer.err
+    assert (
+        answer.code == 143
+        and "stopped; the same command continues from its checkpoint" in answer.err
+    )
 
 
 SLOWER = [
@@ -35,7 +38,9 @@ SLOWER = [
 
 
 @pytest.mark.parametrize(
-    "settings", [["eh-ft-bitfit"], ["child-tuning-d"], ["prefix-tuning", "settings.mlp=8"], *SLOWER], ids=lambda words: words[0]
+    "settings",
+    [["eh-ft-bitfit"], ["child-tuning-d"], ["prefix-tuning", "settings.mlp=8"], *SLOWER],
+    ids=lambda words: words[0],
 )
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, and during an evaluation, which ends first."""
@@ -47,7 +52,13 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
     def stopping_step(self, batch):
         made.append(self.progress.step)
         train_step(self, batch)
-        if len(made) in (1, 4, 6, 8, 11):  # 12 steps, 6 an epoch; stage 1 of two is the first step alone
+        if len(made) in (
+            1,
+            4,
+            6,
+            8,
+            11,
+        ):  # 12 steps, 6 an epoch; stage 1 of two is the first step alone
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stopping_predict(self, examples):
@@ -72,7 +83,9 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
         signal.signal(signal.SIGTERM, previous)
     assert made == list(range(12))  # no step twice
     assert (stops, len(predictions)) == (6, 1)
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "stopped")]
+    directories = [
+        RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "stopped")
+    ]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
     assert results.scores == uninterrupted_results.scores
 

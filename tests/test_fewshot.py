@@ -27,12 +27,17 @@ def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
         assert sorted(row.label for row in rows) == [0] * 16 + [1] * 16 + [2] * 16
     ids = [row.id for row in drawn[0] + drawn[1]]
     assert len(set(ids)) == len(ids) == 96
-    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2)[0]} != {row.id for row in drawn[0]}
+    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2)[0]} != {
+        row.id for row in drawn[0]
+    }
 
 
 def test_one_shuffle_gives_first_train_then_dev():
     """More shots only append: the order is one shuffle of all rows, not one per class or per part."""
-    few, more = data_sources.few_shot_sample(CB, ROWS, 4, seed=1), data_sources.few_shot_sample(CB, ROWS, 8, seed=1)
+    few, more = (
+        data_sources.few_shot_sample(CB, ROWS, 4, seed=1),
+        data_sources.few_shot_sample(CB, ROWS, 8, seed=1),
+    )
     assert {row.id for row in more[0]} == {row.id for row in few[0] + few[1]}
 
 
@@ -41,16 +46,22 @@ def test_the_sample_is_the_same_on_every_machine():
     drawn = data_sources.few_shot_sample(CB, ROWS[:30], 2, seed=1)
     assert data_sources.few_shot_rows(*drawn).model_dump() == EXPECTED
     changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
-    assert data_sources.few_shot_rows(*data_sources.few_shot_sample(CB, changed, 2, seed=1)).sha256 != EXPECTED["sha256"]
+    assert (
+        data_sources.few_shot_rows(*data_sources.few_shot_sample(CB, changed, 2, seed=1)).sha256
+        != EXPECTED["sha256"]
+    )
 
 
 def test_what_has_no_classes_or_too_few_rows_is_refused():
     for name in ("stsb", "squad", "record", "demo-topics"):
         with pytest.raises(
-            UsageError, match="has no few-shot setting: shots are counted per class, and its rows have no class"
+            UsageError,
+            match="has no few-shot setting: shots are counted per class, and its rows have no class",
         ):
             data_sources.few_shot_sample(task_spec.load(name), ROWS, 16, seed=1)
-    with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"):
+    with pytest.raises(
+        UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"
+    ):
         data_sources.few_shot_sample(CB, ROWS[:30], 16, seed=1)
 
 
@@ -58,20 +69,37 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
     full = tiny("train", "--method", "hifi-layerwise")
     few = tiny("train", "--method", "hifi-layerwise", "shots=4", "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
-    paths = {path.parent.parent.parent.name: path for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")}
+    paths = {
+        path.parent.parent.parent.name: path
+        for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")
+    }
     assert set(paths) == {"rte", "rte-4-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
     assert results["rte-4-shot"]["n_examples"] == {"train": 8, "selection": 8, "reported": 24}
-    assert (results["rte-4-shot"]["selection"], results["rte-4-shot"]["shots"], results["rte"]["shots"]) == (
+    assert (
+        results["rte-4-shot"]["selection"],
+        results["rte-4-shot"]["shots"],
+        results["rte"]["shots"],
+    ) == (
         "few-shot",
         4,
         None,
     )
-    assert results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]  # scored once, in the full-shot setting
+    assert (
+        results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]
+    )  # scored once, in the full-shot setting
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
-    lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = data_sources.few_shot_sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1)
+    lines = [
+        json.loads(line)
+        for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines if "step" in line] == [
+        1,
+        2,
+    ]  # one step per epoch: the whole set is the batch
+    drawn = data_sources.few_shot_sample(
+        task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1
+    )
     assert results["rte-4-shot"]["fewshot"] == data_sources.few_shot_rows(*drawn).model_dump()
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
     assert "rte-4-shot" in again.out and "logits identical" in again.out
@@ -89,7 +117,9 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
         ("eh-ft-bitfit", ["settings.stage1_fraction=0.34", "report=last"], 4),
     ],
 )
-def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(make, resources, method, settings, first):
+def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(
+    make, resources, method, settings, first
+):
     """After the last epoch, and after each for a maximum. Where the last model is stored, also after each best epoch so far
     of the last stage whose model is trained: from epoch `first` on. An epoch is one step, the first of which has rate 0.
     """
@@ -99,17 +129,25 @@ def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(m
     lines = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
     epochs = {line["epoch"]: line for line in lines if "epoch" in line}
     selection = [epochs[number]["selection"] for number in range(1, 7)]
-    best_so_far = {n for n in range(first, 7) if all(selection[n - 1] > other for other in selection[first - 1 : n - 1])}
+    best_so_far = {
+        n
+        for n in range(first, 7)
+        if all(selection[n - 1] > other for other in selection[first - 1 : n - 1])
+    }
     evaluated = {number for number, line in epochs.items() if "accuracy" in line}
     if "report=max" in settings:
         assert evaluated == set(range(1, 7))
     else:
         assert evaluated == {6} | (best_so_far if "report=last" in settings else set())
     best = first + selection[first - 1 :].index(max(selection[first - 1 :]))
-    scores = {best: results["metrics"]["accuracy"]} | {number: epochs[number]["accuracy"] for number in evaluated}
+    scores = {best: results["metrics"]["accuracy"]} | {
+        number: epochs[number]["accuracy"] for number in evaluated
+    }
     highest = max(scores.values()) if len(scores) == 6 else None
     assert results["scores"] == {"last": scores[6], "best": scores[best], "max": highest}
-    assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (highest is None)
+    assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (
+        highest is None
+    )
     study = Study(resources.results_dir)
     (value,) = study.scores(study.runs, "max", "accuracy")
     assert np.isnan(value) if highest is None else value == highest
@@ -122,5 +160,8 @@ def test_scores_are_the_same_however_often_the_reported_split_is_evaluated(make,
         runs.run(make(method, *settings, f"report={report}", f"variant={report}"), resources)
         for report in ("best", "last", "max")
     ]
-    assert len({(result.scores.best, result.scores.last, result.epochs.best) for result in results}) == 1
+    assert (
+        len({(result.scores.best, result.scores.last, result.epochs.best) for result in results})
+        == 1
+    )
     assert results[0].epochs.best < 6 and results[0].scores.best != results[0].scores.last

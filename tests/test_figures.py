@@ -17,11 +17,15 @@ from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 
-STORED = sorted((Path(__file__).parent / "stored_figures").glob("*.csv"))  # numbers of a former study
+STORED = sorted(
+    (Path(__file__).parent / "stored_figures").glob("*.csv")
+)  # numbers of a former study
 
 
 def request_of(name, protocol, results_dir=Path("results"), **changes):
-    return FigureRequest(figure_spec.load(name, protocol=protocol, **changes), ResourceCache(results_dir))
+    return FigureRequest(
+        figure_spec.load(name, protocol=protocol, **changes), ResourceCache(results_dir)
+    )
 
 
 @pytest.mark.parametrize("name", registry.names("figures"))
@@ -31,7 +35,9 @@ def test_every_figure_resolves_in_every_size(name, tmp_path):
     for protocol in [None, *protocols]:
         request = request_of(name, protocol, tmp_path, seeds=[1])
         spec = request.spec
-        assert {request.config(task, method).protocol for task in spec.tasks for method in spec.methods} == {spec.protocol}
+        assert {
+            request.config(task, method).protocol for task in spec.tasks for method in spec.methods
+        } == {spec.protocol}
         assert all(cell.config.task in spec.tasks for cell in request.kind.cells(request))
 
 
@@ -52,7 +58,10 @@ def test_stored_numbers_of_every_kind_are_drawn(path, tmp_path, caplog):
     request = request_of(name, protocol, tasks=list(data["task"].unique()))
     figure.draw(request, data, tmp_path / "figure.svg")
     text = (tmp_path / "figure.svg").read_text()
-    words = [request.spec.description.split(" ")[0], *(registry.label_of("tasks", task) for task in request.spec.tasks)]
+    words = [
+        request.spec.description.split(" ")[0],
+        *(registry.label_of("tasks", task) for task in request.spec.tasks),
+    ]
     assert all(word in text for word in words) and caplog.records == []
 
 
@@ -70,14 +79,20 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
     assert "damping factor d" in (tmp_path / "d.svg").read_text()
     first = numbers.read_bytes()
     assert "computed before" in tiny(*words).err and numbers.read_bytes() == first
-    assert tiny(*words, "--force").code == 0 and numbers.read_bytes() != first, "the time was measured again"
+    assert tiny(*words, "--force").code == 0 and numbers.read_bytes() != first, (
+        "the time was measured again"
+    )
 
 
 def test_numbers_of_other_seeds_are_replaced_only_by_force(ask, tmp_path):
     path = tmp_path / "f.csv"
     path.write_text("seed\n1\n")
-    assert figure.compute(ask("training-curves", None, ("full-ft",), (1,)), path)["seed"].tolist() == [1]
-    with pytest.raises(ConflictError, match="has the seeds 1: give --seeds 1, or --force to replace it"):
+    assert figure.compute(ask("training-curves", None, ("full-ft",), (1,)), path)[
+        "seed"
+    ].tolist() == [1]
+    with pytest.raises(
+        ConflictError, match="has the seeds 1: give --seeds 1, or --force to replace it"
+    ):
         figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)), path)
     computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
     assert computed.equals(pd.read_csv(path)) and {*computed["seed"]} == {2}
@@ -86,10 +101,15 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask, tmp_path):
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     sweep = {"description": "mine", "kind": "sweep", "tasks": ["rte"], "backbone": "demo"}
     quick = [word for word in QUICK if not word.startswith("heads.k")]  # it varies
-    Path("mine.yaml").write_text(yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": [1, 2]}}))
+    Path("mine.yaml").write_text(
+        yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": [1, 2]}})
+    )
     Path("runs.yaml").write_text("figure: mine.yaml\n")
     assert tiny("figure", "mine.yaml", *quick).code == 3
-    commands = [shlex.split(line)[1:] for line in tiny("grid", "runs.yaml", "--print", *quick).out.splitlines()]
+    commands = [
+        shlex.split(line)[1:]
+        for line in tiny("grid", "runs.yaml", "--print", *quick).out.splitlines()
+    ]
     assert [words[0] for words in commands] == ["score", "train", "train"]
     assert [hifi(*words).code for words in commands] == [0, 0, 0]
     assert tiny("figure", "mine.yaml", *quick).code == 0
@@ -131,17 +151,24 @@ def test_runs_of_the_bench_are_optional_and_those_that_are_there_are_shown(ask, 
     assert "10 of 10 runs are missing" in caplog.text
     figure.draw(request, table, tmp_path / "bench.pdf")
     assert (tmp_path / "bench.pdf").read_bytes().startswith(b"%PDF")
-    figure.compute(ask("head-bench", None, ("hifi-random", "bitfit"), (1, 2), train=True), tmp_path / "two.csv")
+    figure.compute(
+        ask("head-bench", None, ("hifi-random", "bitfit"), (1, 2), train=True), tmp_path / "two.csv"
+    )
     table = figure.compute(request, path)
     scores = table[table["panel"] == "score"]
-    assert list(scores["method"]) == ["hifi-random"] * 2 + ["bitfit"] * 2 and scores["score"].between(0, 1).all()
+    assert (
+        list(scores["method"]) == ["hifi-random"] * 2 + ["bitfit"] * 2
+        and scores["score"].between(0, 1).all()
+    )
     figure.draw(request, table, tmp_path / "bench.svg")
 
 
 def test_a_diverged_run_is_no_number(ask, tmp_path):
     settings = ("learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
     with pytest.raises(MissingError, match="1 of 1 runs are missing or diverged"):
-        figure.compute(ask("features", None, ("full-ft",), (1,), *settings, train=True), tmp_path / "x.csv")
+        figure.compute(
+            ask("features", None, ("full-ft",), (1,), *settings, train=True), tmp_path / "x.csv"
+        )
 
 
 def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
@@ -155,5 +182,7 @@ def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
         *(("full-ft", count) for count in (1, 2, 3)),
         ("bitfit", 1),
     ]
-    assert table["mean"].tolist() == pytest.approx([0.7, 6.7 / 9, 20.7 / 27, 0.9])  # a diverged setting has no score
+    assert table["mean"].tolist() == pytest.approx(
+        [0.7, 6.7 / 9, 20.7 / 27, 0.9]
+    )  # a diverged setting has no score
     assert "bitfit on rte: 1 settings diverged and are left out" in caplog.text

@@ -19,7 +19,18 @@ def dry_run(hifi, encoders, data):
     """The exit codes and messages of `train --dry-run` and of the real run with the same words."""
 
     def run(*words, method="full-ft"):
-        run_words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, "--method", method, *QUICK, *words]
+        run_words = [
+            "--task",
+            "rte",
+            "--backbone",
+            encoders["bert"],
+            "--data-dir",
+            data,
+            "--method",
+            method,
+            *QUICK,
+            *words,
+        ]
         answers = [hifi("train", *run_words, *more) for more in (["--dry-run"], [])]
         return [answer.code for answer in answers], answers[0].out + answers[0].err, answers[1].err
 
@@ -47,16 +58,36 @@ def test_a_dry_run_refuses_the_settings_that_the_run_refuses(dry_run, method, wo
 @pytest.mark.parametrize(
     ("file", "lines", "message"),
     [
-        ("train.tsv", ["index\tpremise\tsentence2\tlabel", "0\ta\tb\tentailment"], "no column 'sentence1'"),
+        (
+            "train.tsv",
+            ["index\tpremise\tsentence2\tlabel", "0\ta\tb\tentailment"],
+            "no column 'sentence1'",
+        ),
         ("dev.tsv", ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tyes"], "unknown label 'yes'"),
-        ("train.tsv", ["index,sentence1,sentence2,label", "0,a,b,entailment"], "the columns are index,sentence1"),
+        (
+            "train.tsv",
+            ["index,sentence1,sentence2,label", "0,a,b,entailment"],
+            "the columns are index,sentence1",
+        ),
     ],
 )
-def test_a_dry_run_refuses_the_data_that_the_run_refuses(hifi, encoders, tmp_path, file, lines, message):
+def test_a_dry_run_refuses_the_data_that_the_run_refuses(
+    hifi, encoders, tmp_path, file, lines, message
+):
     good = ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"]
     for name in ("train.tsv", "dev.tsv"):
         write_lines(tmp_path / "data/RTE" / name, lines if name == file else good)
-    words = ["train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", tmp_path / "data"]
+    words = [
+        "train",
+        "--task",
+        "rte",
+        "--method",
+        "full-ft",
+        "--backbone",
+        encoders["bert"],
+        "--data-dir",
+        tmp_path / "data",
+    ]
     for more in (["--dry-run"], []):
         answer = hifi(*words, *more)
         assert answer.code == 2 and message in answer.err
@@ -65,7 +96,16 @@ def test_a_dry_run_refuses_the_data_that_the_run_refuses(hifi, encoders, tmp_pat
 
 def test_a_dry_run_names_a_missing_gpu(hifi, encoders, data):
     def missing(*words):
-        given = ("--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", data)
+        given = (
+            "--task",
+            "rte",
+            "--method",
+            "full-ft",
+            "--backbone",
+            encoders["bert"],
+            "--data-dir",
+            data,
+        )
         answer = hifi("train", *given, "--dry-run", *words)
         assert answer.code == 0, answer.err
         return "\n".join(line for line in answer.out.splitlines() if line.startswith("# missing"))
@@ -79,9 +119,15 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
         write_search("results", "full-ft", "rte", [0.6, 0.7], seed)
     for words in (["table"], ["compare", "full-ft", "bitfit"]):
         answer = hifi(*words)
-        assert answer.code == 3 and "no finished run in results but 4 of searches: hifi table search" in answer.err
+        assert (
+            answer.code == 3
+            and "no finished run in results but 4 of searches: hifi table search" in answer.err
+        )
     assert hifi("report").code == 0
-    assert "Settings tried (protocol hifi, backbone bert-large)" in Path("results/report.html").read_text()
+    assert (
+        "Settings tried (protocol hifi, backbone bert-large)"
+        in Path("results/report.html").read_text()
+    )
     for method in ("full-ft", "bitfit"):
         for seed in (1, 2):
             write_run("results", method, "rte", seed, 0.5)
@@ -91,7 +137,9 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     assert re.search(rf"{rate} +70\.0", hifi("table", "--variants").out)
     assert re.search(rf"{rate} .* -20\.00", hifi("compare", "full-ft", rate).out)
     assert hifi("report").code == 0
-    assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
+    assert (
+        "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
+    )
 
 
 def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_run, tiny):
@@ -104,7 +152,16 @@ def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_
 
 
 def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data):
-    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *QUICK, "settings.biases=all"]
+    words = [
+        "--task",
+        "rte",
+        "--backbone",
+        encoders["bert"],
+        "--data-dir",
+        data,
+        *QUICK,
+        "settings.biases=all",
+    ]
     answer = hifi("train", *words, "--method", "bitfit,top-k")
     assert answer.code == 2 and not list(Path("results").rglob("results.json"))
     assert "method top-k, settings" in answer.err
@@ -112,7 +169,9 @@ def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data)
 
 def test_the_command_of_a_missing_run_repeats_the_data_directory(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, backbone="bert-large")
-    (missing,) = json.loads(hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out)["missing"]
+    (missing,) = json.loads(
+        hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out
+    )["missing"]
     assert missing.endswith("hifi grid hifi-2 --data-dir 'glue data'")
     answer = hifi("claims", "hifi", "--data-dir", "glue_data")
     assert answer.code == 0 and "--data-dir glue_data" in answer.out

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from official_rows import CB, COPA, JSONL, MULTIRC, RECORD, ROWS, SWAG, WIC, WSC, content, read_train_rows
+from official_rows import (
+    CB,
+    COPA,
+    JSONL,
+    MULTIRC,
+    RECORD,
+    ROWS,
+    SWAG,
+    WIC,
+    WSC,
+    content,
+    read_train_rows,
+)
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
@@ -27,14 +39,20 @@ def test_a_cause_is_asked_for_by_because(tmp_path):
 
 def test_the_pronoun_is_marked_where_its_index_is_one_off(tmp_path):
     target = {"span1_text": "it", "span2_index": 4, "span2_text": "it"}
-    (row,) = read_train_rows(tmp_path, "wsc", json.dumps(WSC | {"text": "It is here. They use it , all.", "target": target}))
+    (row,) = read_train_rows(
+        tmp_path,
+        "wsc",
+        json.dumps(WSC | {"text": "It is here. They use it , all.", "target": target}),
+    )
     assert row.sequences[0][0] == "It is here. They use * it * , all."
 
 
 def test_an_answer_of_multirc_may_be_empty(tmp_path):
     question = {"question": "Who?", "idx": 7, "answers": [{"text": "", "idx": 1, "label": 0}]}
     (row,) = read_train_rows(
-        tmp_path, "multirc", json.dumps(MULTIRC | {"passage": {"text": "A text.", "questions": [question]}})
+        tmp_path,
+        "multirc",
+        json.dumps(MULTIRC | {"passage": {"text": "A text.", "questions": [question]}}),
     )
     assert row.sequences == (("A text.", "Who? "),)
 
@@ -42,7 +60,9 @@ def test_an_answer_of_multirc_may_be_empty(tmp_path):
 def squad(**changes):
     answer = {"text": "cat", "answer_start": 4, **changes}
     question = {"id": "q1", "question": "Who?", "answers": [answer]}
-    return json.dumps({"data": [{"title": "T", "paragraphs": [{"context": "The cat sat.", "qas": [question]}]}]})
+    return json.dumps(
+        {"data": [{"title": "T", "paragraphs": [{"context": "The cat sat.", "qas": [question]}]}]}
+    )
 
 
 BAD = [
@@ -88,13 +108,19 @@ def test_a_bad_file_is_told_in_one_line_with_its_place(tmp_path, name, text, mes
 def test_official_rows_that_end_early_are_left_out_and_counted(tmp_path, caplog):
     text = "id\tquestion1\tquestion2\tis_duplicate\n5\ta\tb\t1\n6\ta\n7\t\tb\t0\n8\tc\td\t0\n"
     rows = read_train_rows(tmp_path, "qqp", text)
-    assert [(row.id, row.sequences, row.label) for row in rows] == [("0", (("a", "b"),), 1), ("1", (("c", "d"),), 0)]
+    assert [(row.id, row.sequences, row.label) for row in rows] == [
+        ("0", (("a", "b"),), 1),
+        ("1", (("c", "d"),), 0),
+    ]
     assert "skipped 2 rows without a text or label" in caplog.text
 
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(string.ascii_lowercase, max_size=6), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(string.ascii_lowercase, max_size=6), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -108,12 +134,19 @@ def test_any_json_lines_are_read_or_refused(tmp_path_factory, name, data):
     junk = data.draw(st.one_of(st.just(""), st.text(max_size=30), st.just(json.dumps(record))))
     try:
         rows = read_train_rows(
-            tmp_path_factory.mktemp("fuzz"), name, (json.dumps(record) + "\n" + junk).encode("utf-8", "replace")
+            tmp_path_factory.mktemp("fuzz"),
+            name,
+            (json.dumps(record) + "\n" + junk).encode("utf-8", "replace"),
         )
     except HifiError as error:
         assert "\n" not in str(error)
         return
-    assert all(isinstance(text, str) and text.strip() for row in rows for sequence in row.sequences for text in sequence)
+    assert all(
+        isinstance(text, str) and text.strip()
+        for row in rows
+        for sequence in row.sequences
+        for text in sequence
+    )
 
 
 MNLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2"
@@ -124,11 +157,17 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
     folder = tmp_path / "glue" / "MNLI"
     folder.mkdir(parents=True)
     row = "0" + "\tn/a" * 7 + "\tA b.\tC."
-    for name, word in (("train", "neutral"), ("dev_matched", "entailment"), ("dev_mismatched", "contradiction")):
+    for name, word in (
+        ("train", "neutral"),
+        ("dev_matched", "entailment"),
+        ("dev_mismatched", "contradiction"),
+    ):
         (folder / f"{name}.tsv").write_text(f"{MNLI_HEADER}\tgold_label\n{row}\t{word}\n")
     (folder / "test_matched.tsv").write_text(f"{MNLI_HEADER}\n{row}\n")
     (folder.parent / "diagnostic").mkdir()
-    (folder.parent / "diagnostic" / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tA.\tB.\n")
+    (folder.parent / "diagnostic" / "diagnostic.tsv").write_text(
+        "index\tsentence1\tsentence2\n0\tA.\tB.\n"
+    )
     data = data_sources.load(task, data_dir=tmp_path)
     assert {split: [row.label for row in rows] for split, rows in data.splits.items()} == {
         "train": [1], "validation": [0], "validation_mismatched": [2], "test": [None], "test_diagnostic": [None],
@@ -153,7 +192,8 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
         row = f"0\t1\t1n\tfiction{parses}\tA b.\tC.\tneutral"
         (tmp_path / "MNLI" / f"{name}.tsv").write_text(f"{MNLI_HEADER}\tgold_label\n{row}\n")
     hans = [
-        f"{label}{parses}\tHe ran {at}.\tHe ran.\tex{at}\tlexical_overlap\tln\ttemp1" for at, label in enumerate(HANS_LABELS)
+        f"{label}{parses}\tHe ran {at}.\tHe ran.\tex{at}\tlexical_overlap\tln\ttemp1"
+        for at, label in enumerate(HANS_LABELS)
     ]
     hans_file = tmp_path / "HANS" / "heuristics_evaluation_set.txt"
     hans_file.write_text("\n".join([f"gold_label{HANS_HEADER}", *hans]))
@@ -174,12 +214,20 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
         "mismatched": 1, "hans": 1, "anli_r1": 1, "anli_r2": 2, "anli_r3": 0,
     }  # fmt: skip
     assert data.rows("validation_anli_r2") == [Row("u1", (("It rained.", "It snowed."),), 2)]
-    assert {*data.fingerprint} == {*data.splits} == {"train", "validation", *task.extra_validation.values()}
+    assert (
+        {*data.fingerprint}
+        == {*data.splits}
+        == {"train", "validation", *task.extra_validation.values()}
+    )
     # neutral and contradiction are both non-entailment: only the third row and the last one are wrong
-    scores = metrics.compute(task.on_split("validation_hans"), data.rows("validation_hans"), np.array([1.0, 2, 0, 0, 2]))
+    scores = metrics.compute(
+        task.on_split("validation_hans"), data.rows("validation_hans"), np.array([1.0, 2, 0, 0, 2])
+    )
     assert scores == {"binary_accuracy": 0.6}
     hans_file.unlink()
-    with pytest.raises(MissingError, match=r"heuristics_evaluation_set.txt; the validation split is required"):
+    with pytest.raises(
+        MissingError, match=r"heuristics_evaluation_set.txt; the validation split is required"
+    ):
         data_sources.load(task, data_dir=tmp_path)
 
 
@@ -189,10 +237,14 @@ def test_paws_x_is_english_and_the_test_rows_of_every_language(tmp_path):
         (tmp_path / "x-final" / language).mkdir(parents=True)
         for name in names if language == "en" else names[2:]:
             rows = f'1\t{language} "a\tb .\t1\n2\t\tb .\t0\n3\tc .\td .\t\n'
-            (tmp_path / "x-final" / language / f"{name}.tsv").write_text(f"id\tsentence1\tsentence2\tlabel\n{rows}")
+            (tmp_path / "x-final" / language / f"{name}.tsv").write_text(
+                f"id\tsentence1\tsentence2\tlabel\n{rows}"
+            )
     data = data_sources.load(task_spec.load("paws-x"), data_dir=tmp_path)
     assert list(data.splits) == ["train", "validation", "validation_en", "validation_de"]
-    assert data.rows("validation_de") == [Row("0", (('de "a', "b ."),), 1)]  # rows without a text or label are left out
+    assert data.rows("validation_de") == [
+        Row("0", (('de "a', "b ."),), 1)
+    ]  # rows without a text or label are left out
 
 
 def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch):
@@ -200,15 +252,22 @@ def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch):
 
     def table(config):
         rows = Dataset.from_list([{"premise": f"{config} a", "hypothesis": "b", "label": 2}])
-        return rows.cast_column("label", ClassLabel(names=["entailment", "neutral", "contradiction"]))
+        return rows.cast_column(
+            "label", ClassLabel(names=["entailment", "neutral", "contradiction"])
+        )
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(
-        "datasets.load_dataset", lambda _, name, **__: dict.fromkeys(("train", "validation", "test"), table(name))
+        "datasets.load_dataset",
+        lambda _, name, **__: dict.fromkeys(("train", "validation", "test"), table(name)),
     )
     task = task_spec.load("xnli").model_copy(update={"rows": {}})
     data = data_sources.load(task, data_dir=None)
-    assert len(task.extra_validation) == 15 and {"train", "validation", *task.extra_validation.values()} == {*data.splits}
+    assert len(task.extra_validation) == 15 and {
+        "train",
+        "validation",
+        *task.extra_validation.values(),
+    } == {*data.splits}
     assert data.rows("validation_sw") == [Row("0", (("sw a", "b"),), 2)]
     assert data.rows("train") == data.rows("validation_en") == [Row("0", (("en a", "b"),), 2)]
 
@@ -216,9 +275,13 @@ def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch):
 def test_a_task_without_its_train_file_says_which(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
-    with pytest.raises(MissingError, match=r"no file .*CB/train\.jsonl; the train split is required"):
+    with pytest.raises(
+        MissingError, match=r"no file .*CB/train\.jsonl; the train split is required"
+    ):
         data_sources.load(task_spec.load("cb"), data_dir=tmp_path)
-    assert [*data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == ["validation"]
+    assert [*data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == [
+        "validation"
+    ]
 
 
 def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
@@ -251,8 +314,13 @@ def test_every_task_with_a_hub_names_its_splits_and_counts():
         task = task_spec.load(name)
         if task.hub:
             assert set(task.hub.splits) >= {"train", "validation"}
-            assert {"train", "validation"} <= set(task.rows) <= {*task.local.files, *task.hub.splits}
+            assert (
+                {"train", "validation"} <= set(task.rows) <= {*task.local.files, *task.hub.splits}
+            )
         if task.submission:
             assert set(task.submission.files) <= set(task.rows)
             has_labels = task.kind != "regression" and task.has_label_column
-            assert len(task.submission.labels) in (len(task.labels) if has_labels else 0, len(task.labels))
+            assert len(task.submission.labels) in (
+                len(task.labels) if has_labels else 0,
+                len(task.labels),
+            )

@@ -27,15 +27,24 @@ WHERE = ["--results-dir", "results"]
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     table = table_spec.load(name)
     of_grid = cells(name=name)
-    runs = {(cell.method, cell.task, cell.config.seed, cell.config.protocol, cell.config.backbone.name) for cell in of_grid}
+    runs = {
+        (cell.method, cell.task, cell.config.seed, cell.config.protocol, cell.config.backbone.name)
+        for cell in of_grid
+    }
     methods = table.methods
     tasks = {column.task for column in table.columns}
-    assert runs == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
-    assert not any(cell.config.variant for cell in of_grid)  # they are the runs that the table reads
+    assert runs == {
+        (m, t, s, table.protocol, table.backbone)
+        for m, t, s in product(methods, tasks, table.seeds)
+    }
+    assert not any(
+        cell.config.variant for cell in of_grid
+    )  # they are the runs that the table reads
 
 
 @pytest.mark.parametrize(
-    "name", [*registry.names("grids"), "hifi-2", "ehft-1", "figure-hifi-6-k", "claims-hifi", "claims-ehft"]
+    "name",
+    [*registry.names("grids"), "hifi-2", "ehft-1", "figure-hifi-6-k", "claims-hifi", "claims-ehft"],
 )
 def test_every_shipped_grid_has_runs_that_differ(name):
     grid = grid_cells.load(name, {})
@@ -55,8 +64,15 @@ def test_printed_lines_make_every_run_once_after_their_scores(hifi):
     lines = hifi("grid", "hifi-3", "--print", "--shard", "2/3").out.splitlines()
     expected = {cell.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     words = [shlex.split(line) for line in lines]
-    trained = [dict(zip(line[2::2], line[3::2], strict=True)) for line in words if line[1] == "train"]
-    made = [cells(name="hifi-3", tasks=[o["--task"]], methods=[o["--method"]], seeds=[int(o["--seeds"])]) for o in trained]
+    trained = [
+        dict(zip(line[2::2], line[3::2], strict=True)) for line in words if line[1] == "train"
+    ]
+    made = [
+        cells(
+            name="hifi-3", tasks=[o["--task"]], methods=[o["--method"]], seeds=[int(o["--seeds"])]
+        )
+        for o in trained
+    ]
     assert [len(each) for each in made] == [1] * len(expected)
     assert {each[0].run_path for each in made} == expected
     scored = [line[line.index("--task") + 1] for line in words if line[1] == "score"]
@@ -142,7 +158,9 @@ def test_scores_that_fail_are_left_to_the_runs(tmp_path, caplog):
     """A run scores heads that are not scored, and says itself why it cannot."""
     state, _ = scripted_run(tmp_path, {"score": [3]})
     assert len(state.finished) == 8
-    assert any("score/demo-entailment failed (hifi: score went wrong)" in line for line in caplog.messages)
+    assert any(
+        "score/demo-entailment failed (hifi: score went wrong)" in line for line in caplog.messages
+    )
 
 
 def test_finished_cells_are_skipped(tmp_path):
@@ -158,7 +176,11 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
     (other, *_) = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])
     write_cell(other, Path("results"))
     answer = hifi(*words)
-    assert answer.code == 4 and "epochs is 1 there" in answer.err and not list(Path("results").rglob("*.log"))
+    assert (
+        answer.code == 4
+        and "epochs is 1 there" in answer.err
+        and not list(Path("results").rglob("*.log"))
+    )
     truncate(Path("results") / other.run_path / "results.json")
     answer = hifi(*words)
     assert answer.code == 2 and "delete it and make it again" in answer.err
@@ -169,8 +191,13 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
 def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write_cell(cell, Path("results"), state="diverged")
-    answer = hifi("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
-    assert answer.code == 1 and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
+    answer = hifi(
+        "grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1"
+    )
+    assert (
+        answer.code == 1
+        and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
+    )
     assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err
     assert "--force" in answer.err
 
@@ -182,7 +209,9 @@ def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
         "tasks": ["demo-entailment"],
         "methods": ["eh-ft-hifi"],
     }
-    Path("rates.yaml").write_text(yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}}))
+    Path("rates.yaml").write_text(
+        yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}})
+    )
     score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
     assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
     answer = hifi(*shlex.split(score)[1:], "--dry-run")
@@ -193,7 +222,10 @@ def test_ehfts_searches_are_those_of_its_text():
     """Sections 3.2 and 3.3; the order of a grid is ours."""
 
     def tried(name):
-        return {method: {*product(*varied.values())} for method, varied in grid_cells.load(name, {}).varied.items()}
+        return {
+            method: {*product(*varied.values())}
+            for method, varied in grid_cells.load(name, {}).varied.items()
+        }
 
     assert tried("ehft-search") == {
         "mixout": set(product((0.7, 0.8, 0.9), (1e-5, 2e-4))),
@@ -201,7 +233,9 @@ def test_ehfts_searches_are_those_of_its_text():
         "top-k": {(3,), (6,), (12,)},
     }
     rates = {(5e-3,), (1e-3,), (1e-4,), (5e-4,)}
-    assert tried("ehft-search-rates") == dict.fromkeys(("linear-probing", "bitfit", "lora", "prefix-tuning"), rates)
+    assert tried("ehft-search-rates") == dict.fromkeys(
+        ("linear-probing", "bitfit", "lora", "prefix-tuning"), rates
+    )
     assert grid_cells.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
 
 
@@ -229,15 +263,22 @@ def test_a_grid_of_claims_holds_each_run_once_with_the_seeds_of_the_file(grid_of
     answer = grid_of_claims()
     assert answer.code == 0, answer.err
     commands = [command.split() for command in json.loads(answer.out)]
-    runs = [tuple(words[words.index(option) + 1] for option in ("--task", "--method", "--seeds")) for words in commands]
+    runs = [
+        tuple(words[words.index(option) + 1] for option in ("--task", "--method", "--seeds"))
+        for words in commands
+    ]
     tasks = ("demo-entailment", "demo-acceptability")
-    assert sorted(runs) == sorted(itertools.product(tasks, ("full-ft", "linear-probing", "lora"), "125"))
+    assert sorted(runs) == sorted(
+        itertools.product(tasks, ("full-ft", "linear-probing", "lora"), "125")
+    )
 
 
 def test_keys_that_decide_which_runs_a_claim_reads_are_refused(grid_of_claims):
     for key in ("shots=8", "variant=x"):
         answer = grid_of_claims(key)
-        assert answer.code == 2 and f"sets {key.partition('=')[0]}: leave it out" in answer.err, answer.err
+        assert answer.code == 2 and f"sets {key.partition('=')[0]}: leave it out" in answer.err, (
+            answer.err
+        )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ def parsl_arguments(monkeypatch, tmp_path):
     def config(*, executors, **arguments):
         raise Stopped(executors[0].arguments, arguments)
 
-    monkeypatch.setattr(parsl, "HighThroughputExecutor", lambda **arguments: SimpleNamespace(arguments=arguments))
+    monkeypatch.setattr(
+        parsl, "HighThroughputExecutor", lambda **arguments: SimpleNamespace(arguments=arguments)
+    )
     monkeypatch.setattr(parsl, "Config", config)
 
     def arguments(site):
@@ -49,7 +51,9 @@ def parsl_arguments(monkeypatch, tmp_path):
     return arguments
 
 
-def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(tmp_path, monkeypatch, parsl_arguments):
+def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(
+    tmp_path, monkeypatch, parsl_arguments
+):
     from parsl.providers import SlurmProvider
 
     executor, config = parsl_arguments("slurm")
@@ -62,7 +66,9 @@ def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(tmp_path, mon
     (script,) = (path.read_text() for path in tmp_path.glob("parsl.slurm.*"))
     for line in ("#SBATCH --gpus-per-node=4", "#SBATCH --cpus-per-task=32", "#SBATCH --time=720"):
         assert line in script.splitlines()
-    assert script.index("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK") < script.index("srun --ntasks 1")
+    assert script.index("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK") < script.index(
+        "srun --ntasks 1"
+    )
 
 
 def test_a_launcher_takes_arguments(tmp_path, parsl_arguments):
@@ -119,7 +125,9 @@ def test_a_grid_stops_if_the_scheduler_refuses_its_blocks(tmp_path, monkeypatch)
         (programs / name).write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "site.yaml").write_text("{provider: {kind: SlurmProvider}, executor: {max_workers_per_node: 1}}")
+    (tmp_path / "site.yaml").write_text(
+        "{provider: {kind: SlurmProvider}, executor: {max_workers_per_node: 1}}"
+    )
     command = ["grid", "demo", "--site", "site.yaml", "--methods", "hifi-layerwise"]
     code, said = run_hifi(*command, cwd=tmp_path)
     assert code == 3, said
@@ -143,11 +151,18 @@ def pools(root):
 @pytest.mark.exhaustive
 def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(encoders, data, tmp_path):
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(SITE))
-    grid = write_grid_file(tmp_path, encoders, methods=["hifi-layerwise", "full-ft"], tasks=["rte"], seeds=[1])
+    grid = write_grid_file(
+        tmp_path, encoders, methods=["hifi-layerwise", "full-ft"], tasks=["rte"], seeds=[1]
+    )
     command = ["grid", grid, "--site", "site.yaml", "--data-dir", data, *LONG]
     process = start(*command, cwd=tmp_path)
-    wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2 or process.poll() is not None, timeout=120)
-    assert list(tmp_path.rglob("certificates/**/*.key_secret"))  # CurveZMQ's: tasks that come over the network are executed
+    wait_for(
+        lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2 or process.poll() is not None,
+        timeout=120,
+    )
+    assert list(
+        tmp_path.rglob("certificates/**/*.key_secret")
+    )  # CurveZMQ's: tasks that come over the network are executed
     process.send_signal(signal.SIGTERM)
     code, said = finish(process, timeout=60)
     assert code == 143, said

@@ -15,7 +15,12 @@ from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads, rank_heads
-from hifi_cli.heads.scores import attention_entropy, attention_probabilities, confidence, output_norm
+from hifi_cli.heads.scores import (
+    attention_entropy,
+    attention_probabilities,
+    confidence,
+    output_norm,
+)
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
@@ -38,9 +43,14 @@ def random_model(family, **settings):
 def batch_of(examples):
     """Texts of random tokens that end in a separator (2), padded, by their numbers."""
     width = max(LENGTHS[example] for example in examples)
-    ids, mask = torch.zeros(len(examples), width, dtype=torch.long), torch.zeros(len(examples), width, dtype=torch.long)
+    ids, mask = (
+        torch.zeros(len(examples), width, dtype=torch.long),
+        torch.zeros(len(examples), width, dtype=torch.long),
+    )
     for row, example in enumerate(examples):
-        text = torch.randint(5, 28, (LENGTHS[example],), generator=torch.Generator().manual_seed(example))
+        text = torch.randint(
+            5, 28, (LENGTHS[example],), generator=torch.Generator().manual_seed(example)
+        )
         text[-1] = text[2] = 2
         ids[row, : len(text)], mask[row, : len(text)] = text, 1
     return {"input_ids": ids, "attention_mask": mask}
@@ -48,13 +58,17 @@ def batch_of(examples):
 
 def losses(model, examples):
     logits = model(**batch_of(examples)).logits
-    return torch.nn.functional.cross_entropy(logits, torch.tensor([LABELS[example] for example in examples]), reduction="none")
+    return torch.nn.functional.cross_entropy(
+        logits, torch.tensor([LABELS[example] for example in examples]), reduction="none"
+    )
 
 
 def runner_of(encoder):
     """What the measures use of a ModelRunner, in float64, which the real one rounds its logits from."""
     return SimpleNamespace(
-        task=task_spec.load("rte"), encoder=encoder, loss=lambda examples: losses(encoder.model, examples).sum()
+        task=task_spec.load("rte"),
+        encoder=encoder,
+        loss=lambda examples: losses(encoder.model, examples).sum(),
     )
 
 
@@ -70,41 +84,66 @@ def scaled_losses(encoder, layer, head, factor):
 
 
 @every_family
-def test_gradients_are_finite_differences_of_the_mask_and_ablation_is_the_loss_without_the_heads_columns(family):
+def test_gradients_are_finite_differences_of_the_mask_and_ablation_is_the_loss_without_the_heads_columns(
+    family,
+):
     encoder = random_model(family)
     gradients, increases = (
         head_measures.gradient(runner_of(encoder), [0, 1, 2]),
         head_measures.ablation(runner_of(encoder), [0, 1, 2]),
     )
-    computes_in_float32 = encoder.is_causal or family in ("modernbert", "eurobert", "ultrabert")  # rotary positions, RMSNorm
+    computes_in_float32 = encoder.is_causal or family in (
+        "modernbert",
+        "eurobert",
+        "ultrabert",
+    )  # rotary positions, RMSNorm
     step, tolerance = (3e-3, 2e-3) if computes_in_float32 else (1e-5, 1e-5)
     for layer, head in np.ndindex(LAYERS, HEADS):
-        up, down, without, whole = (scaled_losses(encoder, layer, head, factor) for factor in (1 + step, 1 - step, 0, 1))
-        expected = ((up - down) / (2 * step)).abs().mean()  # of each example first: the mean of the signed ones is smaller
-        torch.testing.assert_close(gradients[layer, head], expected, rtol=tolerance, atol=tolerance * 1e-4)
-        torch.testing.assert_close(increases[layer, head], (without - whole).mean(), rtol=1e-10, atol=1e-12)
+        up, down, without, whole = (
+            scaled_losses(encoder, layer, head, factor) for factor in (1 + step, 1 - step, 0, 1)
+        )
+        expected = (
+            ((up - down) / (2 * step)).abs().mean()
+        )  # of each example first: the mean of the signed ones is smaller
+        torch.testing.assert_close(
+            gradients[layer, head], expected, rtol=tolerance, atol=tolerance * 1e-4
+        )
+        torch.testing.assert_close(
+            increases[layer, head], (without - whole).mean(), rtol=1e-10, atol=1e-12
+        )
     assert float(gradients.std()) > 1e-3 and float(increases.std()) > 1e-4
     assert not encoder.output_projection(0)._forward_pre_hooks
 
 
-@pytest.mark.parametrize(("family", "settings"), [("bert", {}), ("modernbert", {}), ("qwen3", {"num_key_value_heads": 2})])
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [("bert", {}), ("modernbert", {}), ("qwen3", {"num_key_value_heads": 2})],
+)
 def test_fisher_is_the_mean_squared_gradient_of_each_example(family, settings):
     """Also without biases, and where two heads share keys and values."""
     encoder = random_model(family, **settings)
-    values, expected = head_measures.fisher(runner_of(encoder), [0, 1, 2]), torch.zeros(LAYERS, HEADS, dtype=torch.float64)
+    values, expected = (
+        head_measures.fisher(runner_of(encoder), [0, 1, 2]),
+        torch.zeros(LAYERS, HEADS, dtype=torch.float64),
+    )
     for example in range(3):
         encoder.model.zero_grad()
         losses(encoder.model, [example]).sum().backward()
         for (layer, head), part in product(np.ndindex(LAYERS, HEADS), ("query", "key", "value")):
             for parameter in encoder.model.get_submodule(encoder.path(layer, part)).parameters():
-                expected[layer, head] += parameter.grad[encoder.head_rows(head, part)].square().sum() / 3
+                expected[layer, head] += (
+                    parameter.grad[encoder.head_rows(head, part)].square().sum() / 3
+                )
     torch.testing.assert_close(values, expected, rtol=1e-10, atol=1e-14)
 
 
 def by_hand(attention, lengths, value):
     """A value of each token's attention probabilities over the real tokens, averaged by loops: [samples, heads]."""
     return [
-        [np.mean([value(attention[s, h, token, :length].numpy(), s) for token in range(length)]) for h in range(HEADS)]
+        [
+            np.mean([value(attention[s, h, token, :length].numpy(), s) for token in range(length)])
+            for h in range(HEADS)
+        ]
         for s, length in enumerate(lengths)
     ]
 
@@ -124,10 +163,18 @@ def test_confidence_and_entropy_are_those_of_the_eager_attention(family):
     assert encoder.base.config._attn_implementation == before
     for layer in range(LAYERS):
         torch.testing.assert_close(captured[layer], attentions[layer])
-        largest = by_hand(attentions[layer], LENGTHS, lambda p, s: max(p[~separators[s, : len(p)].numpy()]))
-        entropy = by_hand(attentions[layer], LENGTHS, lambda p, _: -sum(p[p > 0] * np.log(p[p > 0])))
-        np.testing.assert_allclose(confidence(captured[layer], token_mask, separators), largest, rtol=1e-5)
-        np.testing.assert_allclose(attention_entropy(captured[layer], token_mask), entropy, rtol=1e-5)
+        largest = by_hand(
+            attentions[layer], LENGTHS, lambda p, s: max(p[~separators[s, : len(p)].numpy()])
+        )
+        entropy = by_hand(
+            attentions[layer], LENGTHS, lambda p, _: -sum(p[p > 0] * np.log(p[p > 0]))
+        )
+        np.testing.assert_allclose(
+            confidence(captured[layer], token_mask, separators), largest, rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            attention_entropy(captured[layer], token_mask), entropy, rtol=1e-5
+        )
 
 
 def test_output_norm_is_a_mean_over_real_tokens():
@@ -139,35 +186,61 @@ def test_output_norm_is_a_mean_over_real_tokens():
 
 @pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad", "demo-roles"])
 @pytest.mark.parametrize("rank", get_args(MeasuredRanking))
-def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, task_kinds_data, tmp_path, rank, task):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data)
+def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
+    make, data, task_kinds_data, tmp_path, rank, task
+):
+    resources = ResourceCache(
+        tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data
+    )
     config = make(task=task)
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, task_spec.load(task), config, padding_values(pretrained.tokenizer), torch.device("cpu"))
+    runner = ModelRunner(
+        encoder,
+        task_spec.load(task),
+        config,
+        padding_values(pretrained.tokenizer),
+        torch.device("cpu"),
+    )
     examples = resources.examples(config, "train", 32)[:5]
-    together, alone = (head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1))
+    together, alone = (
+        head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1)
+    )
     assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0
-    rounding = 1e-5 if task == "demo-roles" else 1e-6  # of a float32 sum over examples, or over all of their words
+    rounding = (
+        1e-5 if task == "demo-roles" else 1e-6
+    )  # of a float32 sum over examples, or over all of their words
     torch.testing.assert_close(together, alone, rtol=1e-3, atol=rounding)
 
 
-def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny, make, resources, tmp_path):
+def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
+    tiny, make, resources, tmp_path
+):
     assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
     (heads,) = (tmp_path / "results" / "heads").rglob("*.json")
     selection = HeadSelection.read(heads)
-    assert selection.heads == [sorted(np.argsort(-np.array(layer))[:2].tolist()) for layer in selection.values]
+    assert selection.heads == [
+        sorted(np.argsort(-np.array(layer))[:2].tolist()) for layer in selection.values
+    ]
     (stored,) = (tmp_path / "results" / "scores").rglob("gradient-*.json")
     content, written = json.loads(stored.read_text()), stored.stat().st_mtime_ns
-    assert (content["rank"], content["samples"], content["values"]) == ("gradient", 12, selection.values)
+    assert (content["rank"], content["samples"], content["values"]) == (
+        "gradient",
+        12,
+        selection.values,
+    )
     assert tiny("select", "heads.rank=gradient", "heads.k=1", "scoring.samples=12").code == 0
     assert stored.stat().st_mtime_ns == written
     stored.write_text(stored.read_text().replace('"samples": 12', '"samples": "12"'))
-    assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0  # damaged: measured again
+    assert (
+        tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
+    )  # damaged: measured again
     assert json.loads(stored.read_text()) | {"provenance": 0} == content | {"provenance": 0}
 
 
 def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
-    selections = [head_selection.choose(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
+    selections = [
+        head_selection.choose(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)
+    ]
     assert selections[0] == selections[1]
     drawn_again = head_selection.choose(make("hifi-gradient", "scoring.seed=1"), resources)[0]
     assert drawn_again.values != selections[0].values
@@ -179,5 +252,7 @@ def test_a_measured_ranking_without_values_and_the_first_heads():
         rank_heads(richness, correlation, rank="fisher")
     measured = np.array([[1.0, -4, 3, 2], [0, 0, -1, 5]])
     ranked = rank_heads(richness, correlation, rank="ablation", measured=measured)
-    assert choose_heads(ranked, 2).heads == [[2, 3], [0, 3]] and choose_heads(ranked, 1, "global").heads == [[2], [3]]
+    assert choose_heads(ranked, 2).heads == [[2, 3], [0, 3]] and choose_heads(
+        ranked, 1, "global"
+    ).heads == [[2], [3]]
     assert choose_heads(rank_heads(richness, correlation, rank="first"), 3).heads == [[0, 1, 2]] * 2

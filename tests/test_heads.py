@@ -28,10 +28,22 @@ def superglue(tmp_path_factory):
     for name, at in product(("train", "val"), range(48)):
         rest, label = " ".join(rng.choice(WORDS[6:]) for _ in range(4)), at % 2
         first, second = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
-        starts = {f"start{number}": text.index("fish") for number, text in ((1, first), (2, second))}
+        starts = {
+            f"start{number}": text.index("fish") for number, text in ((1, first), (2, second))
+        }
         spans = starts | {f"end{number}": starts[f"start{number}"] + 4 for number in (1, 2)}
-        wic = {"word": "fish", "sentence1": first, "sentence2": second, "idx": at, "label": bool(label), **spans}
-        choices = {f"choice{number + 1}": f"{'dog' if number == label else 'cat'} {rest}" for number in range(2)}
+        wic = {
+            "word": "fish",
+            "sentence1": first,
+            "sentence2": second,
+            "idx": at,
+            "label": bool(label),
+            **spans,
+        }
+        choices = {
+            f"choice{number + 1}": f"{'dog' if number == label else 'cat'} {rest}"
+            for number in range(2)
+        }
         copa = {"premise": f"{rest}.", **choices, "question": "cause", "label": label, "idx": at}
         for task, row in (("WiC", wic), ("COPA", copa)):
             (root / task).mkdir(exist_ok=True)
@@ -50,7 +62,11 @@ def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
     batch = collate(examples, PAD)
     first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
     hidden, output = model.task_head.hidden, model.task_head.output
-    assert (hidden.in_features, hidden.out_features, output.out_features) == (HIDDEN, 24, 1 if one_logit else 2)
+    assert (hidden.in_features, hidden.out_features, output.out_features) == (
+        HIDDEN,
+        24,
+        1 if one_logit else 2,
+    )
     by_hand = torch.relu(first @ hidden.weight.T + hidden.bias) @ output.weight.T + output.bias
     torch.testing.assert_close(model(**batch).logits, by_hand)
     assert not any("pooler" in name for name, _ in model.named_parameters())
@@ -61,7 +77,10 @@ def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
 
 def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
     heads = [
-        resources.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[0].model.task_head for seed in (1, 1, 2)
+        resources.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[
+            0
+        ].model.task_head
+        for seed in (1, 1, 2)
     ]
     assert float(heads[0].hidden.weight.detach().std()) == pytest.approx(0.005, rel=0.05)
     assert float(heads[0].hidden.bias.detach().abs().max()) <= HIDDEN**-0.5
@@ -82,7 +101,10 @@ def test_one_logit_is_binary_cross_entropy(make, resources):
     torch.testing.assert_close(task_loss(prepared.task, two, examples), by_hand)
 
 
-POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]
+POOLER, ONE_LOGIT = (
+    ["task_head.kind=pooler"],
+    [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"],
+)
 
 
 @pytest.mark.slow
@@ -98,13 +120,18 @@ POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true"
     ],
     ids=["rte-pooler", "rte-mlp", "wic-pooler", "wic-mlp", "copa-pooler", "copa-mlp"],
 )
-def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
+def test_every_head_learns_and_comes_back_whole(
+    make, superglue, data, tmp_path, method, head, task
+):
     resources = ResourceCache(tmp_path / "results", data if task == "rte" else superglue)
     rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]
     config = make(method, *head, "epochs=12", f"learning_rate={rate}", "dropout=0.0", task=task)
     results = runs.run(config, resources)
     assert results.scores.best > 0.65
-    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+    assert (
+        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        == 0
+    )
 
 
 def test_word_states_are_means_over_the_words_tokens():
@@ -113,7 +140,9 @@ def test_word_states_are_means_over_the_words_tokens():
     states_of_words = word_states(states, spans)
     for example in range(2):
         for word, (first, last) in enumerate(spans[example].tolist()):
-            torch.testing.assert_close(states_of_words[example, word], states[example, first:last].mean(0))
+            torch.testing.assert_close(
+                states_of_words[example, word], states[example, first:last].mean(0)
+            )
 
 
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):

@@ -9,7 +9,11 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import HubDataset
 
-PASSAGE = {"passage": JSONL["record"]["passage"]["text"], "entities": ["Ann Lee", "Bo", "Lee"], "answers": ["Ann Lee", "Lee"]}
+PASSAGE = {
+    "passage": JSONL["record"]["passage"]["text"],
+    "entities": ["Ann Lee", "Bo", "Lee"],
+    "answers": ["Ann Lee", "Lee"],
+}
 ANSWERS = {"text": ["cat", "The cat"], "answer_start": [4, 0]}
 RECORDS = {  # of the hub, where their columns are not those of the official files
     "squad": [{"id": "q1", "title": "T", "context": "The cat sat.", "question": "Who sat?", "answers": ANSWERS}],
@@ -20,7 +24,11 @@ RECORDS = {  # of the hub, where their columns are not those of the official fil
     ],
     "record": [PASSAGE | {"query": "It was @placeholder who left.", "idx": {"passage": 2, "query": 5}}],
 }  # fmt: skip
-LABELS = {"copa": ["choice1", "choice2"], "cb": ["entailment", "contradiction", "neutral"], "swag": ["0", "1", "2", "3"]}
+LABELS = {
+    "copa": ["choice1", "choice2"],
+    "cb": ["entailment", "contradiction", "neutral"],
+    "swag": ["0", "1", "2", "3"],
+}
 
 
 def table_of(name):
@@ -32,7 +40,11 @@ def table_of(name):
     record |= {"label": names.index(record["label"])} if record.get("label") in names else {}
     record.pop("target", None)
     table = Dataset.from_list(RECORDS.get(name) or [record])
-    return table.cast_column("label", ClassLabel(names=names)) if "label" in table.column_names else table
+    return (
+        table.cast_column("label", ClassLabel(names=names))
+        if "label" in table.column_names
+        else table
+    )
 
 
 def write_repository(directory, name, splits):
@@ -43,13 +55,17 @@ def write_repository(directory, name, splits):
     for split in splits:
         table_of(name).to_parquet(directory / config / f"{split}-00000-of-00001.parquet")
     files = "".join(f"  - split: {split}\n    path: {config}/{split}-*\n" for split in splits)
-    (directory / "README.md").write_text(f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{files}---\n")
+    (directory / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: {config}\n  data_files:\n{files}---\n"
+    )
     return task.hub.model_copy(update={"id": str(directory)})
 
 
 def load(name, repository):
     """The rows of a task whose repository is another one, and no files."""
-    return data_sources.load(task_spec.load(name).model_copy(update={"hub": repository, "rows": {}}), data_dir=None)
+    return data_sources.load(
+        task_spec.load(name).model_copy(update={"hub": repository, "rows": {}}), data_dir=None
+    )
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -61,7 +77,9 @@ def load(name, repository):
 def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, message):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     table = change(table_of("cb"))
-    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: {"train": table, "validation": table})
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *_, **__: {"train": table, "validation": table}
+    )
     with pytest.raises(UsageError, match=message):
         load("cb", HubDataset(id="somebody/copy"))
 
@@ -94,7 +112,9 @@ def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch
 
 def test_a_repository_with_other_labels_or_splits_is_refused(tmp_path):
     repository = write_repository(tmp_path / "one", "boolq", ["train", "validation"])
-    with pytest.raises(UsageError, match="train, row 0: unknown label 'True'; the labels are false, true"):
+    with pytest.raises(
+        UsageError, match="train, row 0: unknown label 'True'; the labels are false, true"
+    ):
         load("boolq", repository.model_copy(update={"labels": None}))
     with pytest.raises(UsageError, match="no split 'validation'; the splits are train"):
         load("cb", write_repository(tmp_path / "two", "cb", ["train"]))
@@ -103,13 +123,17 @@ def test_a_repository_with_other_labels_or_splits_is_refused(tmp_path):
 def test_the_hubs_conversion_of_a_script_has_a_folder_for_each_configuration(monkeypatch):
     requests = []
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("datasets.load_dataset", lambda *words, **options: requests.append((*words, options)))
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *words, **options: requests.append((*words, options))
+    )
     data_sources.load_tables(HubDataset(id="a/script", revision="refs/convert/parquet"), "cb")
     assert requests == [("a/script", {"revision": "refs/convert/parquet", "data_dir": "cb"})]
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.tasks.data_sources.resolve_commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(
+        "hifi_cli.tasks.data_sources.resolve_commit", lambda *_: pytest.fail("the hub was asked")
+    )
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=())

@@ -18,13 +18,19 @@ def compute(request):
 
 def test_principal_plane_against_numpy():
     draws = torch.Generator().manual_seed(0)
-    snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
+    snapshots = [
+        [torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)
+    ]
     directions, places, shares = models.principal_plane(snapshots)
-    flat = np.stack([np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]).astype(np.float64)
+    flat = np.stack(
+        [np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]
+    ).astype(np.float64)
     centred = flat - flat.mean(0)
     sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
     np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
-    values = np.stack([np.concatenate([part.numpy().ravel() for part in direction]) for direction in directions])
+    values = np.stack(
+        [np.concatenate([part.numpy().ravel() for part in direction]) for direction in directions]
+    )
     np.testing.assert_allclose(np.abs(values @ vectors[:2].T), np.eye(2), atol=1e-3)
     np.testing.assert_allclose(places[-1], 0, atol=1e-6)
     np.testing.assert_allclose(places, (flat - flat[-1]) @ values.T, atol=1e-4)
@@ -45,10 +51,14 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     weights = list(runner.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
-    directions = [models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    directions = [
+        models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)
+    ]
     values = {
         (x, y): loss
-        for x, y, loss in models.surface(runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples)
+        for x, y, loss in models.surface(
+            runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
+        )
     }
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
@@ -72,9 +82,15 @@ def test_every_seed_has_its_own_landscape_in_the_same_directions(ask, resources)
     settings = {"shots": [None], "plane": "random", "points": 3, "examples": 4}
     request = ask("landscape", settings, ("hifi-layerwise",), (1, 2))
     data = request.kind.compute(request).set_index("seed")
-    assert len(data) == 2 * 9 and data.loc[1, ["x", "y"]].to_numpy().tolist() == data.loc[2, ["x", "y"]].to_numpy().tolist()
+    assert (
+        len(data) == 2 * 9
+        and data.loc[1, ["x", "y"]].to_numpy().tolist()
+        == data.loc[2, ["x", "y"]].to_numpy().tolist()
+    )
     assert data.loc[1, "loss"].tolist() != data.loc[2, "loss"].tolist()
-    prepared = figure.train(request.config("rte"), resources).runner  # the merged model is the same model
+    prepared = figure.train(
+        request.config("rte"), resources
+    ).runner  # the merged model is the same model
     examples = head_selection.sample(load_splits(request.config("rte"), resources).train, 4, 0)
     prepared.model.eval()
     centre = data.loc[1].query("x == 0 and y == 0")["loss"].item()

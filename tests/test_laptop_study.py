@@ -7,7 +7,9 @@ from hifi_cli.reports import claim_spec
 from hifi_cli.reports.claim_spec import methods_of
 
 
-@pytest.mark.parametrize(("name", "table"), [("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")])
+@pytest.mark.parametrize(
+    ("name", "table"), [("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")]
+)
 def test_the_runs_of_the_study_can_decide_its_claims(name, table):
     file = claim_spec.load(name, protocol=table)
     content = registry.load("tables", table)

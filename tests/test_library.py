@@ -27,10 +27,21 @@ def model(request, encoders):
 
 def batches(encoders, sizes=(3, 2)):
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
-    texts = ["the dog sees a cat", "the bird", "a man likes the big old fish here", "not now", "and never"]
+    texts = [
+        "the dog sees a cat",
+        "the bird",
+        "a man likes the big old fish here",
+        "not now",
+        "and never",
+    ]
     head_scores, at = [], 0
     for size in sizes:
-        head_scores.append({**tokenizer(texts[at : at + size], padding=True, return_tensors="pt"), "labels": torch.zeros(size)})
+        head_scores.append(
+            {
+                **tokenizer(texts[at : at + size], padding=True, return_tensors="pt"),
+                "labels": torch.zeros(size),
+            }
+        )
         at += size
     for batch in head_scores:
         batch.pop("token_type_ids")
@@ -45,33 +56,50 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
     sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
     head_scores = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert head_scores.samples == 12
-    np.testing.assert_allclose(head_scores.richness, stored.richness, atol=0.1)  # 1/12: one index at a singular value's edge
+    np.testing.assert_allclose(
+        head_scores.richness, stored.richness, atol=0.1
+    )  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(head_scores.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
     chosen = select_heads(head_scores, k=2)
     assert chosen.heads == head_selection.select_heads(config, resources)
 
 
-def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):
+def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(
+    model, encoders
+):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.base_model.embeddings.eval()
-    scores, other = score_heads(model, batches(encoders)), score_heads(model, batches(encoders, (1, 1, 3)))
-    assert scores.richness.shape == (LAYERS, HEADS) and scores.correlation.shape == (LAYERS, HEADS, HEADS)
+    scores, other = (
+        score_heads(model, batches(encoders)),
+        score_heads(model, batches(encoders, (1, 1, 3))),
+    )
+    assert scores.richness.shape == (LAYERS, HEADS) and scores.correlation.shape == (
+        LAYERS,
+        HEADS,
+        HEADS,
+    )
     np.testing.assert_allclose(scores.correlation, other.correlation, rtol=1e-4)
-    bare = score_heads(model.base_model, batches(encoders))  # the encoder alone, as AutoModel gives it
+    bare = score_heads(
+        model.base_model, batches(encoders)
+    )  # the encoder alone, as AutoModel gives it
     np.testing.assert_array_equal(bare.correlation, scores.correlation)
     assert model.training and model.classifier.training and not model.base_model.embeddings.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model(model, encoders, tmp_path):
+def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model(
+    model, encoders, tmp_path
+):
     batch = {name: values for name, values in batches(encoders)[0].items() if name != "labels"}
     names = list(model.state_dict())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tune_heads(model, [[1], [0, 3]])
     head = sum(parameter.numel() for _, parameter in Encoder(model).task_head_parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (HIDDEN + 1)
+    assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (
+        HIDDEN + 1
+    )
     with pytest.raises(UsageError, match="merge_heads"):
         tune_heads(model, [[1], [0, 3]])
     optimizer = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.5)
@@ -87,7 +115,9 @@ def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model
     torch.testing.assert_close(model(**batch).logits, logits)
     rows = torch.tensor([0, 3])[:, None] * (HIDDEN // HEADS) + torch.arange(HIDDEN // HEADS)
     for name, value in model.state_dict().items():
-        changed = (value != before[name]).flatten(1).any(1) if value.dim() > 1 else value != before[name]
+        changed = (
+            (value != before[name]).flatten(1).any(1) if value.dim() > 1 else value != before[name]
+        )
         if "layer.1.attention.self.query.weight" in name:
             assert changed.nonzero()[:, 0].tolist() == rows.flatten().tolist()
         elif ".attention.self." not in name and "classifier" not in name and "pooler" not in name:
@@ -116,22 +146,36 @@ def test_what_does_not_fit_is_told_in_one_line(model, encoders):
 
 def test_importing_is_light_and_the_names_are_there():
     code = "import sys, hifi_cli; print([m for m in ('torch', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
     assert (Path(hifi_cli.__file__).parent / "py.typed").is_file()
 
 
-@pytest.mark.filterwarnings("default")  # what transformers' Trainer and datasets say is not ours to mend
+@pytest.mark.filterwarnings(
+    "default"
+)  # what transformers' Trainer and datasets say is not ours to mend
 def test_the_example_in_scripts_runs(encoders, tmp_path, monkeypatch):
     import runpy
 
-    lines = [f"{'dog' if i % 2 else 'cat'} sees the fish\t{'yes' if i % 2 else 'no'}" for i in range(64)]
+    lines = [
+        f"{'dog' if i % 2 else 'cat'} sees the fish\t{'yes' if i % 2 else 'no'}" for i in range(64)
+    ]
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     words = ["--train", tmp_path / "train.tsv", "--model", encoders["bert"], "--to", tmp_path / "out", "--epochs", "30",
              "--learning-rate", "0.01", "--k", "1"]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["hifi_with_trainer", *map(str, words)])
-    runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "hifi_with_trainer.py"), run_name="__main__")
+    runpy.run_path(
+        str(Path(__file__).parent.parent / "scripts" / "hifi_with_trainer.py"), run_name="__main__"
+    )
     from transformers import pipeline
 
     classify = pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
-    assert [answer["label"] for answer in classify(["dog sees the fish", "cat sees the fish"])] == ["yes", "no"]
+    assert [answer["label"] for answer in classify(["dog sees the fish", "cat sees the fish"])] == [
+        "yes",
+        "no",
+    ]

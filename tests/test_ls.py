@@ -17,11 +17,15 @@ def test_every_name_has_a_line_with_what_it_is(hifi, kind):
     assert [line.split()[0] for line in lines] == registry.names(kind)
     assert all(len(line.split("  ")) > 1 for line in lines)
     if kind in ("methods", "tasks"):
-        assert all(re.search(r"\b(18|19|20)\d\d\b|table|project", line) for line in lines), "a source is missing"
+        assert all(re.search(r"\b(18|19|20)\d\d\b|table|project", line) for line in lines), (
+            "a source is missing"
+        )
 
 
 def test_without_a_word_the_kinds_are_listed(hifi):
-    folders = {path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml"))}
+    folders = {
+        path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml"))
+    }
     assert folders == set(registry.KINDS), "configs/ has a folder that no command lists"
     lines = hifi("ls").out.splitlines()
     assert [line.split()[0] for line in lines] == [*registry.KINDS, "runs"]
@@ -31,13 +35,20 @@ def test_without_a_word_the_kinds_are_listed(hifi):
 def test_a_name_prints_its_yaml_and_a_method_its_settings_too(hifi):
     said = hifi("ls", "lora").out
     assert said.startswith((registry.configs_directory() / "methods/lora.yaml").read_text())
-    assert yaml.safe_load(said) == yaml.safe_load((registry.configs_directory() / "methods/lora.yaml").read_text())
+    assert yaml.safe_load(said) == yaml.safe_load(
+        (registry.configs_directory() / "methods/lora.yaml").read_text()
+    )
     assert re.search(r"^# settings\.r=8 +Rank of the updates\. \(int\)$", said, re.MULTILINE)
     assert "# settings.targets=[query, value]" in said and "heads." not in said
     said = hifi("ls", "hifi-midtop").out
-    assert "# heads.strategy=layerwise" in said and "Whether the biases of the rows train too" in said
+    assert (
+        "# heads.strategy=layerwise" in said and "Whether the biases of the rows train too" in said
+    )
     assert hifi("ls", "rte").out == hifi("ls", "tasks/rte").out
-    for word, message in [("demo", "backbones/demo, protocols/demo, tables/demo"), ("rt", "did you mean 'rte'?")]:
+    for word, message in [
+        ("demo", "backbones/demo, protocols/demo, tables/demo"),
+        ("rt", "did you mean 'rte'?"),
+    ]:
         answer = hifi("ls", word)
         assert answer.code == 2 and message in answer.err and not answer.out
 
@@ -47,10 +58,20 @@ def test_a_configuration_key_is_explained_with_its_type_and_default(hifi):
     meaning = "Weight decay of AdamW; not applied to biases and LayerNorms. (float)"
     assert line.split(maxsplit=1) == ["weight_decay=0.01", meaning]
     every = hifi("ls", "config").out
-    assert all(name in every for name in ("weight_decay=0.01", "heads.damping=0.85", "scoring.xi", "(auto | fp32 | bf16)"))
+    assert all(
+        name in every
+        for name in (
+            "weight_decay=0.01",
+            "heads.damping=0.85",
+            "scoring.xi",
+            "(auto | fp32 | bf16)",
+        )
+    )
     section = hifi("ls", "heads").out.splitlines()
     assert len(section) == 1 + len(HeadsConfig.model_fields)
-    assert any(line.startswith("heads.seed=null ") and line.endswith("(int | null)") for line in section)
+    assert any(
+        line.startswith("heads.seed=null ") and line.endswith("(int | null)") for line in section
+    )
     assert "did you mean" in hifi("ls", "headz.damping").err
 
 
@@ -68,4 +89,6 @@ def test_a_copy_works_wherever_it_lies(hifi):
 
 def test_lists_have_both_names_in_help(hifi):
     both = hifi("train", "--help").out
-    assert all(name in both for name in ("--task,--tasks", "--method,--methods")) and not re.search("--force +<bool>", both)
+    assert all(name in both for name in ("--task,--tasks", "--method,--methods")) and not re.search(
+        "--force +<bool>", both
+    )

@@ -20,7 +20,9 @@ EVALUATION = "an evaluation batch of 16 does not fit in memory; set a smaller ev
         (4, RuntimeError("could not create a primitive"), EVALUATION),  # oneDNN's
     ],
 )
-def test_the_error_names_the_setting_that_saves_memory(make, resources, monkeypatch, largest, error, fix):
+def test_the_error_names_the_setting_that_saves_memory(
+    make, resources, monkeypatch, largest, error, fix
+):
     logits = ModelRunner.logits
 
     def limited(self, examples):

@@ -18,13 +18,19 @@ from hifi_cli.methods import base
 def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, resources, family):
     from peft import LoraConfig, get_peft_model
 
-    prepared, config = prepare(make, resources, "lora", "settings.r=4", "settings.alpha=12", family=family)
+    prepared, config = prepare(
+        make, resources, "lora", "settings.r=4", "settings.alpha=12", family=family
+    )
     model, batch = prepared.encoder.model, first_batch(config, resources)
     plain = resources.encoder(config)[0].model
     before = logits_of(plain, batch)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it calls old
-        oracle = get_peft_model(plain, LoraConfig(r=4, lora_alpha=12, target_modules=["query", "key"]))
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # peft asks transformers for a name that it calls old
+        oracle = get_peft_model(
+            plain, LoraConfig(r=4, lora_alpha=12, target_modules=["query", "key"])
+        )
     ours = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in oracle.named_parameters():
@@ -46,7 +52,9 @@ def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shar
     from hifi_cli.methods.compacter import KroneckerLinear
 
     prepared, _ = prepare(make, resources, "compacter")
-    layers = [module for module in prepared.encoder.model.modules() if isinstance(module, KroneckerLinear)]
+    layers = [
+        module for module in prepared.encoder.model.modules() if isinstance(module, KroneckerLinear)
+    ]
     assert len(layers) == LAYERS * 2 * 2
     assert len({id(layer.shared) for layer in layers}) == 1
     for layer in layers:
@@ -60,7 +68,9 @@ def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shar
 def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
     from hifi_cli.methods.compacter import KroneckerLinear
 
-    layer = KroneckerLinear(torch.nn.Parameter(torch.zeros(4, 4, 4)), 8192, 16384, torch.Generator().manual_seed(0))
+    layer = KroneckerLinear(
+        torch.nn.Parameter(torch.zeros(4, 4, 4)), 8192, 16384, torch.Generator().manual_seed(0)
+    )
     for factor in (layer.s, layer.t):
         fan = factor.shape[1] + factor.shape[2]
         assert float(factor.detach().std()) == pytest.approx((2 * 2 / fan) ** 0.5, rel=0.05)
@@ -68,7 +78,9 @@ def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
 
 
 def test_compacter_says_which_sizes_do_not_divide(make, resources):
-    with pytest.raises(UsageError, match=r"settings\.n=4 must divide the hidden size 32 and the bottleneck 1"):
+    with pytest.raises(
+        UsageError, match=r"settings\.n=4 must divide the hidden size 32 and the bottleneck 1"
+    ):
         prepare(make, resources, "compacter", "settings.reduction=32")
 
 
@@ -78,11 +90,15 @@ def test_compacter_says_which_sizes_do_not_divide(make, resources):
 @pytest.mark.parametrize("mlp", [0, 8])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, resources, family, mlp):
-    prepared, config = prepare(make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family)
+    prepared, config = prepare(
+        make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family
+    )
     model, batch = prepared.encoder.model, first_batch(config, resources)
     embedded = []
     for compared_model in (model, resources.encoder(config)[0].model):
-        compared_model.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
+        compared_model.base_model.embeddings.register_forward_hook(
+            lambda _, __, output: embedded.append(output)
+        )
         logits_of(compared_model, batch)
     assert torch.equal(*embedded)
     prefixes, made = prepared.encoder.base.hifi_prefixes, []
@@ -117,18 +133,26 @@ def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
         )
         k = torch.cat([k, own[0][:, rows].expand(len(x), -1, -1)], 1)
         v = torch.cat([v, own[1][:, rows].expand(len(x), -1, -1)], 1)
-        hidden = torch.cat([batch["attention_mask"] == 0, torch.zeros(len(x), own.shape[1], dtype=torch.bool)], 1)
+        hidden = torch.cat(
+            [batch["attention_mask"] == 0, torch.zeros(len(x), own.shape[1], dtype=torch.bool)], 1
+        )
         weights = (q @ k.mT / size**0.5).masked_fill(hidden[:, None], -torch.inf).softmax(-1)
-        torch.testing.assert_close(seen["out"][..., rows].double(), weights @ v, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            seen["out"][..., rows].double(), weights @ v, rtol=1e-4, atol=1e-5
+        )
 
 
 # --- BitFit and top-k
 
 
 @pytest.mark.parametrize(("family", "prefix"), [("bert", "bert"), ("roberta", "roberta")])
-def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, resources, family, prefix):
+def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(
+    make, resources, family, prefix
+):
     prepared, _ = prepare(make, resources, "bitfit", "settings.biases=layers", family=family)
-    names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(base.task_head_names(prepared.encoder))
+    names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(
+        base.task_head_names(prepared.encoder)
+    )
     linears = [
         "attention.self.query",
         "attention.self.key",
@@ -137,9 +161,15 @@ def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(mak
         "intermediate.dense",
         "output.dense",
     ]
-    expected = {f"{prefix}.embeddings.LayerNorm.bias", f"{prefix}.encoder.layer.0.output.LayerNorm.bias"}
+    expected = {
+        f"{prefix}.embeddings.LayerNorm.bias",
+        f"{prefix}.encoder.layer.0.output.LayerNorm.bias",
+    }
     for layer in (0, 1):
-        expected |= {f"{prefix}.encoder.layer.{layer}.{part}.bias" for part in [*linears, "attention.output.LayerNorm"]}
+        expected |= {
+            f"{prefix}.encoder.layer.{layer}.{part}.bias"
+            for part in [*linears, "attention.output.LayerNorm"]
+        }
     assert names == expected
 
 
@@ -149,14 +179,27 @@ def test_top_k_refuses_more_layers_than_there_are(make, resources):
 
 
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
-def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, resources, method):
+def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(
+    make, resources, method
+):
     prepared, config = prepare(make, resources, method)
     model, batch = prepared.encoder.model, first_batch(config, resources)
-    torch.testing.assert_close(logits_of(model, batch), logits_of(resources.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
+    torch.testing.assert_close(
+        logits_of(model, batch),
+        logits_of(resources.encoder(config)[0].model, batch),
+        rtol=0,
+        atol=1e-2,
+    )
     seen = {}
     layer = prepared.encoder.layers[0]
-    layer.attention.output.LayerNorm.register_forward_pre_hook(lambda _, inputs: seen.update(norm=inputs[0]))
-    layer.attention.output.dropout.register_forward_hook(lambda _, __, output: seen.update(sublayer=output))
-    layer.attention.self.register_forward_pre_hook(lambda _, inputs: seen.update(residual=inputs[0]))
+    layer.attention.output.LayerNorm.register_forward_pre_hook(
+        lambda _, inputs: seen.update(norm=inputs[0])
+    )
+    layer.attention.output.dropout.register_forward_hook(
+        lambda _, __, output: seen.update(sublayer=output)
+    )
+    layer.attention.self.register_forward_pre_hook(
+        lambda _, inputs: seen.update(residual=inputs[0])
+    )
     logits_of(model, batch)
     torch.testing.assert_close(seen["norm"], seen["sublayer"] + seen["residual"])

@@ -29,9 +29,19 @@ from hifi_cli.training.loop import Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
 # A variation of another method's settings runs the same code; of the adapter types of peft, tests/test_peft.py holds for all.
-ADAPTER_TYPES = {name for name, spec in SPECS.items() if spec.implementation in ("peft", "hifi_peft")} - {"dora", "hifi-lora"}
-VARIATIONS = {name for name, spec in SPECS.items() if spec.base and SPECS[spec.base].implementation == spec.implementation}
-ONE_OF_EACH = sorted({SPECS[name].implementation: name for name in SPECS if name not in ADAPTER_TYPES | VARIATIONS}.values())
+ADAPTER_TYPES = {
+    name for name, spec in SPECS.items() if spec.implementation in ("peft", "hifi_peft")
+} - {"dora", "hifi-lora"}
+VARIATIONS = {
+    name
+    for name, spec in SPECS.items()
+    if spec.base and SPECS[spec.base].implementation == spec.implementation
+}
+ONE_OF_EACH = sorted(
+    {
+        SPECS[name].implementation: name for name in SPECS if name not in ADAPTER_TYPES | VARIATIONS
+    }.values()
+)
 # These keep another state between their phases.
 OTHER_STATES = [
     "eh-ft-bitfit",
@@ -78,14 +88,20 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     plain = resources.encoder(config)[0]
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
     if family == "bert":
-        results = assert_resuming_changes_nothing(config, resources, ResourceCache(tmp_path / "stopped", data), monkeypatch)
+        results = assert_resuming_changes_nothing(
+            config, resources, ResourceCache(tmp_path / "stopped", data), monkeypatch
+        )
     else:
         results = runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
     prepared, _ = reload(directory.path, resources)
-    added = set(prepared.encoder.model.state_dict()) - set(before) if not prepared.method.mergeable else set()
+    added = (
+        set(prepared.encoder.model.state_dict()) - set(before)
+        if not prepared.method.mergeable
+        else set()
+    )
     prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
     assert before.keys() == after.keys() - added
@@ -93,10 +109,15 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     check_frozen(method, prepared, changed, results.params)
     if SPECS[method].implementation == "hifi":
         check_heads(prepared.encoder, changed, select_heads(config, resources))
-    check_export(prepared.method.mergeable, directory, config, resources, hifi, tmp_path / "exported")
+    check_export(
+        prepared.method.mergeable, directory, config, resources, hifi, tmp_path / "exported"
+    )
     evaluation = evaluate(directory.path, resources)
     assert evaluation.largest_difference == 0
-    assert all(now == stored for now, stored in evaluation.compared.values()) and not evaluation.differing
+    assert (
+        all(now == stored for now, stored in evaluation.compared.values())
+        and not evaluation.differing
+    )
 
 
 def check_counts(method, plain, counts, family):
@@ -105,10 +126,20 @@ def check_counts(method, plain, counts, family):
     if method == "bitfit" and family == "bert":
         head -= HIDDEN * HIDDEN  # a pretrained pooler keeps its weights
     shape = shape_of(plain)
-    if method == "diff-pruning":  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
-        pooler = sum(parameter.numel() for name, parameter in plain.task_head_parameters() if "pooler" in name)
+    if (
+        method == "diff-pruning"
+    ):  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
+        pooler = sum(
+            parameter.numel()
+            for name, parameter in plain.task_head_parameters()
+            if "pooler" in name
+        )
         shape, head = replace(shape, E=shape.E + pooler), head - pooler
-        assert trained_count(method, shape) - pooler <= counts.trainable_backbone <= trained_count(method, shape)
+        assert (
+            trained_count(method, shape) - pooler
+            <= counts.trainable_backbone
+            <= trained_count(method, shape)
+        )
     else:
         assert counts.trainable_backbone == trained_count(method, shape)
     assert counts.trainable == trained_count(method, shape) + head
@@ -119,22 +150,39 @@ def check_counts(method, plain, counts, family):
 def check_stored_size(directory, counts):
     """The delta holds only what changed."""
     assert directory.delta.stat().st_size <= 1.02 * counts.stored_bytes + 20_000
-    assert counts.stored_bytes <= 4 * counts.stored + counts.total / 8 + 100  # a bit an entry where they are sparse
+    assert (
+        counts.stored_bytes <= 4 * counts.stored + counts.total / 8 + 100
+    )  # a bit an entry where they are sparse
 
 
 def check_frozen(method, prepared, changed, counts):
     """What is frozen is bit-identical; what trains has moved, in every tensor and in at least half of its entries."""
     head, implementation = set(base.task_head_names(prepared.encoder)), SPECS[method].implementation
     allowed = re.compile(MAY_CHANGE.get(implementation, ""))
-    assert [name for name, mask in changed.items() if mask.any() and name not in head and not allowed.search(name)] == []
+    assert [
+        name
+        for name, mask in changed.items()
+        if mask.any() and name not in head and not allowed.search(name)
+    ] == []
     moved = sum(int(mask.sum()) for mask in changed.values())
     if implementation not in LOW_RANK:  # an update of rank r moves the whole matrix
         assert moved <= counts.trainable
-    if implementation not in (*LOW_RANK, "prefix_tuning", "compacter", "adapter"):  # which train modules of their own
+    if implementation not in (
+        *LOW_RANK,
+        "prefix_tuning",
+        "compacter",
+        "adapter",
+    ):  # which train modules of their own
         assert moved > counts.trainable / 2
-    trained_names = set(prepared.method.trainable_parameters(prepared.encoder.model)) & changed.keys()
+    trained_names = (
+        set(prepared.method.trainable_parameters(prepared.encoder.model)) & changed.keys()
+    )
     assert trained_names >= head - {"bert.pooler.dense.weight"}
-    if implementation in ("child_tuning_d", "diff_pruning", "random_parameters"):  # need not choose an entry of every tensor
+    if implementation in (
+        "child_tuning_d",
+        "diff_pruning",
+        "random_parameters",
+    ):  # need not choose an entry of every tensor
         trained_names = {name for name in trained_names if name.startswith("classifier")}
     assert [name for name in trained_names if not changed[name].any()] == []
 
@@ -143,7 +191,9 @@ def check_heads(encoder, changed, heads):
     """The rows of the chosen heads have moved and no others."""
     for layer in range(LAYERS):
         for name in ("query", "key", "value"):
-            key = next(key for key in changed if f"layer.{layer}.attention.self.{name}.weight" in key)
+            key = next(
+                key for key in changed if f"layer.{layer}.attention.self.{name}.weight" in key
+            )
             for head in range(HEADS):
                 rows = encoder.head_rows(head)
                 assert bool(changed[key][rows.start : rows.stop].any()) == (head in heads[layer])
@@ -159,7 +209,9 @@ def check_export(is_mergeable, directory, config, resources, hifi, to):
     else:
         assert exported.code == 2 and "hifi_cli.open_model" in exported.err and not to.exists()
         model, _ = open_model(directory.path)
-    batch = collate(load_splits(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0})
+    batch = collate(
+        load_splits(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0}
+    )
     stored = torch.tensor([prediction.logits for prediction in directory.read_predictions()[:6]])
     torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
 
@@ -175,8 +227,18 @@ LEARNING = {  # what a random encoder of two layers needs to learn 8 examples; t
 
 @pytest.mark.parametrize("method", ONE_OF_EACH)
 def test_loss_falls(make, resources, method):
-    quick = ["limit=8", "epochs=25", "learning_rate=0.01", "schedule=constant", "log_every=1", "warmup=0", "dropout=0.0"]
-    prepared, config = prepared_models.prepare(make, resources, method, *quick, *LEARNING.get(method, []))
+    quick = [
+        "limit=8",
+        "epochs=25",
+        "learning_rate=0.01",
+        "schedule=constant",
+        "log_every=1",
+        "warmup=0",
+        "dropout=0.0",
+    ]
+    prepared, config = prepared_models.prepare(
+        make, resources, method, *quick, *LEARNING.get(method, [])
+    )
     examples = load_splits(config, resources).train
     trainer = Trainer(prepared, prepared.method, examples, calibration_batches=[examples])
     trainer.train()
@@ -187,7 +249,9 @@ def test_loss_falls(make, resources, method):
 def bert_large(layers=24):
     from transformers import BertConfig, BertForSequenceClassification
 
-    shape = BertConfig(hidden_size=1024, num_hidden_layers=layers, num_attention_heads=16, intermediate_size=4096)
+    shape = BertConfig(
+        hidden_size=1024, num_hidden_layers=layers, num_attention_heads=16, intermediate_size=4096
+    )
     with torch.device("meta"):
         return Encoder(BertForSequenceClassification(shape))
 
@@ -204,7 +268,9 @@ WIDE = Shape(4, 16, 1024, 4096, (30522 + 512 + 2 + 2) * 1024, prefix=30)
 @pytest.mark.parametrize("method", SPECS)
 def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     encoder, overrides = bert_large(WIDE.L), FITTING.get(method, [])
-    config = resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=overrides)
+    config = resolve(
+        task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=overrides
+    )
     layers = range(WIDE.L // 2 if method == "hifi-midtop" else 0, WIDE.L)
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(WIDE.L)]
     built = base.build(config, MethodContext(heads=heads, stage1=config.stage1))
@@ -212,16 +278,24 @@ def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     if config.stage1:
         base.prepare_last_phase(built, encoder)
     head = set(base.task_head_names(encoder))
-    counted = sum(value.numel() for name, value in built.trainable_parameters(encoder.model).items() if name not in head)
+    counted = sum(
+        value.numel()
+        for name, value in built.trainable_parameters(encoder.model).items()
+        if name not in head
+    )
     if method == "child-tuning-d":
         assert counted == WIDE.backbone  # before it has seen the Fisher information
-    elif method == "diff-pruning":  # differences and gates of the backbone and the pooler, while it searches
+    elif (
+        method == "diff-pruning"
+    ):  # differences and gates of the backbone and the pooler, while it searches
         assert counted == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(built.gated.tensor_gate)
     else:
         assert counted == trained_count(method, WIDE)
 
 
-@pytest.mark.parametrize(("layers", "weights", "share"), [(range(24), 14_155_776, 4.2), (range(12, 24), 7_077_888, 2.1)])
+@pytest.mark.parametrize(
+    ("layers", "weights", "share"), [(range(24), 14_155_776, 4.2), (range(12, 24), 7_077_888, 2.1)]
+)
 def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, share):
     encoder = bert_large()
     total = sum(parameter.numel() for parameter in encoder.model.parameters())
@@ -229,7 +303,11 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     chosen = base.implementation("hifi")
     chosen(chosen.Settings(biases=False), MethodContext(heads=heads)).prepare(encoder)
     head = {name for name, _ in encoder.task_head_parameters()}
-    counted = sum(p.numel() for name, p in encoder.model.named_parameters() if p.requires_grad and name not in head)
+    counted = sum(
+        p.numel()
+        for name, p in encoder.model.named_parameters()
+        if p.requires_grad and name not in head
+    )
     assert counted == weights
     assert round(100 * counted / total, 1) == share
 
@@ -237,7 +315,10 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
 def test_float32_rows_train_in_a_bfloat16_matrix():
     linear = torch.nn.Linear(6, 8).bfloat16()
     tuned = RowLinear(linear, [2, 3], biases=True)
-    tuned.rows.data, tuned.row_bias.data = tuned.rows.data.float() + 1, tuned.row_bias.data.float() - 1
+    tuned.rows.data, tuned.row_bias.data = (
+        tuned.rows.data.float() + 1,
+        tuned.row_bias.data.float() - 1,
+    )
     x = torch.randn(4, 6).bfloat16()
     output = tuned(x)
     output.sum().backward()
@@ -248,4 +329,7 @@ def test_float32_rows_train_in_a_bfloat16_matrix():
 def test_tuned_rows_train_in_bf16_too(make, resources):
     config = make("hifi-layerwise", "precision=bf16")
     assert runs.run(config, resources).is_done
-    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+    assert (
+        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        == 0
+    )

@@ -33,11 +33,17 @@ def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
     mask = torch.empty(6).bernoulli_(0.3)
     torch.testing.assert_close(mix.weight.grad, mask.expand(5, 6) * (1.0 if released else 1 / 0.3))
     mix.eval()
-    assert torch.equal(mix(weights_id), torch.nn.functional.linear(weights_id, mix.weight, mix.bias))
+    assert torch.equal(
+        mix(weights_id), torch.nn.functional.linear(weights_id, mix.weight, mix.bias)
+    )
 
 
 def dropout_rates(model):
-    return {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
+    return {
+        name: module.p
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Dropout)
+    }
 
 
 # What a tiny BERT of two layers has; the second layer's output goes to the pooler, which is not mixed after dropout only.
@@ -58,25 +64,38 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
     prepared, config = prepare(make, resources, "mixout", f"settings.place={place}")
     model = prepared.encoder.model
     plain = dict(resources.encoder(config)[0].model.named_modules())
-    mixed = {name for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)}
-    parts = ["attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"]
+    mixed = {
+        name for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)
+    }
+    parts = [
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "intermediate.dense",
+    ]
     if place == "all":
         parts += ["attention.output.dense", "output.dense"]
     of_layers = {f"bert.encoder.layer.{layer}.{part}" for layer in range(LAYERS) for part in parts}
     assert mixed == of_layers | ({"bert.pooler.dense", "classifier"} if place == "all" else set())
-    assert dropout_rates(model) == (BERT_DROPOUTS if place == "after-dropout" else dict.fromkeys(BERT_DROPOUTS, 0.0))
-    prepared.method.unfreeze_all(prepared.encoder)
-    assert {name: type(module) for name, module in model.named_modules() if name in mixed} == dict.fromkeys(
-        mixed, torch.nn.Linear
+    assert dropout_rates(model) == (
+        BERT_DROPOUTS if place == "after-dropout" else dict.fromkeys(BERT_DROPOUTS, 0.0)
     )
-    assert dropout_rates(model) == {name: module.p for name, module in plain.items() if isinstance(module, torch.nn.Dropout)}
+    prepared.method.unfreeze_all(prepared.encoder)
+    assert {
+        name: type(module) for name, module in model.named_modules() if name in mixed
+    } == dict.fromkeys(mixed, torch.nn.Linear)
+    assert dropout_rates(model) == {
+        name: module.p for name, module in plain.items() if isinstance(module, torch.nn.Dropout)
+    }
     assert set(dropout_rates(model).values()) == {0.1}
 
 
 @pytest.mark.parametrize("head", ["pooler", "mlp"])
 def test_mixout_everywhere_leaves_no_noise_but_its_own(make, resources, head):
     """With p = 0, training's forward pass is evaluation's: nothing drops out, not even in attention or in the head."""
-    prepared, config = prepare(make, resources, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}")
+    prepared, config = prepare(
+        make, resources, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}"
+    )
     model, batch = prepared.encoder.model, first_batch(config, resources)
     evaluated = logits_of(model, batch)
     model.train()
@@ -91,16 +110,25 @@ def inputs_of_mixed_linears(model):
     def record(name):
         return lambda _, inputs: seen.update({name: inputs[0].detach().clone()})
 
-    mixed = {name: module for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)}
+    mixed = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, mixout.MixoutLinear)
+    }
     hooks = [module.register_forward_pre_hook(record(name)) for name, module in mixed.items()]
     with torch.no_grad():
-        model(input_ids=torch.arange(4, 20).view(2, 8), attention_mask=torch.ones(2, 8, dtype=torch.long))
+        model(
+            input_ids=torch.arange(4, 20).view(2, 8),
+            attention_mask=torch.ones(2, 8, dtype=torch.long),
+        )
     for hook in hooks:
         hook.remove()
     return seen
 
 
-@pytest.mark.parametrize("family", ["bert", "electra", "mpnet", "roberta", "deberta-v2", "distilbert"])
+@pytest.mark.parametrize(
+    "family", ["bert", "electra", "mpnet", "roberta", "deberta-v2", "distilbert"]
+)
 def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     """What mixed Linears read in training is what they read in evaluation, in any family."""
     dropout = {"dropout": 0.1, "attention_dropout": 0.1} if family == "distilbert" else {}
@@ -112,7 +140,9 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     kept = {name: rate for name, rate in dropout_rates(model).items() if rate}
     assert kept and kept.items() <= plain.items()
     attention = {path for layer in range(LAYERS) for path in encoder.paths(layer, "inner_dropouts")}
-    for name in attention:  # attention's output reaches the others through a projection that is not mixed
+    for (
+        name
+    ) in attention:  # attention's output reaches the others through a projection that is not mixed
         model.get_submodule(name).p = 0.0
     inputs = inputs_of_mixed_linears(model)
     for name, value in inputs_of_mixed_linears(model.eval()).items():

@@ -17,7 +17,13 @@ from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.step import task_loss
 
-TEXTS = ["the dog sees a cat", "a bird likes the fish", "the man hears a dog", "a girl knows the bird", "a big old fish now"]
+TEXTS = [
+    "the dog sees a cat",
+    "a bird likes the fish",
+    "the man hears a dog",
+    "a girl knows the bird",
+    "a big old fish now",
+]
 LABELS = [["dog", "cat"], ["bird", "fish"], ["dog"], ["bird"], []]
 
 
@@ -25,9 +31,13 @@ def write(path: Path, form: str) -> Path:
     """The same 40 rows as lists, or as texts with separators."""
     rows = [(f"{TEXTS[at % 5]} {at}", LABELS[at % 5]) for at in range(40)]
     if form == "lists":
-        path.write_text("".join(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in rows))
+        path.write_text(
+            "".join(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in rows)
+        )
     else:
-        path.write_text("text\tlabels\n" + "".join(f"{text}\t{form.join(labels)}\n" for text, labels in rows))
+        path.write_text(
+            "text\tlabels\n" + "".join(f"{text}\t{form.join(labels)}\n" for text, labels in rows)
+        )
     return path
 
 
@@ -38,13 +48,24 @@ def load(path, *overrides):
 
 @pytest.mark.parametrize(
     ("name", "form", "overrides"),
-    [("a.jsonl", "lists", []), ("b.tsv", "|", ["kind=multi-label"]), ("c.tsv", ",", ["separator=','"])],
+    [
+        ("a.jsonl", "lists", []),
+        ("b.tsv", "|", ["kind=multi-label"]),
+        ("c.tsv", ",", ["separator=','"]),
+    ],
 )
 def test_every_form_of_labels_gives_the_same_rows(tmp_path, name, form, overrides):
     spec, data = load(write(tmp_path / name, form), *overrides)
-    assert (spec.kind, spec.labels, spec.inputs) == ("multi-label", ["bird", "cat", "dog", "fish"], ["text"])
+    assert (spec.kind, spec.labels, spec.inputs) == (
+        "multi-label",
+        ["bird", "cat", "dog", "fish"],
+        ["text"],
+    )
     rows = [*data.rows("train"), *data.rows("validation")]
-    expected = {f"{TEXTS[at % 5]} {at}": tuple(int(label in LABELS[at % 5]) for label in spec.labels) for at in range(40)}
+    expected = {
+        f"{TEXTS[at % 5]} {at}": tuple(int(label in LABELS[at % 5]) for label in spec.labels)
+        for at in range(40)
+    }
     assert {row.sequences[0][0]: row.label for row in rows} == expected
 
 
@@ -58,21 +79,31 @@ def test_a_wrong_label_is_named(tmp_path):
 
 def test_the_loss_is_the_binary_cross_entropy_by_hand():
     spec = task_spec.load("demo-topics").model_copy(update={"labels": ["a", "b", "c"]})
-    examples = [Example(Row("0", (("x",),), (1, 0, 1)), ()), Example(Row("1", (("x",),), (0, 0, 0)), ())]
+    examples = [
+        Example(Row("0", (("x",),), (1, 0, 1)), ()),
+        Example(Row("1", (("x",),), (0, 0, 0)), ()),
+    ]
     logits = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -3.0]])
     probabilities = 1 / (1 + np.exp(-logits.double().numpy()))
     correct = np.array([[1, 0, 1], [0, 0, 0]])
     expected = -np.log(np.where(correct, probabilities, 1 - probabilities)).mean(1).sum()
     assert task_loss(spec, logits, examples).item() == pytest.approx(expected)
-    assert metrics.predictions_of(spec, examples, logits.numpy()).tolist() == [[1, 0, 1], [0, 1, 0]]  # 0 is not above 1/2
+    assert metrics.predictions_of(spec, examples, logits.numpy()).tolist() == [
+        [1, 0, 1],
+        [0, 1, 0],
+    ]  # 0 is not above 1/2
 
 
 def test_the_metrics_are_those_by_hand():
     labels = np.array([[1, 0, 1], [0, 0, 1], [1, 0, 0]], dtype=float)
     predictions = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 0]], dtype=float)
     # class 0: 1 hit, 0 false, 1 missed; class 1: 0, 1, 0; class 2: 1, 0, 1
-    assert metrics.METRICS["f1_micro"](labels, predictions) == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))
-    assert metrics.METRICS["f1_macro"](labels, predictions) == pytest.approx((2 / 3 + 0 + 2 / 3) / 3)
+    assert metrics.METRICS["f1_micro"](labels, predictions) == pytest.approx(
+        2 * 2 / (2 * 2 + 1 + 2)
+    )
+    assert metrics.METRICS["f1_macro"](labels, predictions) == pytest.approx(
+        (2 / 3 + 0 + 2 / 3) / 3
+    )
     assert metrics.accuracy(labels, predictions) == pytest.approx(1 / 3)
     assert not metrics.is_collapsed(predictions)
     assert metrics.is_collapsed(np.array([[1.0, 0.0], [1.0, 0.0]]))
@@ -83,24 +114,41 @@ def trained(make, tmp_path, small_demo):
     """A finished run on the demo data, made small, and its results directory."""
     resources = ResourceCache(tmp_path / "results")
     config = make("full-ft", "epochs=8", "learning_rate=0.003", "log_every=2", task="demo-topics")
-    return runs.run(config, resources), RunDirectory.of(config, resources.results_dir).path, resources
+    return (
+        runs.run(config, resources),
+        RunDirectory.of(config, resources.results_dir).path,
+        resources,
+    )
 
 
 @pytest.mark.slow
 def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
     result, run, resources = trained
     assert set(result.metrics) == {"f1_micro", "f1_macro"}
-    lines = [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
+    lines = [
+        line
+        for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        if "loss" in line
+    ]
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert not evaluate(run, resources).differing
     stored = RunDirectory(run).read_predictions()
     names = task_spec.load("demo-topics").labels
-    assert all(row.prediction == [name for name, logit in zip(names, row.logits, strict=True) if logit > 0] for row in stored)
+    assert all(
+        row.prediction == [name for name, logit in zip(names, row.logits, strict=True) if logit > 0]
+        for row in stored
+    )
     (tmp_path / "new.jsonl").write_text('{"sentence": "the dog saw the box"}\n')
     predicted = json.loads(hifi("predict", run, tmp_path / "new.jsonl").out)
-    assert predicted["prediction"] == [name for name, value in predicted["probabilities"].items() if value > 0.5]
+    assert predicted["prediction"] == [
+        name for name, value in predicted["probabilities"].items() if value > 0.5
+    ]
     assert list(predicted["probabilities"]) == names
     assert hifi("export", run, "--to", tmp_path / "model").code == 0
-    opened = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(["the dog saw the box"])[0]
-    assert {item["label"]: item["score"] for item in opened} == pytest.approx(predicted["probabilities"], abs=1e-5)
+    opened = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(
+        ["the dog saw the box"]
+    )[0]
+    assert {item["label"]: item["score"] for item in opened} == pytest.approx(
+        predicted["probabilities"], abs=1e-5
+    )
     assert "top_k=None" in (tmp_path / "model" / "README.md").read_text()

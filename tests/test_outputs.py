@@ -34,12 +34,15 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     (evaluated,) = printed(hifi("eval", trained["path"], "--data-dir", data, "--format", "json"))
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
     (predicted,) = printed(hifi("predict", trained["path"], "new.tsv", "--format", "json"))
-    assert predicted["prediction"] in predicted["probabilities"] and sum(predicted["probabilities"].values()) == pytest.approx(
-        1
-    )
+    assert predicted["prediction"] in predicted["probabilities"] and sum(
+        predicted["probabilities"].values()
+    ) == pytest.approx(1)
     assert hifi("export", trained["path"], "--to", "model", "--data-dir", data).out == "model\n"
     assert Path("model/config.json").is_file()
-    assert not evaluated["differing"] and evaluated["compared"]["accuracy"][0] == result["metrics"]["accuracy"]
+    assert (
+        not evaluated["differing"]
+        and evaluated["compared"]["accuracy"][0] == result["metrics"]["accuracy"]
+    )
 
 
 def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
@@ -47,7 +50,11 @@ def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
     name = write_grid_file(tmp_path, encoders, methods=["full-ft"], tasks=["rte"], seeds=[1])
     content = printed(hifi("grid", name, "--data-dir", data, "--format", "json", *QUICK))
     (cell,) = content["cells"]
-    assert (content["finished_before"], cell["state"], cell["path"]) == (1, "done", str(path.relative_to(tmp_path)))
+    assert (content["finished_before"], cell["state"], cell["path"]) == (
+        1,
+        "done",
+        str(path.relative_to(tmp_path)),
+    )
     assert cell["score"] == 100 * json.loads((path / "results.json").read_text())["scores"]["best"]
 
 
@@ -69,16 +76,23 @@ def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
 def test_runs_are_listed_with_a_header(hifi):
     write_runs()
     lines = hifi("ls", "runs").out.splitlines()
-    assert lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 6
+    assert (
+        lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 6
+    )
     assert any(line.split()[:4] == ["done", "70.00", "accuracy", "collapsed"] for line in lines)
     listed = printed(hifi("ls", "runs", "--format", "json"))
-    bitfit = [(run["seed"], run["flags"]) for run in listed if (run["task"], run["method"]) == ("rte", "bitfit")]
+    bitfit = [
+        (run["seed"], run["flags"])
+        for run in listed
+        if (run["task"], run["method"]) == ("rte", "bitfit")
+    ]
     assert bitfit == [(1, ""), (2, "collapsed")]
     rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--format", "csv").out)))
     laptop = [row for row in rows if row["protocol"] == "laptop"]
-    assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in laptop] == [
-        ("cola", 50.0, "limited", 50.0)
-    ]
+    assert [
+        (row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"]))
+        for row in laptop
+    ] == [("cola", 50.0, "limited", 50.0)]
 
 
 def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
@@ -86,7 +100,11 @@ def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
     runs = hifi_cli.read_results("results")
     assert len(runs) == 5 and runs.score.dtype == float
     assert runs[runs.method == "full-ft"].score.mean() == pytest.approx(61.5)
-    assert runs.groupby("method")["seed"].count().to_dict() == {"bitfit": 2, "full-ft": 2, "lora": 1}
+    assert runs.groupby("method")["seed"].count().to_dict() == {
+        "bitfit": 2,
+        "full-ft": 2,
+        "lora": 1,
+    }
     (tmp_path / "empty").mkdir()
     empty = hifi_cli.read_results(tmp_path / "empty")
     assert len(empty) == 0 and "score" in empty.columns

@@ -34,9 +34,13 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
     answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
     assert answer.code == 0, answer.err
-    assert json.loads((run / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
+    assert (
+        json.loads((run / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
+    )
     assert executed.read_text() == f"{own_method / 'norm_tuning.py'}\n"
-    assert json.loads((run / "results.json").read_text())["method_code"] == file_digest(own_method / "norm_tuning.py")
+    assert json.loads((run / "results.json").read_text())["method_code"] == file_digest(
+        own_method / "norm_tuning.py"
+    )
     assert "| NormTuning |" in hifi("table", "--format", "md").out  # the label of the user's YAML
 
     with (own_method / "norm_tuning.py").open("a") as file:
@@ -55,7 +59,10 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     ]
     for words in commands:
         answer = hifi(*words)
-        assert answer.code == 2 and "own/methods/norm-tuning.yaml names code, 'norm_tuning.py'" in answer.err, words
+        assert (
+            answer.code == 2
+            and "own/methods/norm-tuning.yaml names code, 'norm_tuning.py'" in answer.err
+        ), words
         assert "--trust" in answer.err
     answer = tiny("train", "--method", "full-ft", f"start_from={run}")
     assert answer.code == 2 and "--trust" in answer.err
@@ -65,7 +72,12 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
         assert answer.code == 0, answer.err
     copied = (run / "own/methods/norm_tuning.py").resolve()
     assert [Path(line).resolve() for line in executed.read_text().splitlines()] == [copied]
-    assert json.loads((run.with_name("seed2") / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
+    assert (
+        json.loads((run.with_name("seed2") / "results.json").read_text())["params"][
+            "trainable_backbone"
+        ]
+        == 5 * 2 * 32
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,12 +87,18 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
         ("norm_tunin", "", "unknown implementation 'norm_tunin'"),
         ("base", "", "unknown implementation 'base'"),
         ("../norm_tuning.py", "", "../norm_tuning.py is outside the YAML's folder"),
-        ("./norm_tuning.py", "import nothing_of_that_name", "norm_tuning.py: cannot be imported: ModuleNotFoundError"),
+        (
+            "./norm_tuning.py",
+            "import nothing_of_that_name",
+            "norm_tuning.py: cannot be imported: ModuleNotFoundError",
+        ),
         ("./norm_tuning.py", "def", "norm_tuning.py: cannot be imported: SyntaxError"),
         ("./norm_tuning.py", "", "must define exactly one subclass of Method, not 0"),
     ],
 )
-def test_a_wrong_file_of_a_method_is_one_clear_error(tiny, own_method, implementation, code, message):
+def test_a_wrong_file_of_a_method_is_one_clear_error(
+    tiny, own_method, implementation, code, message
+):
     path = own_method / "norm-tuning.yaml"
     path.write_text(path.read_text().replace("./norm_tuning.py", implementation))
     (own_method / "norm_tuning.py").write_text(code)

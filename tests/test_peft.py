@@ -22,7 +22,11 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import reload as reload_run
 
-TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
+TYPES = [
+    name
+    for name in registry.names("methods")
+    if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")
+]
 SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)
 
 
@@ -49,9 +53,14 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
     pretrained, started_at = plain.state_dict(), logits_of(model, batch)
     if method not in ("c3a", "fourierft"):  # whose initial updates are not zero
         torch.testing.assert_close(started_at, logits_of(plain, batch), rtol=1e-5, atol=1e-5)
-    head, trained = set(base.task_head_names(prepared.encoder)), prepared.method.trainable_parameters(model)
+    head, trained = (
+        set(base.task_head_names(prepared.encoder)),
+        prepared.method.trainable_parameters(model),
+    )
     assert head <= trained.keys()
-    assert sum(value.numel() for name, value in trained.items() if name not in head) == trained_count(method, SHAPE)
+    assert sum(
+        value.numel() for name, value in trained.items() if name not in head
+    ) == trained_count(method, SHAPE)
 
     values = dict(model.named_parameters()) | dict(model.named_buffers())
     before = {name: value.detach().clone() for name, value in values.items()}
@@ -75,9 +84,14 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
     assert merged.keys() == pretrained.keys()
     if method != "ln-tuning":
         touched = {
-            name.split(".")[-2] for name in merged if name not in head and not torch.equal(merged[name], pretrained[name])
+            name.split(".")[-2]
+            for name in merged
+            if name not in head and not torch.equal(merged[name], pretrained[name])
         }
-        parts = [getattr(prepared.encoder.module_names, part) for part in prepared.method.settings.targets]
+        parts = [
+            getattr(prepared.encoder.module_names, part)
+            for part in prepared.method.settings.targets
+        ]
         assert touched == {part.split(".")[-1] for part in parts}
 
 
@@ -89,7 +103,9 @@ def check_exported(prepared, resources, backbone, to, batch):
     reload.write_peft(prepared, resources, to / "out")
     plain = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
     opened = PeftModel.from_pretrained(plain, to / "out")
-    torch.testing.assert_close(logits_of(opened, batch), logits_of(prepared.encoder.model, batch), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        logits_of(opened, batch), logits_of(prepared.encoder.model, batch), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("method", ["hifi-lora", "hifi-dora", "hifi-ia3"])
@@ -102,10 +118,16 @@ def test_only_rows_of_the_chosen_heads_move(make, resources, method):
     rows = torch.tensor([row for head in (0, 3) for row in encoder.head_rows(head)])
     targets = config.settings["targets"]
     for name, value in encoder.model.base_model.state_dict(prefix="bert.").items():
-        differs = (value != pretrained[name]).reshape(len(value), -1).any(1) if value.dim() else torch.tensor(False)
+        differs = (
+            (value != pretrained[name]).reshape(len(value), -1).any(1)
+            if value.dim()
+            else torch.tensor(False)
+        )
         is_target = ".layer.0." in name and any(f".{target}.weight" in name for target in targets)
         if "pooler" not in name and not (method == "hifi-ia3" and name.endswith("bias")):
-            assert differs.nonzero().flatten().tolist() == (rows.tolist() if is_target else []), name
+            assert differs.nonzero().flatten().tolist() == (rows.tolist() if is_target else []), (
+                name
+            )
 
 
 def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(make, resources):
@@ -134,7 +156,9 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
             method.steps = range(5, 15)
             method.load_training_state(model, state)
             values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
-    budgets = [int(4 * len(singular) * (1 - step / 5) ** 3 + 8 * len(singular)) for step in range(1, 6)]
+    budgets = [
+        int(4 * len(singular) * (1 - step / 5) ** 3 + 8 * len(singular)) for step in range(1, 6)
+    ]
     assert counts == [12 * len(singular)] * 2 + budgets + [8 * len(singular)] * 3
     assert all(torch.equal(first, last) for first, last in zip(kept[6], kept[-1], strict=True))
 
@@ -147,7 +171,10 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         ("settings.type=adalora", "use the method adalora"),
         ("settings.type=poly", "settings.type=poly: it needs the number of a task"),
         ("settings.options.rr=3", "LoraConfig.__init__() got an unexpected keyword argument 'rr'"),
-        ("settings.options.r=0", "settings.type=lora: peft refuses it: `r` should be a positive integer"),
+        (
+            "settings.options.r=0",
+            "settings.type=lora: peft refuses it: `r` should be a positive integer",
+        ),
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
     ],
 )
@@ -167,13 +194,19 @@ SMALL = {  # options that matrices of 32 x 32 can have
     "miss": {"r": 8},
     "shira": {"r": 4},
 }
-KINDS = {member.value.lower() for member, config in PEFT_TYPE_TO_CONFIG_MAPPING.items() if hasattr(config, "target_modules")}
+KINDS = {
+    member.value.lower()
+    for member, config in PEFT_TYPE_TO_CONFIG_MAPPING.items()
+    if hasattr(config, "target_modules")
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS - REFUSED.keys() - {"adalora"}))
 def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind):
-    config = make("peft", "epochs=1", f"settings.type={kind}", f"settings.options={SMALL.get(kind, {})}")
+    config = make(
+        "peft", "epochs=1", f"settings.type={kind}", f"settings.options={SMALL.get(kind, {})}"
+    )
     assert runs.run(config, resources).is_done
     path = RunDirectory.of(config, resources.results_dir).path
     assert reload.evaluate(path, resources).largest_difference < 1e-4
@@ -181,22 +214,37 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind)
     batch = first_batch(config, resources)
     before = logits_of(prepared.encoder.model, batch)
     prepared.method.merge(prepared.encoder)
-    torch.testing.assert_close(logits_of(prepared.encoder.model, batch), before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits_of(prepared.encoder.model, batch), before, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_file_of_peft_is_a_method(make, resources, hifi, data, encoders, tmp_path):
     """Its settings are those of the adapter that peft would make; another run's export is such a file."""
-    adapter = HRAConfig(r=4, target_modules=["query", "dense"], modules_to_save=["classifier"], task_type="SEQ_CLS")
+    adapter = HRAConfig(
+        r=4, target_modules=["query", "dense"], modules_to_save=["classifier"], task_type="SEQ_CLS"
+    )
     adapter.save_pretrained(tmp_path)
     config = make(str(tmp_path / "adapter_config.json"), "epochs=1")
-    assert (config.method, config.settings["type"], config.settings["targets"]) == ("adapter_config", "hra", ["dense", "query"])
-    assert config.settings["options"] == {"r": 4, "apply_GS": False, "init_weights": True, "bias": "none"}
+    assert (config.method, config.settings["type"], config.settings["targets"]) == (
+        "adapter_config",
+        "hra",
+        ["dense", "query"],
+    )
+    assert config.settings["options"] == {
+        "r": 4,
+        "apply_GS": False,
+        "init_weights": True,
+        "bias": "none",
+    }
     words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, "epochs=1"]
     answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
     assert answer.code == 0
     run = "results/runs/hifi/tiny-bert/rte/adapter_config/seed1"
     assert hifi("eval", run, "--data-dir", data).code == 0
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "target_modules": ".*query"}')
+    (tmp_path / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "target_modules": ".*query"}'
+    )
     answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
     assert answer.code == 2 and "target_modules: write a list" in answer.err
 
@@ -217,7 +265,10 @@ def test_every_family_has_the_targets_and_merges(family, implementation, setting
     encoder = Encoder(random_encoder(family))
     encoder.split_projections()
     batch = {"input_ids": torch.arange(5, 19).view(2, 7)}
-    before, types = logits_of(encoder.model, batch), [type(module) for module in encoder.model.modules()]
+    before, types = (
+        logits_of(encoder.model, batch),
+        [type(module) for module in encoder.model.modules()],
+    )
     chosen = base.implementation(implementation)
     method = chosen(chosen.Settings(**settings), MethodContext(heads=[[1], [0, 3]]))
     method.prepare(encoder)
@@ -227,7 +278,9 @@ def test_every_family_has_the_targets_and_merges(family, implementation, setting
     assert added
     with torch.no_grad():
         for name in added:
-            trained[name] += 0.2 * torch.rand(trained[name].shape, generator=torch.Generator().manual_seed(0))
+            trained[name] += 0.2 * torch.rand(
+                trained[name].shape, generator=torch.Generator().manual_seed(0)
+            )
     adapted = logits_of(encoder.model, batch)
     assert not torch.allclose(adapted, before, atol=1e-3)
     method.merge(encoder)
@@ -235,11 +288,17 @@ def test_every_family_has_the_targets_and_merges(family, implementation, setting
     assert [type(module) for module in encoder.model.modules()] == types
 
 
-@pytest.mark.parametrize(("method", "scale"), [("ia3", "ia3_l"), ("hifi-ia3", "ia3_l"), ("boft", "boft_s")])
+@pytest.mark.parametrize(
+    ("method", "scale"), [("ia3", "ia3_l"), ("hifi-ia3", "ia3_l"), ("boft", "boft_s")]
+)
 def test_weight_decay_does_not_pull_scales_from_1_to_0(make, resources, method, scale):
     prepared, _ = prepare(make, resources, method)
     names = {id(parameter): name for name, parameter in prepared.encoder.model.named_parameters()}
     groups = prepared.method.param_groups(prepared.encoder.model, 0.1)
-    decay = {names[id(parameter)]: group["weight_decay"] for group in groups for parameter in group["params"]}
+    decay = {
+        names[id(parameter)]: group["weight_decay"]
+        for group in groups
+        for parameter in group["params"]
+    }
     assert {value for name, value in decay.items() if scale in name} == {0.0}
     assert decay["classifier.weight"] == 0.1

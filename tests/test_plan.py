@@ -22,11 +22,26 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     bare.mkdir()
     shutil.copy(encoders["bert"] / "config.json", bare)
     overrides = [*TINY.get(method, []), "heads.k=2"]
-    config = resolve(task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides)
+    config = resolve(
+        task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides
+    )
     total, stages, *_ = model_size(config)
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
-    sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
-    sizes |= {"k": 2, "top": 1, "reduction": 4, "bottleneck": 8, "prefix": 4, "mlp": 8, "diff": 0.05, "circulant": 8}
+    sizes = (
+        {"rank": config.stage1.settings["r"]}
+        if config.stage1 and "r" in config.stage1.settings
+        else {}
+    )
+    sizes |= {
+        "k": 2,
+        "top": 1,
+        "reduction": 4,
+        "bottleneck": 8,
+        "prefix": 4,
+        "mlp": 8,
+        "diff": 0.05,
+        "circulant": 8,
+    }
     shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
@@ -34,7 +49,9 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
     assert total == shape.backbone + head
-    with_head = head - HIDDEN**2 if method == "bitfit" else head  # of the pooler BitFit trains the bias
+    with_head = (
+        head - HIDDEN**2 if method == "bitfit" else head
+    )  # of the pooler BitFit trains the bias
     assert method == "diff-pruning" or stages[-1][0] == stages[-1][1] + with_head
     assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
 
@@ -50,16 +67,29 @@ def test_counts_are_those_of_the_run(make, resources, method, family):
     ("overrides", "steps"),
     [
         (["epochs=2", "batch_size=32"], "156 steps: 2 epochs of 2,490 examples in batches of 32"),
-        (["limit=100", "batch_size=8", "epochs=1"], "13 steps: 1 epoch of 100 examples in batches of 8"),
-        (["selection=holdout", "holdout=0.5", "epochs=1"], "39 steps: 1 epoch of 1,245 examples in batches of 32"),
+        (
+            ["limit=100", "batch_size=8", "epochs=1"],
+            "13 steps: 1 epoch of 100 examples in batches of 8",
+        ),
+        (
+            ["selection=holdout", "holdout=0.5", "epochs=1"],
+            "39 steps: 1 epoch of 1,245 examples in batches of 32",
+        ),
         (["shots=16", "epochs=3"], "3 steps: 3 epochs of 32 examples in batches of 32"),
     ],
 )
 def test_steps_follow_the_configuration(make, resources, overrides, steps):
-    assert dict(plan(make("full-ft", "batch_size=32", *overrides), ResourceCache(resources.results_dir)))["steps"] == steps
+    assert (
+        dict(
+            plan(make("full-ft", "batch_size=32", *overrides), ResourceCache(resources.results_dir))
+        )["steps"]
+        == steps
+    )
 
 
-def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypatch, tmp_path, data, encoders):
+def test_what_is_missing_is_told_and_nothing_is_asked_or_written(
+    hifi, monkeypatch, tmp_path, data, encoders
+):
     def refuse(*_, **__):
         raise AssertionError("the network was asked")
 
@@ -80,7 +110,11 @@ def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypat
 def test_the_directory_s_state_is_told(tiny, finish_run):
     def state(*words):
         said = tiny("train", "--method", "full-ft", "--dry-run", *words).out
-        return next(line for line in said.splitlines() if line.startswith("# directory")).partition("(")[2].rstrip(")")
+        return (
+            next(line for line in said.splitlines() if line.startswith("# directory"))
+            .partition("(")[2]
+            .rstrip(")")
+        )
 
     assert state() == "new"
     finish_run()

@@ -22,7 +22,13 @@ pytestmark = pytest.mark.slow
 def trained(encoders, data, tmp_path_factory):
     """A finished run of RTE: its directory, and the pairs of texts and logits it stored. The tests only read it."""
     settings = ["epochs=8", "batch_size=8", "learning_rate=0.005"]
-    config = resolve(task="rte", method="full-ft", backbone=str(encoders["bert"]), protocol="hifi", overrides=settings)
+    config = resolve(
+        task="rte",
+        method="full-ft",
+        backbone=str(encoders["bert"]),
+        protocol="hifi",
+        overrides=settings,
+    )
     resources = ResourceCache(tmp_path_factory.mktemp("trained"), data)
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
@@ -36,7 +42,9 @@ def softmax(logits):
 
 
 @pytest.mark.parametrize(("suffix", "separator"), [(".tsv", "\t"), (".CSV", ",")])
-def test_tables_in_and_out_with_the_runs_own_predictions(trained, hifi, tmp_path, suffix, separator):
+def test_tables_in_and_out_with_the_runs_own_predictions(
+    trained, hifi, tmp_path, suffix, separator
+):
     run, pairs, stored = trained
     path = tmp_path / f"new{suffix}"
     table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).assign(note="x, y")
@@ -45,8 +53,12 @@ def test_tables_in_and_out_with_the_runs_own_predictions(trained, hifi, tmp_path
     assert answer.code == 0, answer.err
     said = pd.read_csv(io.StringIO(answer.out), sep=separator)
     assert [*said.columns] == ["id", "prediction", "entailment", "not_entailment"]
-    assert [*said.prediction] == [row.prediction for row in stored] and said.prediction.nunique() == 2
-    for row, (_, *shares) in zip(stored, said.drop(columns="id").itertuples(index=False), strict=True):
+    assert [*said.prediction] == [
+        row.prediction for row in stored
+    ] and said.prediction.nunique() == 2
+    for row, (_, *shares) in zip(
+        stored, said.drop(columns="id").itertuples(index=False), strict=True
+    ):
         np.testing.assert_allclose(shares, softmax(row.logits), atol=1e-4)
     assert "warning" not in answer.err  # no data are read, and none are missed
 
@@ -62,21 +74,36 @@ def test_json_lines(trained, hifi, tmp_path):
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
     assert json.loads(hifi("predict", run, "new.jsonl", "--format", "json").out) == said
     assert hifi("predict", run, "new.jsonl", "--out", "said.csv").code == 0
-    assert (tmp_path / "said.csv").read_text().startswith("id,prediction,entailment,not_entailment\n0,")
+    assert (
+        (tmp_path / "said.csv")
+        .read_text()
+        .startswith("id,prediction,entailment,not_entailment\n0,")
+    )
 
 
 def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, hifi, tmp_path):
     run, pairs, _ = trained
     path = tmp_path / "new.csv"
-    path.write_text("sentence1,sentence2\n" + "".join(f"{first},{second}\n" for first, second in pairs[:4]))
+    path.write_text(
+        "sentence1,sentence2\n" + "".join(f"{first},{second}\n" for first, second in pairs[:4])
+    )
     (tmp_path / "link.csv").symlink_to(path)
     answer = hifi("predict", run, path, "--out", "link.csv")
-    assert answer.code == 2 and "--out link.csv is the input, which would be lost: name another file" in answer.err
+    assert (
+        answer.code == 2
+        and "--out link.csv is the input, which would be lost: name another file" in answer.err
+    )
     answer = hifi("predict", run, path, "--out", "p.xlsx")
-    assert answer.code == 2 and "'.xlsx' is not written; the name must end in .tsv, .csv, .jsonl, .json" in answer.err
+    assert (
+        answer.code == 2
+        and "'.xlsx' is not written; the name must end in .tsv, .csv, .jsonl, .json" in answer.err
+    )
     assert hifi("predict", run, path, "--format", "csv", "--out", "p.txt").code == 0
     answer = hifi("predict", run, "p.txt")
-    assert answer.code == 2 and "rename it so that it ends in .csv, .tsv, .jsonl, .parquet" in answer.err
+    assert (
+        answer.code == 2
+        and "rename it so that it ends in .csv, .tsv, .jsonl, .parquet" in answer.err
+    )
 
 
 def test_what_is_wrong_is_named(trained, hifi, tmp_path):
@@ -91,7 +118,9 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
     assert "line 3: sentence2 is empty" in refused(b"sentence1\tsentence2\na\tb\nc\n")
     assert "sentence2 is empty" in refused(b"sentence1\tsentence2\na\t \n")
-    error = refused(b"premise,hypothesis\na,b\n", name="new.csv")  # never a row, although it has as many columns
+    error = refused(
+        b"premise,hypothesis\na,b\n", name="new.csv"
+    )  # never a row, although it has as many columns
     assert "no column 'sentence1'; the columns are premise, hypothesis" in error
     assert "invalid JSON" in refused(b'{"sentence1": \n', name="new.jsonl")
     assert "UTF-8" in refused(b"\xff\xfe\ta\n")
@@ -108,8 +137,19 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
     assert isinstance(said["prediction"], float) and "probabilities" not in said
     resources.data_dir = task_kinds_data
     for task, content in [
-        ("copa", {"premise": "The dog sees.", "choice1": "The cat likes.", "choice2": "A bird hears.", "question": "cause"}),
-        ("multirc", {"paragraph": "the dog sees a cat", "question": "the man", "answer": "not now"}),
+        (
+            "copa",
+            {
+                "premise": "The dog sees.",
+                "choice1": "The cat likes.",
+                "choice2": "A bird hears.",
+                "question": "cause",
+            },
+        ),
+        (
+            "multirc",
+            {"paragraph": "the dog sees a cat", "question": "the man", "answer": "not now"},
+        ),
         ("squad", {"question": "the dog", "context": "a cat sees the bird here"}),
     ]:
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
@@ -124,14 +164,28 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
 
 
 def test_one_logit_is_that_of_the_second_class(make, resources, tmp_path):
-    config = make("full-ft", "epochs=1", "task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=true")
+    config = make(
+        "full-ft",
+        "epochs=1",
+        "task_head.kind=mlp",
+        "task_head.width=16",
+        "task_head.one_logit=true",
+    )
     runs.run(config, resources)
     directory, file = RunDirectory.of(config, resources.results_dir), tmp_path / "new.jsonl"
     rows = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
-    file.write_text("".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in rows))
-    for said, stored in zip(predict(directory.path, file, resources), directory.read_predictions(), strict=True):
+    file.write_text(
+        "".join(
+            json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in rows
+        )
+    )
+    for said, stored in zip(
+        predict(directory.path, file, resources), directory.read_predictions(), strict=True
+    ):
         (logit,) = stored.logits
-        assert [*said["probabilities"].values()] == pytest.approx([1 / (1 + np.exp(logit)), 1 / (1 + np.exp(-logit))], abs=1e-4)
+        assert [*said["probabilities"].values()] == pytest.approx(
+            [1 / (1 + np.exp(logit)), 1 / (1 + np.exp(-logit))], abs=1e-4
+        )
         assert said["prediction"] == stored.prediction
 
 

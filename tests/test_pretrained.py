@@ -18,7 +18,10 @@ def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
             model.encoder.layer[0].attention.self.query.weight.add_(change)
         directory = tmp_path / str(change)
         model.save_pretrained(directory, max_shard_size="40KB")
-        assert len(list(directory.glob("model-*.safetensors"))) > 1 and not (directory / "model.safetensors").exists()
+        assert (
+            len(list(directory.glob("model-*.safetensors"))) > 1
+            and not (directory / "model.safetensors").exists()
+        )
         ids.append(local_weights_digest(directory))
     assert len(set(ids)) == 2 and all(len(digest) == 64 for digest in ids)
 
@@ -27,11 +30,16 @@ def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
 def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head):
     other = tmp_path / "other" / encoders["bert"].name
     shutil.copytree(encoders["bert"], other)
-    weights = {f"student.{name}": value for name, value in load_file(other / "model.safetensors").items()}
+    weights = {
+        f"student.{name}": value for name, value in load_file(other / "model.safetensors").items()
+    }
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     answer = tiny("train", "--method", "full-ft", "--backbone", other, f"task_head.kind={head}")
     assert answer.code == 3 and not list(Path("results").rglob("results.json"))
-    assert "its weights lack 37 of the encoder's" in answer.err and "first bert.embeddings.LayerNorm.bias" in answer.err
+    assert (
+        "its weights lack 37 of the encoder's" in answer.err
+        and "first bert.embeddings.LayerNorm.bias" in answer.err
+    )
 
 
 def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, encoders, tmp_path):
@@ -39,11 +47,16 @@ def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, e
     directory = tmp_path / "tuned" / "tiny-bert"
     shutil.copytree(encoders["bert"], directory)
     for labels in (2, 3):
-        model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=labels)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            encoders["bert"], num_labels=labels
+        )
         torch.nn.init.constant_(model.classifier.weight, 7.0)
         model.save_pretrained(directory)
         first, second = (
-            resources.encoder(make("full-ft", seed=seed, backbone=directory))[0].model.classifier.weight for seed in (1, 2)
+            resources.encoder(make("full-ft", seed=seed, backbone=directory))[
+                0
+            ].model.classifier.weight
+            for seed in (1, 2)
         )
         assert first.shape == (2, model.config.hidden_size)
         assert first.abs().max() < 1 and not torch.equal(first, second)

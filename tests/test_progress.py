@@ -42,10 +42,16 @@ def start_logger(make, resources):
 
     @contextmanager
     def start(*report_to, earlier=()):
-        progress = SimpleNamespace(step=3 * bool(earlier), epoch=int(bool(earlier)), log_history=list(earlier))
+        progress = SimpleNamespace(
+            step=3 * bool(earlier), epoch=int(bool(earlier)), log_history=list(earlier)
+        )
         runner = SimpleNamespace(device=torch.device("cpu"))
-        trainer = SimpleNamespace(runner=runner, total_steps=6, progress=progress, start=time.monotonic())
-        with MetricLogger("rte/full-ft/seed1", config, "accuracy", directory, report_to) as metric_logger:
+        trainer = SimpleNamespace(
+            runner=runner, total_steps=6, progress=progress, start=time.monotonic()
+        )
+        with MetricLogger(
+            "rte/full-ft/seed1", config, "accuracy", directory, report_to
+        ) as metric_logger:
             metric_logger.on_train_begin(trainer)
             yield metric_logger
 
@@ -54,7 +60,9 @@ def start_logger(make, resources):
 
 def log_lines(metric_logger, lines):
     for line in lines:
-        metric_logger.trainer.progress.step = line.step if isinstance(line, StepMetrics) else 3 * line.epoch
+        metric_logger.trainer.progress.step = (
+            line.step if isinstance(line, StepMetrics) else 3 * line.epoch
+        )
         metric_logger.on_log(line)
 
 
@@ -62,29 +70,47 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
     with start_logger() as metric_logger:
         log_lines(metric_logger, LINES)
     stored = [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()]
-    assert stored[:2] == [{"step": 2, "loss": 0.75, "learning_rate": 1e-4}, {"epoch": 1, "accuracy": 0.5, "f1": 0.25}]
+    assert stored[:2] == [
+        {"step": 2, "loss": 0.75, "learning_rate": 1e-4},
+        {"epoch": 1, "accuracy": 0.5, "f1": 0.25},
+    ]
     first, second = (record.message for record in caplog.records if record.levelno == logging.INFO)
-    assert re.fullmatch(r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, [\d.]+ GB, \d:\d\d:\d\d left", first)
+    assert re.fullmatch(
+        r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, [\d.]+ GB, \d:\d\d:\d\d left", first
+    )
     assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, [\d.]+ GB", second)
 
 
-def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logger, caplog, monkeypatch):
+def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(
+    start_logger, caplog, monkeypatch
+):
     logged = []
-    tracker = SimpleNamespace(log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end"))
+    tracker = SimpleNamespace(
+        log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end")
+    )
     monkeypatch.setattr(runs, "start_trackers", lambda *_: [tracker])
     with start_logger("tensorboard", earlier=LINES[:2]) as metric_logger:
         log_lines(metric_logger, LINES[2:])
     stored = metric_logger.directory.metrics.read_text().splitlines()
     assert [metrics_line(json.loads(line)) for line in stored] == LINES
-    said = [record.message.split(",")[0] for record in caplog.records if record.levelno == logging.INFO]
-    assert said == ["rte/full-ft/seed1: resuming at epoch 2 of 2", "rte/full-ft/seed1: epoch 2 of 2"]
+    said = [
+        record.message.split(",")[0] for record in caplog.records if record.levelno == logging.INFO
+    ]
+    assert said == [
+        "rte/full-ft/seed1: resuming at epoch 2 of 2",
+        "rte/full-ft/seed1: epoch 2 of 2",
+    ]
     epoch = {"epoch": 2, "accuracy": 0.75, "f1": 0.5}
     assert logged == [(5, {"loss": 0.5, "learning_rate": 5e-5}), (6, epoch), "end"]
 
 
 @pytest.mark.parametrize(
     ("term", "level", "is_shown"),
-    [("xterm-256color", logging.INFO, True), ("dumb", logging.INFO, False), ("xterm", logging.ERROR, False)],
+    [
+        ("xterm-256color", logging.INFO, True),
+        ("dumb", logging.INFO, False),
+        ("xterm", logging.ERROR, False),
+    ],
 )
 def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
     start_logger, monkeypatch, caplog, term, level, is_shown
@@ -93,7 +119,9 @@ def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
     monkeypatch.setenv("TERM", term)
     with caplog.at_level(level, "hifi"), start_logger() as metric_logger:
         log_lines(metric_logger, LINES[1:2])
-    assert ("\x1b[?25l" in sys.stderr.getvalue()) == is_shown  # the cursor is hidden while the bar is there
+    assert (
+        "\x1b[?25l" in sys.stderr.getvalue()
+    ) == is_shown  # the cursor is hidden while the bar is there
 
 
 def test_trackers_are_checked_before_anything_runs(hifi):
@@ -104,16 +132,23 @@ def test_trackers_are_checked_before_anything_runs(hifi):
 
 
 @pytest.mark.parametrize(
-    ("name", "start"), [("wandb", "init"), ("trackio", "init"), ("mlflow", "start_run"), ("swanlab", "init")]
+    ("name", "start"),
+    [("wandb", "init"), ("trackio", "init"), ("mlflow", "start_run"), ("swanlab", "init")],
 )
 def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, start):
     library = MagicMock()
-    library.utils.validation = SimpleNamespace(MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100)  # of mlflow
+    library.utils.validation = SimpleNamespace(
+        MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100
+    )  # of mlflow
     monkeypatch.setitem(sys.modules, name, library)
     runs.start_trackers([name], "rte/bitfit/seed1", make("bitfit"), RunDirectory(tmp_path))
     said = getattr(library, start).call_args.kwargs
     assert "hifi/tiny-bert/rte/bitfit" in str(said.get("group") or said["tags"])
-    assert "rte/bitfit/seed1" in (said.get("name"), said.get("run_name"), said.get("experiment_name"))
+    assert "rte/bitfit/seed1" in (
+        said.get("name"),
+        said.get("run_name"),
+        said.get("experiment_name"),
+    )
 
 
 def test_trackers_are_those_of_accelerate():
@@ -133,10 +168,16 @@ def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     events = EventAccumulator(str(directory.path / "tensorboard")).Reload()
     losses = [(line["step"], line["loss"]) for line in lines if "step" in line]
-    assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("loss")] == losses and len(losses) == 4
+    assert [
+        (event.step, pytest.approx(event.value)) for event in events.Scalars("loss")
+    ] == losses and len(losses) == 4
     scores = [(6 * line["epoch"], line["accuracy"]) for line in lines if "epoch" in line]
-    assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("accuracy")] == scores and len(scores) == 2
+    assert [
+        (event.step, pytest.approx(event.value)) for event in events.Scalars("accuracy")
+    ] == scores and len(scores) == 2
     (hparams,) = (directory.path / "tensorboard").rglob("hparams.yml")
     assert yaml.safe_load(hparams.read_text())["learning_rate"] == config.learning_rate
     directory.clear()
-    assert not (directory.path / "tensorboard").exists()  # a run made anew does not go on in the old one's curves
+    assert not (
+        directory.path / "tensorboard"
+    ).exists()  # a run made anew does not go on in the old one's curves

@@ -157,11 +157,16 @@ def test_few_shot_runs_have_as_many_epochs_on_every_task():
         except UsageError:
             continue
     epochs = {
-        (task, method): resolve(task=task, method=method, protocol="hifi-fewshot", backbone="minilm").epochs
+        (task, method): resolve(
+            task=task, method=method, protocol="hifi-fewshot", backbone="minilm"
+        ).epochs
         for task in supported
         for method in ("full-ft", "bitfit", "compacter", "hifi-layerwise", "eh-ft-bitfit")
     }
-    assert len(supported) > 10 and {cell: number for cell, number in epochs.items() if number != 50} == {}
+    assert (
+        len(supported) > 10
+        and {cell: number for cell, number in epochs.items() if number != 50} == {}
+    )
 
 
 @pytest.mark.parametrize("name", registry.names("protocols"))
@@ -173,16 +178,25 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
         for case in spec.cases:
             for kind in ("tasks", "methods", "backbones"):
                 assert set(getattr(case, kind)) <= set(registry.names(kind))
-        assert spec.follows == "ours" or reasons.keys() <= spec.unstated.keys(), "inherited without a word"
-        reasons |= {key: origin.reason or reasons.get(key) for key, origin in spec.unstated.items() if origin}
-        reasons = {key: reason for key, reason in reasons.items() if spec.unstated.get(key, "inherited")}
+        assert spec.follows == "ours" or reasons.keys() <= spec.unstated.keys(), (
+            "inherited without a word"
+        )
+        reasons |= {
+            key: origin.reason or reasons.get(key)
+            for key, origin in spec.unstated.items()
+            if origin
+        }
+        reasons = {
+            key: reason for key, reason in reasons.items() if spec.unstated.get(key, "inherited")
+        }
     assert all(reasons.values())
     for key in reasons:
         parts = key.split(".")
         if parts[0] in ("methods", "tasks"):
-            assert parts[1] in registry.names(parts[0]) and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields, (
-                key
-            )
+            assert (
+                parts[1] in registry.names(parts[0])
+                and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields
+            ), key
         elif len(parts) == 2:
             assert parts[1] in sections[parts[0]].model_fields, key
         else:
@@ -197,12 +211,34 @@ def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
     )
 
     def epochs(**names):
-        return resolve(**{"task": "rte", "method": "full-ft", "backbone": "bert-large", "protocol": str(file), **names}).epochs
+        return resolve(
+            **{
+                "task": "rte",
+                "method": "full-ft",
+                "backbone": "bert-large",
+                "protocol": str(file),
+                **names,
+            }
+        ).epochs
 
-    assert (epochs(), epochs(method="bitfit"), epochs(task="mrpc"), epochs(task="mrpc", method="bitfit")) == (4, 3, 2, 1)
+    assert (
+        epochs(),
+        epochs(method="bitfit"),
+        epochs(task="mrpc"),
+        epochs(task="mrpc", method="bitfit"),
+    ) == (4, 3, 2, 1)
     assert epochs(method="mixout") == 4  # based on Full-FT
     assert epochs(backbone="bert-base") == 5
-    assert resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(file), overrides=["epochs=6"]).epochs == 6
+    assert (
+        resolve(
+            task="rte",
+            method="full-ft",
+            backbone="bert-large",
+            protocol=str(file),
+            overrides=["epochs=6"],
+        ).epochs
+        == 6
+    )
 
 
 @pytest.mark.slow
@@ -210,16 +246,33 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):
         config = make(
-            "full-ft", "epochs=6", "learning_rate=0.003", f"primary_metric={metric}", f"variant={metric}", task="stsb"
+            "full-ft",
+            "epochs=6",
+            "learning_rate=0.003",
+            f"primary_metric={metric}",
+            f"variant={metric}",
+            task="stsb",
         )
         results[metric] = runs.run(config, resources)
-        lines = [json.loads(line) for line in RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in RunDirectory.of(config, resources.results_dir)
+            .metrics.read_text()
+            .splitlines()
+        ]
         by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]
     for metric, result in results.items():
         assert result.primary_metric == metric
-        assert result.scores.best == result.scores.max == result.metrics[metric] == max(by_epoch[metric])
+        assert (
+            result.scores.best
+            == result.scores.max
+            == result.metrics[metric]
+            == max(by_epoch[metric])
+        )
         assert result.epochs.best == 1 + by_epoch[metric].index(max(by_epoch[metric]))
     assert results["spearman"].scores != results["pearson"].scores
     for wrong in ("pearsn", "accuracy"):
-        with pytest.raises(UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"):
+        with pytest.raises(
+            UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"
+        ):
             runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), resources)

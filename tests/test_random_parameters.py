@@ -8,7 +8,9 @@ from tiny_inputs import HIDDEN, INNER, LAYERS
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.random_parameters import random_masks
 
-BIASES = LAYERS * (4 * HIDDEN + INNER + HIDDEN + 2 * HIDDEN)  # of the projections, the feed-forward network, two LayerNorms
+BIASES = LAYERS * (
+    4 * HIDDEN + INNER + HIDDEN + 2 * HIDDEN
+)  # of the projections, the feed-forward network, two LayerNorms
 
 
 def chosen(prepared):
@@ -27,8 +29,12 @@ def test_as_many_weights_as_bitfit_trains_in_the_layers_other_ones_for_every_see
         assert entries.keys() <= set(prepared.encoder.layer_parameters)
         by_seed[seed] = {(name, index) for name, indices in entries.items() for index in indices}
         again, _ = prepare(make, resources, "random-parameters", seed=seed)
-        assert by_seed[seed] == {(name, index) for name, indices in chosen(again).items() for index in indices}
-    assert len(by_seed[1] & by_seed[2]) < 0.1 * BIASES  # two independent draws of 3 % of the weights
+        assert by_seed[seed] == {
+            (name, index) for name, indices in chosen(again).items() for index in indices
+        }
+    assert (
+        len(by_seed[1] & by_seed[2]) < 0.1 * BIASES
+    )  # two independent draws of 3 % of the weights
 
 
 def test_each_weight_is_drawn_equally_often():
@@ -36,16 +42,24 @@ def test_each_weight_is_drawn_equally_often():
     drawn = np.zeros(40)
     for seed in range(draws):
         masks = random_masks(sizes, count, seed)
-        flat = np.concatenate([masks[name].numpy() if name in masks else np.zeros(size) for name, size in sizes.items()])
+        flat = np.concatenate(
+            [
+                masks[name].numpy() if name in masks else np.zeros(size)
+                for name, size in sizes.items()
+            ]
+        )
         assert flat.sum() == count and all(mask.any() for mask in masks.values())
         drawn += flat
     expected = draws * count / 40
-    assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected * (1 - count / 40))  # 5 standard deviations
+    assert np.abs(drawn - expected).max() < 5 * np.sqrt(
+        expected * (1 - count / 40)
+    )  # 5 standard deviations
 
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])
 def test_more_weights_than_there_are_are_refused(make, resources, words):
     with pytest.raises(
-        UsageError, match=r"settings.count=1000000: set settings.count to a number from 1 to \d+, the layers' weights"
+        UsageError,
+        match=r"settings.count=1000000: set settings.count to a number from 1 to \d+, the layers' weights",
     ):
         prepare(make, resources, "random-parameters", *words)

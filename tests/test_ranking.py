@@ -25,7 +25,9 @@ def random_scores(heads=12, seed=0):
 
 def networkx_pagerank(correlation, damping, personalization=None):
     graph = networkx.from_numpy_array(correlation)
-    result = networkx.pagerank(graph, alpha=damping, tol=1e-12, max_iter=1000, personalization=personalization)
+    result = networkx.pagerank(
+        graph, alpha=damping, tol=1e-12, max_iter=1000, personalization=personalization
+    )
     return np.array([result[head] for head in range(len(correlation))])
 
 
@@ -37,7 +39,9 @@ def test_pagerank_is_networkxs(seed, damping):
     np.testing.assert_allclose(result.values, networkx_pagerank(correlation, damping), atol=1e-8)
     shares = dict(enumerate(richness))
     result = pagerank_personalized(richness, correlation, damping, 1e-12)
-    np.testing.assert_allclose(result.values, networkx_pagerank(correlation, damping, shares), atol=1e-8)
+    np.testing.assert_allclose(
+        result.values, networkx_pagerank(correlation, damping, shares), atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,9 +54,13 @@ def test_equation_10_read_literally_gives_every_head_the_same(seed):
 def test_pagerank_forgets_the_richness_it_starts_from_and_the_personalized_one_does_not():
     richness, correlation = random_scores()
     other = richness[::-1].copy()
-    assert np.allclose(pagerank(richness, correlation, 0.85, 1e-13).values, pagerank(other, correlation, 0.85, 1e-13).values)
+    assert np.allclose(
+        pagerank(richness, correlation, 0.85, 1e-13).values,
+        pagerank(other, correlation, 0.85, 1e-13).values,
+    )
     assert not np.allclose(
-        pagerank_personalized(richness, correlation).values, pagerank_personalized(other, correlation).values
+        pagerank_personalized(richness, correlation).values,
+        pagerank_personalized(other, correlation).values,
     )
 
 

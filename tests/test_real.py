@@ -26,23 +26,42 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
     from hifi_cli.tasks import data_sources, task_spec
 
     for method, rate in (("full-ft", 5e-5), ("hifi-layerwise", 5e-4)):
-        words = ["--task", "mrpc", "--method", method, "--protocol", "laptop", "--data-dir", glue, f"learning_rate={rate}"]
+        words = [
+            "--task",
+            "mrpc",
+            "--method",
+            method,
+            "--protocol",
+            "laptop",
+            "--data-dir",
+            glue,
+            f"learning_rate={rate}",
+        ]
         answer = hifi("train", *words)
         assert answer.code == 0, answer.err
         run = Path(f"results/runs/laptop/minilm/mrpc/{method}/seed1")
         results = json.loads((run / "results.json").read_text())
         assert results["metrics"]["accuracy"] > 0.72  # the majority class has 0.684
         assert not results["collapsed"]
-        assert (run / "delta.safetensors").stat().st_size <= 1.02 * 4 * results["params"]["stored"] + 20_000
+        assert (run / "delta.safetensors").stat().st_size <= 1.02 * 4 * results["params"][
+            "stored"
+        ] + 20_000
         assert "logits identical" in hifi("eval", run, "--data-dir", glue).out
         assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
         tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
         rows = data_sources.load(task_spec.load("mrpc"), data_dir=glue).splits["validation"][:20]
-        stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
+        stored = [
+            json.loads(line)["logits"]
+            for line in (run / "predictions.jsonl").read_text().splitlines()
+        ]
         for row, logits in zip(rows, stored, strict=False):
             with torch.no_grad():
-                result = model(**tokenizer(*row.sequences[0], return_tensors="pt", truncation=True, max_length=128)).logits[0]
+                result = model(
+                    **tokenizer(
+                        *row.sequences[0], return_tensors="pt", truncation=True, max_length=128
+                    )
+                ).logits[0]
             torch.testing.assert_close(result, torch.tensor(logits), rtol=1e-3, atol=1e-4)
 
 
@@ -87,11 +106,18 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
             logits[window, [0, 1], example.answer] = 9.0
-        assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
+        assert (
+            metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"]
+            > 0.99
+        )
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in encode.tokenize(tokenizer, task_spec.load("wic"), rows, RunConfig.model_construct(max_length=128)):
+        for example in encode.tokenize(
+            tokenizer, task_spec.load("wic"), rows, RunConfig.model_construct(max_length=128)
+        ):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
             first, last = example.word_spans[0]
-            result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")
+            result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(
+                " ", ""
+            )
             assert result.startswith(sentence[start:end].lower()[:3])

@@ -17,15 +17,26 @@ pytestmark = pytest.mark.slow
         (["grid", "laptop-rates", "--print", "holdout=0.2"], "holdout"),
         (["figure", "hifi-6-k", "--protocol", "demo", "heads={k: 1}"], "heads"),
         (["figure", "hifi-7", "--protocol", "demo", "shots=8"], "shots"),
-        (["figure", "ehft-7", "--protocol", "demo", "settings.stage1_fraction=0.2"], "settings.stage1_fraction"),
+        (
+            ["figure", "ehft-7", "--protocol", "demo", "settings.stage1_fraction=0.2"],
+            "settings.stage1_fraction",
+        ),
     ],
 )
 def test_a_key_that_varies_in_a_grid_or_figure_cannot_be_set(hifi, words, key):
     answer = hifi(*words)
-    assert answer.code == 2 and f"sets {key}" in answer.err and ": leave it out" in answer.err and not answer.out
+    assert (
+        answer.code == 2
+        and f"sets {key}" in answer.err
+        and ": leave it out" in answer.err
+        and not answer.out
+    )
 
 
-@pytest.mark.parametrize(("words", "given"), [(["--protocol", "laptop"], "--protocol laptop"), (["--shots", "3"], "--shots 3")])
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [(["--protocol", "laptop"], "--protocol laptop"), (["--shots", "3"], "--shots 3")],
+)
 def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, given):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 1, 0.5, shots=16)
@@ -39,9 +50,14 @@ def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, giv
 def test_runs_that_were_copied_without_weights_say_so(finish_run, hifi, data, command):
     run = finish_run()
     (run / "delta.safetensors").unlink()
-    more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(command, ["--data-dir", data])
+    more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(
+        command, ["--data-dir", data]
+    )
     answer = hifi(command, run, *more)
-    assert answer.code == 3 and "delta.safetensors: copy it from where the run was trained" in answer.out + answer.err
+    assert (
+        answer.code == 3
+        and "delta.safetensors: copy it from where the run was trained" in answer.out + answer.err
+    )
 
 
 def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
@@ -49,7 +65,8 @@ def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     answer = hifi("claims", "rankings")
     assert (
         answer.code == 0
-        and "no finished run of --protocol hifi in results; there are runs of protocol laptop (backbone minilm)" in answer.err
+        and "no finished run of --protocol hifi in results; there are runs of protocol laptop (backbone minilm)"
+        in answer.err
     )
     assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
 
@@ -59,7 +76,9 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
 
 
 def test_the_users_own_method_is_known_from_its_runs(hifi):
-    Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, "first": "my-lora"}}}))
+    Path("claims.yaml").write_text(
+        yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, "first": "my-lora"}}})
+    )
     assert hifi("claims", "claims.yaml").code == 2
     for seed in range(1, 9):
         write_run("results", "my-lora", "rte", seed, 0.7 + seed / 1000)
@@ -67,9 +86,16 @@ def test_the_users_own_method_is_known_from_its_runs(hifi):
     assert "reproduced" in hifi("claims", "claims.yaml").out
 
 
-@pytest.mark.parametrize(("key", "message"), [("columns", "unknown task 'nope'"), ("rows", "unknown method 'nope'")])
+@pytest.mark.parametrize(
+    ("key", "message"), [("columns", "unknown task 'nope'"), ("rows", "unknown method 'nope'")]
+)
 def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
-    content = {"protocol": "hifi", "backbone": "bert-large", "rows": ["full-ft"], "columns": ["rte"]} | {key: ["nope"]}
+    content = {
+        "protocol": "hifi",
+        "backbone": "bert-large",
+        "rows": ["full-ft"],
+        "columns": ["rte"],
+    } | {key: ["nope"]}
     Path("table.yaml").write_text(yaml.safe_dump(content))
     answer = hifi("table", "table.yaml")
     assert answer.code == 2 and message in answer.err and not answer.out
@@ -88,8 +114,14 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
         assert content in Path(f"table.{suffix}").read_text(), suffix
     assert hifi("table", "--out", "table.md", "--format", "csv").code == 0
     assert Path("table.md").read_text().startswith("method,")
-    assert hifi("table", "--out", "TABLE.MD").code == 0 and "| --- |" in Path("TABLE.MD").read_text()
-    assert hifi("table", "--out", "table").code == hifi("table", "--out", "table.html", "--format", "text").code == 0
+    assert (
+        hifi("table", "--out", "TABLE.MD").code == 0 and "| --- |" in Path("TABLE.MD").read_text()
+    )
+    assert (
+        hifi("table", "--out", "table").code
+        == hifi("table", "--out", "table.html", "--format", "text").code
+        == 0
+    )
 
 
 def test_a_suffix_of_another_format_is_refused(hifi):
@@ -99,8 +131,14 @@ def test_a_suffix_of_another_format_is_refused(hifi):
     text = "the name must end in .txt, .md, .tex, .csv, .json; or give --format; hifi report writes HTML"
     for words in (["table"], ["compare", "full-ft", "bitfit"], ["claims", "hifi"]):
         answer = hifi(*words, "--out", "t.html")
-        assert (answer.code, answer.err) == (2, f"hifi: --out t.html: '.html' is not written; {text}\n"), words
+        assert (answer.code, answer.err) == (
+            2,
+            f"hifi: --out t.html: '.html' is not written; {text}\n",
+        ), words
     answer = hifi("report", "--out", "r.pdf")
-    assert answer.code == 2 and "the name must end in .html, .htm; hifi table writes other formats" in answer.err
+    assert (
+        answer.code == 2
+        and "the name must end in .html, .htm; hifi table writes other formats" in answer.err
+    )
     assert not list(Path().glob("*.*"))
     assert hifi("report", "--out", "r.HTML").code == 0

@@ -28,11 +28,17 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["p_holm"] == 0.0625
     assert rows[0]["mean"] == pytest.approx(20.2) == rows[0]["tasks"]["rte"]
-    assert notes[0] == ("Full-FT: 5 pairs, 5 of which differ, cannot reach p < 0.05 (smallest: 0.0625): more seeds are needed")
+    assert notes[0] == (
+        "Full-FT: 5 pairs, 5 of which differ, cannot reach p < 0.05 (smallest: 0.0625): more seeds are needed"
+    )
 
 
 def test_a_comparison_fits_a_terminal(hifi, monkeypatch):
-    grid("bitfit", "full-ft", tasks=("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic", "qnli", "boolq"))
+    grid(
+        "bitfit",
+        "full-ft",
+        tasks=("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic", "qnli", "boolq"),
+    )
     printed = hifi("compare", "bitfit", "full-ft").out
     drawn = printed[: printed.index("the epoch was chosen")].splitlines()[1:]
     assert any(set(line) == {"─"} for line in drawn) and max(map(len, drawn)) <= 80
@@ -44,9 +50,15 @@ def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     assert rows[0]["mean"] < 0 and rows[0]["verdict"] == "worse"
     low, high = rows[0]["low"], rows[0]["high"]
     assert low < rows[0]["mean"] < high < 0
-    assert rows[0]["p_holm"] == pytest.approx(2 / 2**10) and any("about these tasks and new seeds" in note for note in notes)
+    assert rows[0]["p_holm"] == pytest.approx(2 / 2**10) and any(
+        "about these tasks and new seeds" in note for note in notes
+    )
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
-    assert rows[0]["verdict"] == "no conclusion" and [*rows[0]["tasks"]] == ["rte"] and "5 pairs" in notes[0]
+    assert (
+        rows[0]["verdict"] == "no conclusion"
+        and [*rows[0]["tasks"]] == ["rte"]
+        and "5 pairs" in notes[0]
+    )
 
 
 def test_a_difference_that_is_not_shown_is_not_equality(hifi):
@@ -64,9 +76,14 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
             write_run("results", "full-ft", task, seed, 0.5)
             write_run("results", "bitfit", task, seed, 0.5 + gap + 0.001 * (-1) ** seed)
     rows, _ = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["mean"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
+    assert rows[0]["mean"] == pytest.approx(
+        (2.0 - 3.0) / 2
+    )  # pooled over 12 pairs it would be +1.17
     assert rows[0]["tasks"] == pytest.approx({"cola": -3.0, "rte": 2.0})
-    averages = {row["method"]: row["average"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    averages = {
+        row["method"]: row["average"]
+        for row in json.loads(hifi("table", "--format", "json").out)["rows"]
+    }
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(rows[0]["mean"])
 
 
@@ -99,7 +116,9 @@ def test_collapsed_runs_are_compared_and_counted_unless_they_are_excluded(hifi):
     assert (rows[0]["verdict"], rows[0]["pairs"]) == ("no difference shown", 8)
     assert rows[0]["mean"] == pytest.approx(-4, abs=0.5)
     assert "1 of 8 runs of BitFit collapsed, included" in notes
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed", "--format", "json"))
+    rows, notes = said(
+        hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed", "--format", "json")
+    )
     assert (rows[0]["verdict"], rows[0]["pairs"]) == ("better", 7)
     assert "BitFit on RTE: 1 collapsed run left out (by --exclude collapsed)" in notes
 
@@ -107,9 +126,21 @@ def test_collapsed_runs_are_compared_and_counted_unless_they_are_excluded(hifi):
 def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 8))
     for seed in (8, 9):
-        write_run("results", "bitfit", "rte", seed, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
+        write_run(
+            "results",
+            "bitfit",
+            "rte",
+            seed,
+            0.0,
+            status="diverged",
+            scores=None,
+            metrics=None,
+            collapsed=True,
+        )
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert notes[0] == "BitFit is ahead, but 2 runs of it diverged, 0 of Full-FT: these have no score"
+    assert (
+        notes[0] == "BitFit is ahead, but 2 runs of it diverged, 0 of Full-FT: these have no score"
+    )
     grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.1)
     rows, _ = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["verdict"] == "worse"
@@ -127,18 +158,27 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
 def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hifi):
     grid("bitfit", "full-ft", tasks=("rte", "cola"), seeds=(1, 2))
     grid("bitfit", "full-ft", tasks=("rte",), seeds=(1, 2), **changes)
-    note = f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
+    note = (
+        f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
+    )
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["pairs"] == 2 and note in notes
     answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")
     assert answer.code == 3 and note in answer.err and len(answer.err.splitlines()) == 1
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json"))
-    assert rows[0]["pairs"] == 4 and f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
+    rows, notes = said(
+        hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json")
+    )
+    assert (
+        rows[0]["pairs"] == 4
+        and f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
+    )
 
 
 def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
     """HiFi's table 2 trains BitFit for the 16 epochs of BitFit's own paper, and compares."""
-    for seed, (method, epochs) in itertools.product(range(1, 6), (("hifi-layerwise", 5), ("bitfit", 16))):
+    for seed, (method, epochs) in itertools.product(
+        range(1, 6), (("hifi-layerwise", 5), ("bitfit", 16))
+    ):
         write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, epochs=epochs)
     rows, notes = said(hifi("compare", "hifi-layerwise", "bitfit", "--format", "json"))
     assert rows[0]["pairs"] == 5
@@ -162,11 +202,17 @@ def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
         ({}, ["--score", "last"], False),
         ({"shots": 16}, [], False),  # rows of the train split chose the epoch
         ({"selection": "holdout"}, [], False),
-        ({"shots": 16}, ["--score", "max"], True),  # the highest on the reported split, whatever chose the epoch
+        (
+            {"shots": 16},
+            ["--score", "max"],
+            True,
+        ),  # the highest on the reported split, whatever chose the epoch
         ({"selection": "holdout"}, ["--score", "max"], True),
     ],
 )
-def test_scores_are_called_too_high_where_the_reported_split_chose_the_epoch(hifi, changes, words, too_high):
+def test_scores_are_called_too_high_where_the_reported_split_chose_the_epoch(
+    hifi, changes, words, too_high
+):
     for method, seed in itertools.product(("bitfit", "full-ft"), range(1, 4)):
         write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, **changes)
     _, notes = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
@@ -178,13 +224,19 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         write_run("results", "bitfit", "rte", seed, 0.778)
         write_run("results", "linear-probing", "rte", seed, 0.5, shots=16)
     answer = hifi("compare", "bitfit", "linear-probing")
-    assert answer.code == 2 and "runs of several shots: choose one with --shots (16, full)" in answer.err
+    assert (
+        answer.code == 2
+        and "runs of several shots: choose one with --shots (16, full)" in answer.err
+    )
     answer = hifi("compare", "bitfit", "linear-probing", "--shots", "16")
     assert answer.code == 3 and "no finished run of bitfit --shots 16" in answer.err
     for seed in (1, 2):
         write_run("results", "bitfit", "rte", seed, 0.55, shots=16)
     answer = hifi("compare", "bitfit", "linear-probing", "--shots", "16", "--format", "json")
-    assert said(answer)[0][0]["mean"] == pytest.approx(5.0) and "16-shot" in json.loads(answer.out)[0]["title"]
+    assert (
+        said(answer)[0][0]["mean"] == pytest.approx(5.0)
+        and "16-shot" in json.loads(answer.out)[0]["title"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,14 +250,22 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
             2,
             "several backbone: choose one with --backbone (bert-large, minilm)",
         ),
-        (["full-ft", "bitfit", "--shots", "few"], 2, "a number of training rows per class, or full, is required"),
+        (
+            ["full-ft", "bitfit", "--shots", "few"],
+            2,
+            "a number of training rows per class, or full, is required",
+        ),
         (
             ["full-ft", "bitfit", "--include", "collapsed"],
             2,
             "'collapsed' is not one of limited, unequal",
         ),
         (["full-ft", "bitfit", "--exclude", "limited"], 2, "'limited' is not one of collapsed"),
-        (["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"], 3, "no finished run of full-ft"),
+        (
+            ["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"],
+            3,
+            "no finished run of full-ft",
+        ),
         (
             ["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "rte,rtee"],
             2,
@@ -224,22 +284,34 @@ def test_two_backbones_are_compared_under_one_method(hifi):
     for seed in range(1, 9):
         for backbone, score in (("qwen3-0.6b", 0.7), ("modernbert-base", 0.66)):
             weights = {"backbone_weights": backbone}
-            write_run("results", "lora", "rte", seed, score + 0.01 * seed, backbone=backbone, **weights)
+            write_run(
+                "results", "lora", "rte", seed, score + 0.01 * seed, backbone=backbone, **weights
+            )
             write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone, **weights)
     words = ("--backbones", "modernbert-base,qwen3-0.6b", "--format", "json")
     answer = hifi("compare", "lora", *words)
     rows, _ = said(answer)
-    assert [(row["method"], row["verdict"], row["pairs"]) for row in rows] == [("qwen3-0.6b", "worse", 8)]
+    assert [(row["method"], row["verdict"], row["pairs"]) for row in rows] == [
+        ("qwen3-0.6b", "worse", 8)
+    ]
     assert rows[0]["mean"] == pytest.approx(-4)
     assert "modernbert-base minus each other backbone" in answer.out and "method lora" in answer.out
     write_run("results", "lora", "rte", 1, 0.9, backbone="qwen3-0.6b", backbone_weights="others")
     rows, notes = said(hifi("compare", "lora", *words))
-    assert rows[0]["pairs"] == 7 and any("different encoder weights left out" in note for note in notes)
-    assert "no finished run of minilm" in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err
+    assert rows[0]["pairs"] == 7 and any(
+        "different encoder weights left out" in note for note in notes
+    )
+    assert (
+        "no finished run of minilm"
+        in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err
+    )
     assert "under one method" in hifi("compare", "lora", "full-ft", *words).err
 
 
 def test_a_report_says_that_the_compared_method_has_no_run(hifi):
     grid("lora", "full-ft")
     answer = hifi("report", "--compare", "bitfit")
-    assert answer.code == 3 and "no finished run of bitfit; make one with hifi train --method bitfit" in answer.err
+    assert (
+        answer.code == 3
+        and "no finished run of bitfit; make one with hifi train --method bitfit" in answer.err
+    )

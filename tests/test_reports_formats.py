@@ -47,12 +47,18 @@ def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
 
 
 def built(name):
-    return tables.build(table_spec.load(name), Study(Path("results")), show_published=True, grid="hifi grid x")
+    return tables.build(
+        table_spec.load(name), Study(Path("results")), show_published=True, grid="hifi grid x"
+    )
 
 
 def drawn_lines(text):
     lines = text.splitlines()[1:]
-    return lines[: next((at for at, line in enumerate(lines) if re.match("[a-z]+: |published: ", line)), None)]
+    return lines[
+        : next(
+            (at for at, line in enumerate(lines) if re.match("[a-z]+: |published: ", line)), None
+        )
+    ]
 
 
 def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
@@ -72,7 +78,11 @@ def test_every_column_of_a_papers_table_fits_a_hundred_columns(name):
     drawn = drawn_lines(as_text(table, width=100))
     assert max(map(len, drawn)) <= 100
     headings = " ".join(line for line in drawn[:4])
-    assert all(word.strip("()") in headings for heading in table.headings.values() for word in heading.split())
+    assert all(
+        word.strip("()") in headings
+        for heading in table.headings.values()
+        for word in heading.split()
+    )
 
 
 def _on_a_terminal(table):
@@ -92,7 +102,9 @@ def test_latex_compiles_as_it_is(users_table, hifi):
     packages = r"\documentclass{article}\usepackage{booktabs,amssymb}\begin{document}"
     Path("table.tex").write_text(f"{packages}\n{fragment}\\end{{document}}\n")
     done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], capture_output=True, text=True
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-2000:]
 
@@ -100,7 +112,10 @@ def test_latex_compiles_as_it_is(users_table, hifi):
 def test_latex_is_a_balanced_document(users_table, hifi):
     fragment = hifi("table", users_table, "--published", "--format", "tex").out
     assert r"\documentclass" not in fragment and fragment.count(r"\begin{table}") == 1
-    opened, closed = re.findall(r"\\begin\{(\w+)\}", fragment), re.findall(r"\\end\{(\w+)\}", fragment)
+    opened, closed = (
+        re.findall(r"\\begin\{(\w+)\}", fragment),
+        re.findall(r"\\end\{(\w+)\}", fragment),
+    )
     assert sorted(opened) == sorted(closed) == ["table", "tabular"]
     assert r"Bit\_Fit \& more" in fragment
     body = [line for line in fragment.splitlines() if line.endswith(r"\\")]
@@ -114,4 +129,6 @@ def test_rows_of_several_tables_in_a_csv_name_their_table(hifi):
     rows = list(csv.DictReader(Path("t.csv").read_text().splitlines()))
     named = {re.search(r"protocol (\w+)", row["table"])[1]: float(row["rte"]) for row in rows}
     assert named == pytest.approx({"hifi": 80.0, "laptop": 70.0})
-    assert hifi("table", "--protocol", "hifi", "--format", "csv").out.startswith("method,label,source,rte,rte_std,rte_seeds,")
+    assert hifi("table", "--protocol", "hifi", "--format", "csv").out.startswith(
+        "method,label,source,rte,rte_std,rte_seeds,"
+    )

@@ -49,9 +49,17 @@ def test_nothing_comes_from_elsewhere_and_names_are_text(hifi):
     text = page_of(hifi("report"))
     page = Page(text)
     assert not page.of("script") and not page.of("link") and not page.of("iframe")
-    (policy,) = (attrs["content"] for attrs in page.of("meta") if attrs.get("http-equiv") == "Content-Security-Policy")
+    (policy,) = (
+        attrs["content"]
+        for attrs in page.of("meta")
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
     assert policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    assert "http" not in text.replace("http-equiv", "") and "@import" not in text and "url(" not in text
+    assert (
+        "http" not in text.replace("http-equiv", "")
+        and "@import" not in text
+        and "url(" not in text
+    )
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
     assert "&lt;b&gt;evil &amp; co" in text and f"Written by hifi {__version__}" in text
     assert text == page_of(hifi("report")), "equal runs give equal reports"
@@ -69,15 +77,24 @@ def test_tables_show_means_published_numbers_and_footnotes(hifi):
         write_run("results", "full-ft", "rte", seed, score)
         write_run("results", "hifi-layerwise", "rte", seed, score - 0.1)
     assert "<b>62.0</b> ±2.8" in cells_of(page_of(hifi("report")), "Full-FT")
-    text = page_of(hifi("report", "--tables", "hifi-2,hifi-3", "--published", "--out", "elsewhere/page.html"))
-    assert "HiFi, table 2" in text and "HiFi, table 3" in text and "the mean of its 9 cells is 81.10" in text
+    text = page_of(
+        hifi("report", "--tables", "hifi-2,hifi-3", "--published", "--out", "elsewhere/page.html")
+    )
+    assert (
+        "HiFi, table 2" in text
+        and "HiFi, table 3" in text
+        and "the mean of its 9 cells is 81.10" in text
+    )
     assert re.search(r"missing: <code>\d+ runs: hifi grid hifi-2</code>", text)
     assert hifi("report", "--results-dir", "nowhere").code == 3
 
 
 def png(text, title):
     """The bytes of the picture with a title."""
-    found = re.search(rf'<figcaption>{re.escape(title)}</figcaption><img alt="" src="data:image/png;base64,([^"]+)">', text)
+    found = re.search(
+        rf'<figcaption>{re.escape(title)}</figcaption><img alt="" src="data:image/png;base64,([^"]+)">',
+        text,
+    )
     return found and base64.b64decode(found[1])
 
 
@@ -97,13 +114,25 @@ def test_figures_and_learning_curves_are_in_the_page(hifi):
 def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
     for seed in range(1, 8):
         for method, score in (("full-ft", 0.6), ("bitfit", 0.5), ("lora", 0.6)):
-            write_run("results", method, "rte", seed, score + seed / 1000 + (seed % 3) / 500 * (method == "bitfit"))
+            write_run(
+                "results",
+                method,
+                "rte",
+                seed,
+                score + seed / 1000 + (seed % 3) / 500 * (method == "bitfit"),
+            )
     write_run("results", "linear-probing", "rte", 9, 0.5)
     text = unescape(page_of(hifi("report")))
     comparison = text[text.index("Full-FT minus each other method") :]
-    assert (cells_of(comparison, "BitFit")[0], cells_of(comparison, "LoRA")[0]) == ("better", "no conclusion")
+    assert (cells_of(comparison, "BitFit")[0], cells_of(comparison, "LoRA")[0]) == (
+        "better",
+        "no conclusion",
+    )
     answer = hifi("compare", "full-ft", "bitfit", "lora", "--format", "json")
-    assert [row["verdict"] for row in json.loads(answer.out)[0]["rows"]] == ["better", "no conclusion"]
+    assert [row["verdict"] for row in json.loads(answer.out)[0]["rows"]] == [
+        "better",
+        "no conclusion",
+    ]
     Path("own").mkdir()
     copy_yaml(hifi, "methods/bitfit", "own/bitfit.yaml")
     for word in ("bitfit", "own/bitfit.yaml"):
@@ -113,6 +142,14 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
 
 
 def test_a_run_that_did_not_evaluate_every_epoch_has_no_maximum(hifi):
-    write_run("results", "full-ft", "rte", 1, 0.6, shots=16, scores={"last": 0.5, "best": 0.6, "max": None})
+    write_run(
+        "results",
+        "full-ft",
+        "rte",
+        1,
+        0.6,
+        shots=16,
+        scores={"last": 0.5, "best": 0.6, "max": None},
+    )
     cells = cells_of(page_of(hifi("report")), "runs/hifi/bert-large/rte-16-shot/full-ft/seed1")
     assert cells[2:5] == ["0.5", "0.6", "-"]

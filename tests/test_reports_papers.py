@@ -10,7 +10,17 @@ from hifi_cli.reports import other_tables, table_spec, tables
 from hifi_cli.reports.table_spec import load_published
 from hifi_cli.results.study import Study
 
-WITH_SCORES = ["hifi-2", "hifi-2-fewshot", "hifi-3", "hifi-6", "ehft-1", "ehft-2", "ehft-3", "ehft-4", "superglue"]
+WITH_SCORES = [
+    "hifi-2",
+    "hifi-2-fewshot",
+    "hifi-3",
+    "hifi-6",
+    "ehft-1",
+    "ehft-2",
+    "ehft-3",
+    "ehft-4",
+    "superglue",
+]
 # bold (1) and underlined (2) as far as our copy of the paper shows them
 MARKS = {
     "hifi-2": {
@@ -36,7 +46,11 @@ MARKS = {
     },
 }
 # printed averages that their cells do not give, by hand; every other average follows from its cells
-UNCHECKED = {("hifi/full-shot", "lora"), ("ehft/bert-large", "full-ft"), ("ehft/bert-large", "eh-ft-bitfit")}
+UNCHECKED = {
+    ("hifi/full-shot", "lora"),
+    ("ehft/bert-large", "full-ft"),
+    ("ehft/bert-large", "eh-ft-bitfit"),
+}
 ROUNDING = {("ehft/reserve", "eh-ft-bitfit-reserve")}
 MISPRINTS = {
     ("hifi/full-shot", "compacter"),
@@ -63,39 +77,79 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
                 paper.deviation(row.published_name, column.published_name),
             )
             said, deviation = table.number(line, column.name), table.spread(line, column.name)
-            assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (row.method, column)
+            assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (
+                row.method,
+                column,
+            )
             if isinstance(mean, float) and isinstance(spread, float):
                 assert deviation == f"{spread:.{paper.decimals}f}"
         if printed.average is not None:
             follows = (spec.published, row.published_name) not in UNCHECKED | ROUNDING | MISPRINTS
-            assert (table.number(line, "average") == f"{printed.average:.{paper.decimals}f}") == follows, row.method
+            assert (
+                table.number(line, "average") == f"{printed.average:.{paper.decimals}f}"
+            ) == follows, row.method
         for key in table.headings:
             is_odd = key == "average" and (spec.published, row.method) in ROUNDING | MISPRINTS
-            assert is_odd or table.number(line + 2, key).strip("+0.") in ("", "-"), (row.method, key)
+            assert is_odd or table.number(line + 2, key).strip("+0.") in ("", "-"), (
+                row.method,
+                key,
+            )
     for column, marks in MARKS.get(name, {}).items():
-        key = "average" if column == "Avg." else next(each.name for each in spec.columns if each.published_name == column)
+        key = (
+            "average"
+            if column == "Avg."
+            else next(each.name for each in spec.columns if each.published_name == column)
+        )
         for method, place in marks.items():
             assert table.places.get((lines[method], key)) == place, (column, method)
-    assert not [note for notes in table.footnotes.values() for note in notes if "no difference" in note]
+    assert not [
+        note for notes in table.footnotes.values() for note in notes if "no difference" in note
+    ]
     (note,) = [note for note in table.notes if note.startswith("published:")]
-    assert ("GLUE test server" in note and "our split is validation" in note) is (name in ("hifi-2", "superglue"))
+    assert ("GLUE test server" in note and "our split is validation" in note) is (
+        name in ("hifi-2", "superglue")
+    )
 
 
 def test_every_printed_average_is_recomputed():
-    tables = [f"{name}/{key}" for name in registry.names("published") for key in registry.load("published", name)["tables"]]
-    of_rows = [(name, load_published(name)[1], row) for name in tables for row in load_published(name)[1].rows]
+    tables = [
+        f"{name}/{key}"
+        for name in registry.names("published")
+        for key in registry.load("published", name)["tables"]
+    ]
+    of_rows = [
+        (name, load_published(name)[1], row)
+        for name in tables
+        for row in load_published(name)[1].rows
+    ]
     odd = set()
     for name, table, row in of_rows:
         cells, printed = table.rows[row].means, table.rows[row].average
-        if printed is not None and cells and None not in cells and abs(np.mean(cells) - printed) > 10**-table.decimals - 1e-9:
+        if (
+            printed is not None
+            and cells
+            and None not in cells
+            and abs(np.mean(cells) - printed) > 10**-table.decimals - 1e-9
+        ):
             odd.add((name, row))
-            assert f"is {np.mean(cells):.{table.decimals + 1}f}" in table.rows[row].cell_notes["average"]
-    assert odd == MISPRINTS == {(name, row) for name, table, row in of_rows if "average" in table.rows[row].cell_notes}
+            assert (
+                f"is {np.mean(cells):.{table.decimals + 1}f}"
+                in table.rows[row].cell_notes["average"]
+            )
+    assert (
+        odd
+        == MISPRINTS
+        == {(name, row) for name, table, row in of_rows if "average" in table.rows[row].cell_notes}
+    )
 
 
 def test_the_cell_that_was_copied_is_marked_and_no_other():
     _, table = load_published("ehft/roberta-large")
-    marked = {(row, column): table.rows[row].cell_notes.get(column) for row in table.rows for column in table.columns}
+    marked = {
+        (row, column): table.rows[row].cell_notes.get(column)
+        for row in table.rows
+        for column in table.columns
+    }
     marked = {place: note for place, note in marked.items() if note}
     assert set(marked) == {("bitfit", "cola"), ("lp-ft", "cb")}
     assert "93.50 is not" in marked["lp-ft", "cb"]
@@ -107,18 +161,31 @@ def test_the_footnotes_reach_the_page(hifi):
     assert "printed 87.24, but the mean of its 9 cells is 86.082" in text
     assert "57.89<sup>" in text
     assert "Full-FT (Liu et al. 2019)" not in hifi("table", "ehft-1", "--format", "md").out
-    assert "86.60" in text  # a row that only the paper has stands there with --published, by its own name
+    assert (
+        "86.60" in text
+    )  # a row that only the paper has stands there with --published, by its own name
     assert "published: Full-FT (Liu et al. 2019)" in text
     text = hifi("table", "hifi-2", "--published", "--format", "md").out
     assert "published<sup>" in text and "illegible" in text
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
-    words = ["--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json"]
+    words = [
+        "--published",
+        "--tasks",
+        "rte,mrpc",
+        "--methods",
+        "hifi-layerwise",
+        "--format",
+        "json",
+    ]
     rows = table_of(hifi("table", "hifi-2", *words))["rows"]
     paper = next(row for row in rows if row["source"] == "published")
     assert paper["cells"]["average"]["value"] == pytest.approx((89.7 + 71.5) / 2)
-    assert "mean of the 2 columns shown; the paper's average has 9 columns" in paper["cells"]["average"]["notes"]
+    assert (
+        "mean of the 2 columns shown; the paper's average has 9 columns"
+        in paper["cells"]["average"]["notes"]
+    )
 
 
 @pytest.mark.parametrize("name", registry.names("tables"))
@@ -126,11 +193,17 @@ def test_every_table_loads_and_fits_its_paper(name):
     spec = table_spec.load(name)
     if spec.published:
         _, paper = load_published(spec.published)
-        assert [column.published_name for column in spec.columns] == ([] if spec.kind == "costs" else list(paper.columns))
-        assert [row.published_name for row in spec.rows] == ([] if spec.kind == "statistics" else list(paper.rows))
+        assert [column.published_name for column in spec.columns] == (
+            [] if spec.kind == "costs" else list(paper.columns)
+        )
+        assert [row.published_name for row in spec.rows] == (
+            [] if spec.kind == "statistics" else list(paper.rows)
+        )
         if spec.kind == "scores":
             assert (spec.decimals, spec.backbone) == (paper.decimals, paper.backbone)
-            metrics = {column.published_name: column.metric for column in spec.columns if column.metric}
+            metrics = {
+                column.published_name: column.metric for column in spec.columns if column.metric
+            }
             assert all(paper.columns[column] == metric for column, metric in metrics.items())
 
 
@@ -140,7 +213,9 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy")
     words = ["--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json"]
     ours, _ = table_of(hifi("table", "hifi-2", *words))["rows"]
-    assert "no difference: our metric is accuracy, the paper's is f1" in ours["cells"]["mrpc"]["notes"]
+    assert (
+        "no difference: our metric is accuracy, the paper's is f1" in ours["cells"]["mrpc"]["notes"]
+    )
 
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
@@ -152,8 +227,22 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
         same += sum(line[key] == printed[key] for key in table.headings)
     assert same == 10 * 9  # every cell of the paper's table
     own_table = tmp_path / "mine.yaml"
-    own_table.write_text((registry.find("tables", "hifi-5")).read_text().replace("protocol: hifi\n", "protocol: laptop\n"))
-    text = hifi("table", own_table, "--methods", "full-ft", "--tasks", "rte", "--published", "--format", "md").out
+    own_table.write_text(
+        (registry.find("tables", "hifi-5"))
+        .read_text()
+        .replace("protocol: hifi\n", "protocol: laptop\n")
+    )
+    text = hifi(
+        "table",
+        own_table,
+        "--methods",
+        "full-ft",
+        "--tasks",
+        "rte",
+        "--published",
+        "--format",
+        "md",
+    ).out
     assert "| 32/1.5e-4 |" in text and "| 32/2e-5 |" in text
 
 
@@ -163,10 +252,15 @@ def test_the_shares_of_footnote_12_are_those_of_a_layer_of_bert_large(hifi):
     from transformers.models.bert.modeling_bert import BertLayer
 
     with torch.device("meta"):
-        layer = BertLayer(BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096))
+        layer = BertLayer(
+            BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)
+        )
     matrices = {name: value.numel() for name, value in layer.named_parameters() if value.dim() == 2}
     attention = sum(count for name, count in matrices.items() if name.startswith("attention"))
-    shares = [round(100 * part / sum(matrices.values()), 1) for part in (sum(matrices.values()) - attention, attention)]
+    shares = [
+        round(100 * part / sum(matrices.values()), 1)
+        for part in (sum(matrices.values()) - attention, attention)
+    ]
     assert shares == [66.7, 33.3]
     assert (
         "footnote 12: 66.7 % of a layer's weights are in the feed-forward network and 33.3 % in attention"

@@ -28,8 +28,14 @@ def test_what_is_missing_is_one_command_of_the_tables_grid(users_table, hifi):
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
     chosen = ["--methods", "bitfit", "--tasks", "stsb", "--seeds", "1-3", "--data-dir", "glue data"]
     (missing,) = table_of(hifi("table", users_table, *chosen, "--format", "json"))["missing"]
-    assert missing == "3 runs: hifi grid mine.yaml --tasks stsb --methods bitfit --seeds 1-3 --data-dir 'glue data'"
-    assert "--results-dir elsewhere" in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
+    assert (
+        missing
+        == "3 runs: hifi grid mine.yaml --tasks stsb --methods bitfit --seeds 1-3 --data-dir 'glue data'"
+    )
+    assert (
+        "--results-dir elsewhere"
+        in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
+    )
 
 
 def test_a_table_of_what_there_is_misses_nothing(hifi):
@@ -43,23 +49,57 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
     write_run("results", "full-ft", "cola", 1, 0.0, collapsed=True)
     write_run("results", "full-ft", "cola", 2, 0.0, collapsed=True)
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
-    words = ["table", users_table, "--methods", "full-ft", "--exclude", "collapsed", "--format", "json"]
+    words = [
+        "table",
+        users_table,
+        "--methods",
+        "full-ft",
+        "--exclude",
+        "collapsed",
+        "--format",
+        "json",
+    ]
     assert hifi(*words, "--strict").code == 1
     cell = rows_of(hifi(*words))["full-ft", "runs"]["cells"]["cola"]
-    assert cell == {"value": None, "std": None, "notes": ["2 collapsed runs left out (by --exclude collapsed)"]}
+    assert cell == {
+        "value": None,
+        "std": None,
+        "notes": ["2 collapsed runs left out (by --exclude collapsed)"],
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"epochs": 1}, "1 run with different epochs left out (--include unequal includes them)"),
-        ({"heads_sha256": "b"}, "1 run with different heads left out (--include unequal includes them)"),
-        ({"data": {"train": "u", "validation": "v"}}, "1 run with different data left out (--include unequal includes them)"),
-        ({"backbone_weights": "u"}, "1 run with different encoder weights left out (--include unequal includes them)"),
-        ({"method_code": "c"}, "1 run with different method code left out (--include unequal includes them)"),
-        ({"setting": "b"}, "1 run with different settings left out (--include unequal includes them)"),
-        ({"limited": True, "setting": "limit"}, "1 limited run left out (--include limited includes them)"),
-        ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out (they have no score)"),
+        (
+            {"heads_sha256": "b"},
+            "1 run with different heads left out (--include unequal includes them)",
+        ),
+        (
+            {"data": {"train": "u", "validation": "v"}},
+            "1 run with different data left out (--include unequal includes them)",
+        ),
+        (
+            {"backbone_weights": "u"},
+            "1 run with different encoder weights left out (--include unequal includes them)",
+        ),
+        (
+            {"method_code": "c"},
+            "1 run with different method code left out (--include unequal includes them)",
+        ),
+        (
+            {"setting": "b"},
+            "1 run with different settings left out (--include unequal includes them)",
+        ),
+        (
+            {"limited": True, "setting": "limit"},
+            "1 limited run left out (--include limited includes them)",
+        ),
+        (
+            {"status": "diverged", "scores": None, "metrics": None},
+            "1 diverged run left out (they have no score)",
+        ),
     ],
 )
 def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
@@ -70,7 +110,9 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     assert cell["value"] == 50.0
     assert said in cell["notes"]
     word = "limited" if "limited" in said else "unequal"
-    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"]["cells"]["rte"]
+    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"][
+        "cells"
+    ]["rte"]
     if "diverged" in said:
         assert cell["value"] == 50.0
     else:
@@ -104,8 +146,12 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.7, backbone="minilm")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
     tables = tables_of(hifi("table", "--format", "json"))
-    assert [table["rows"][0]["scores"] for table in tables] == [{"rte": [score]} for score in (50.0, 70.0, 90.0)]
-    assert table_of(hifi("table", "--backbone", "minilm", "--format", "json"))["rows"][0]["scores"] == {"rte": [70.0]}
+    assert [table["rows"][0]["scores"] for table in tables] == [
+        {"rte": [score]} for score in (50.0, 70.0, 90.0)
+    ]
+    assert table_of(hifi("table", "--backbone", "minilm", "--format", "json"))["rows"][0][
+        "scores"
+    ] == {"rte": [70.0]}
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
@@ -113,7 +159,9 @@ def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi)
     table = table_of(hifi("table", users_table, "--format", "json"))
     assert table["rows"][0]["cells"]["rte"]["value"] == pytest.approx(87.5)
     assert "1 run with other seeds left out (--seeds includes them)" in table["notes"]
-    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))[
+        "full-ft", "runs"
+    ]["cells"]["rte"]
     assert cell["value"] == pytest.approx(10.0)
 
 
@@ -127,16 +175,28 @@ def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi)
 def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
     for task in ("rte", "cola"):
         for method, score in (("bitfit", 0.9), ("full-ft", 0.6), ("lora", 0.7)):
-            write_run("results", method, task, 1, score, **(changes if (method, task) == ("bitfit", "rte") else {}))
+            write_run(
+                "results",
+                method,
+                task,
+                1,
+                score,
+                **(changes if (method, task) == ("bitfit", "rte") else {}),
+            )
     rows = rows_of(hifi("table", "--format", "json"))
     cell = rows["bitfit", "runs"]["cells"]["rte"]
-    assert cell["value"] == 90.0 and cell["notes"] == [f"not compared with the column's other runs, which differ in {said}"]
+    assert cell["value"] == 90.0 and cell["notes"] == [
+        f"not compared with the column's other runs, which differ in {said}"
+    ]
     lines = {
         line.split("|")[1].strip(): line.split("|")[2:5]
         for line in hifi("table", "--format", "md").out.splitlines()
         if "|" in line
     }
-    marks = {name: ["1" if "**" in cell else "2" if "<u>" in cell else "" for cell in cells] for name, cells in lines.items()}
+    marks = {
+        name: ["1" if "**" in cell else "2" if "<u>" in cell else "" for cell in cells]
+        for name, cells in lines.items()
+    }
     assert (marks["BitFit"], marks["Full-FT"], marks["LoRA"]) == (
         ["1", "", ""],
         ["", "2", "2"],
@@ -154,10 +214,18 @@ def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
     for table in tables_of(hifi("table", "--format", "json")):
         titles.append(table["title"])
         scores.append({row["method"]: row["scores"]["rte"] for row in table["rows"]})
-    assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [None, ", 4-shot", ", 16-shot"]
+    assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [
+        None,
+        ", 4-shot",
+        ", 16-shot",
+    ]
     assert scores[0] == {"bitfit": [70.0, 70.0]} and scores[1] == {"lora": [52.0]}
-    assert {name: values[0] for name, values in scores[2].items()} == pytest.approx({"bitfit": 50.0, "lora": 55.0})
-    assert table_of(hifi("table", "--shots", "4", "--format", "json"))["rows"][0]["scores"] == {"rte": [52.0]}
+    assert {name: values[0] for name, values in scores[2].items()} == pytest.approx(
+        {"bitfit": 50.0, "lora": 55.0}
+    )
+    assert table_of(hifi("table", "--shots", "4", "--format", "json"))["rows"][0]["scores"] == {
+        "rte": [52.0]
+    }
 
 
 def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
@@ -174,32 +242,57 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     assert content["rows"][0]["scores"] == {"rte": [30.0]}  # that protocol has 16 shots
     assert content["notes"] == ["1 full-shot run not in this table (--shots full shows them)"]
     assert "shots" not in content["missing"][0]
-    missing = table_of(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json"))["missing"]
+    missing = table_of(
+        hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json")
+    )["missing"]
     assert missing[0].endswith("shots=null")
 
 
 def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
     curve = [{"step": 5, "loss": 1.0, "learning_rate": 1e-5}] + [
-        {"epoch": epoch, "spearman": 0.9, "pearson": value} for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))
+        {"epoch": epoch, "spearman": 0.9, "pearson": value}
+        for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))
     ]
     write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)
     write_run("results", "full-ft", "stsb", 2, 0.9, metrics={"pearson": 0.4})
     cells_by_choice = {}
     for score in ("best", "last", "max"):
-        row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
+        row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))[
+            "full-ft", "runs"
+        ]
         cells_by_choice[score] = row["scores"]["stsb.pearson"]
-        lost = "1 run left out: no pearson stored for this score" in row["cells"]["stsb.pearson"]["notes"]
+        lost = (
+            "1 run left out: no pearson stored for this score"
+            in row["cells"]["stsb.pearson"]["notes"]
+        )
         assert lost is (score != "best")
     assert cells_by_choice == {"best": [40.0, 40.0], "last": [30.0], "max": [50.0]}
 
 
 def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):
-    curve = [{"epoch": 1, "spearman": 0.7, "pearson": 0.8}, {"epoch": 2, "spearman": 0.9, "pearson": 0.4}]
+    curve = [
+        {"epoch": 1, "spearman": 0.7, "pearson": 0.8},
+        {"epoch": 2, "spearman": 0.9, "pearson": 0.4},
+    ]
     for seed in (1, 2):
-        write_run("results", "full-ft", "stsb", seed, 0.9, metrics={"pearson": 0.4}, curve=curve, report="max")
+        write_run(
+            "results",
+            "full-ft",
+            "stsb",
+            seed,
+            0.9,
+            metrics={"pearson": 0.4},
+            curve=curve,
+            report="max",
+        )
     row = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]
-    assert row["scores"]["stsb.pearson"] == [80.0, 80.0]  # its own maximum, not the kept model's 40.0
-    row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))["full-ft", "runs"]
+    assert row["scores"]["stsb.pearson"] == [
+        80.0,
+        80.0,
+    ]  # its own maximum, not the kept model's 40.0
+    row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))[
+        "full-ft", "runs"
+    ]
     assert row["scores"]["stsb.pearson"] == [40.0, 40.0]
 
 
@@ -220,7 +313,10 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         "json",
     )
     content = table_of(answer)
-    assert list(content["headings"].values())[:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
+    assert list(content["headings"].values())[:2] == [
+        "CoLA (Matt.)",
+        "MRPC (F1)",
+    ]  # the paper's order
     assert (
         content["notes"][0]
         == "not the table's own setting: protocol laptop instead of hifi, backbone minilm instead of bert-large"
@@ -237,7 +333,10 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--include", "all"], "'all' is not one of limited, unequal"),
         (["--exclude", "limited"], "'limited' is not one of collapsed"),
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
-        (["odd.yaml"], "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'"),
+        (
+            ["odd.yaml"],
+            "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'",
+        ),
         (["worse.yaml"], "rows.0.metod"),
         (["lost.yaml", "--published"], "no table 'fullshot'; did you mean 'full-shot'?"),
     ],
@@ -251,7 +350,11 @@ def test_wrong_usage(words, message, hifi):
 
 
 def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
-    copies = {"tasks/rte": "mytask.yaml", "methods/full-ft": "mymethod.yaml", "protocols/hifi": "myprotocol.yaml"}
+    copies = {
+        "tasks/rte": "mytask.yaml",
+        "methods/full-ft": "mymethod.yaml",
+        "protocols/hifi": "myprotocol.yaml",
+    }
     for source, copy in copies.items():
         copy_yaml(hifi, source, copy)
     spec = {
@@ -266,9 +369,13 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     for method, score in (("mymethod", 0.7), ("bitfit", 0.6)):
         write_run("results", method, "mytask", 1, score, protocol="myprotocol")
     table = table_of(hifi("table", "mine.yaml", "--format", "json"))
-    assert [row["cells"]["mytask"]["value"] for row in table["rows"]] == [70, 60] and not table["missing"]
+    assert [row["cells"]["mytask"]["value"] for row in table["rows"]] == [70, 60] and not table[
+        "missing"
+    ]
     of_options = ("--protocol", "myprotocol.yaml", "--tasks", "mytask.yaml")
-    (row,) = table_of(hifi("table", *of_options, "--methods", "mymethod.yaml", "--format", "json"))["rows"]
+    (row,) = table_of(hifi("table", *of_options, "--methods", "mymethod.yaml", "--format", "json"))[
+        "rows"
+    ]
     assert row["cells"]["mytask"]["value"] == 70
     answer = hifi("compare", "mymethod.yaml", "bitfit", *of_options)
     assert answer.code == 0 and "1 pair" in answer.out, answer.err
@@ -276,7 +383,9 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
 
 def test_texts_that_were_cut_are_counted_in_the_run_and_one_line_of_the_table(tiny, hifi, tmp_path):
     assert tiny("train", "--method", "full-ft", "max_length=8").code == 0
-    result = json.loads((tmp_path / "results/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text())
+    result = json.loads(
+        (tmp_path / "results/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text()
+    )
     validation = result["truncated"]["reported"]
     assert result["truncated"]["train"] and result["truncated"]["selection"] == validation > 0
     text = hifi("table").out

@@ -32,7 +32,9 @@ def stored(hifi, all_runs):
 def change(run, **keys):
     """Change the record of a run; `config` may change too, with the hash that belongs to it."""
     record = read_json(run / "results.json") | keys
-    (run / "results.json").write_text(json.dumps(record | {"config_hash": config_hash_of(record["config"])}))
+    (run / "results.json").write_text(
+        json.dumps(record | {"config_hash": config_hash_of(record["config"])})
+    )
 
 
 def predictions(run, function):
@@ -45,7 +47,9 @@ def predictions(run, function):
 
 def raised(record, by=0.02):
     """All scores of a record, raised alike."""
-    epochs = [{**line, "accuracy": min(1.0, line["accuracy"] + by)} for line in record["epoch_metrics"]]
+    epochs = [
+        {**line, "accuracy": min(1.0, line["accuracy"] + by)} for line in record["epoch_metrics"]
+    ]
     return {
         "metrics": {**record["metrics"], "accuracy": record["metrics"]["accuracy"] + by},
         "scores": {name: min(1.0, score + by) for name, score in record["scores"].items()},
@@ -60,7 +64,9 @@ def copy_as(record, to, **keys):
 
 def one_class(record):
     """A collapsed run that says it is none, with the right score for it."""
-    rows = predictions(RUN, lambda row: {**row, "prediction": "contradiction", "logits": [0.0, 1.0, 0.0]})
+    rows = predictions(
+        RUN, lambda row: {**row, "prediction": "contradiction", "logits": [0.0, 1.0, 0.0]}
+    )
     accuracy = sum(row["label"] == "contradiction" for row in rows) / len(rows)
     change(RUN, metrics={**record["metrics"], "accuracy": accuracy})
 
@@ -103,7 +109,10 @@ FALSIFIED = {
     "a last score of no epoch": (lambda record: scores(record, last=0.95), "last is 0.9500"),
     "a maximum of no epoch": (lambda record: scores(record, max=0.95), "max is 0.9500"),
     "a removed limit": (first_rows, "20 of 56 rows of validation, and limit is not set"),
-    "a collapsed run that says it is none": (one_class, "collapsed is False, and its predictions say True"),
+    "a collapsed run that says it is none": (
+        one_class,
+        "collapsed is False, and its predictions say True",
+    ),
     "a run that says it collapsed": (
         lambda record: change(RUN, collapsed=True),
         "collapsed is True, and its predictions say False",
@@ -117,7 +126,10 @@ FALSIFIED = {
         lambda record: shutil.move(RUN, CB / "full-ft/seed9"),
         "holds the run that belongs in results/runs/laptop/minilm/cb/full-ft/seed1",
     ),
-    "a damaged record": (lambda record: (RUN / "results.json").write_text('{"epochs": 3}'), "is damaged"),
+    "a damaged record": (
+        lambda record: (RUN / "results.json").write_text('{"epochs": 3}'),
+        "is damaged",
+    ),
 }
 
 
@@ -135,7 +147,10 @@ def test_a_falsified_run_is_found(hifi, name):
 def test_honest_runs_pass_and_are_counted(hifi):
     answer = hifi("results", "check", "results")
     assert answer.code == 0
-    assert answer.out == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
+    assert (
+        answer.out
+        == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
+    )
     (RUN / "predictions.jsonl").unlink()
     content = printed(hifi("results", "check", "--format", "json"))
     assert content == {"runs": 4, "recomputed": 3, "findings": {}}
@@ -147,7 +162,9 @@ def test_settings_that_select_the_same_heads_may_leave_the_same_weights(hifi):
     heads = {**record["config"]["heads"], "damping": 0.5}
     copy = CB / "full-ft/damping/seed1"
     shutil.copytree(RUN, copy)
-    change(copy, variant="damping", config=record["config"] | {"variant": "damping", "heads": heads})
+    change(
+        copy, variant="damping", config=record["config"] | {"variant": "damping", "heads": heads}
+    )
     assert hifi("results", "check").code == 0
 
 
@@ -169,12 +186,20 @@ def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data
         runs.run(config, replace(resources, data_dir=where))
     checked = json.loads(hifi("results", "check", "--format", "json").out)
     assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
-    assert all(problem.endswith("and limit is not set") for found in checked["findings"].values() for problem in found)
+    assert all(
+        problem.endswith("and limit is not set")
+        for found in checked["findings"].values()
+        for problem in found
+    )
     for task in tasks:
         (run,) = (tmp_path / "results/runs/hifi/tiny-bert" / task).rglob("seed1")
         record = read_json(run / "results.json")
         metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
         (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))
     findings = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
-    found = {path.split("/")[3] for path, problems in findings.items() if "by its predictions" in " ".join(problems)}
+    found = {
+        path.split("/")[3]
+        for path, problems in findings.items()
+        if "by its predictions" in " ".join(problems)
+    }
     assert found == tasks.keys()

@@ -63,14 +63,23 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     assert hifi("results", "merge", "packed", "--results-dir", "mine").code == 0
     assert names("mine") == FILES - {"metrics.jsonl", "delta.safetensors"}
     assert read_json(Path("mine") / RUN / "results.json") == read_json(run / "results.json")
-    assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (run / "predictions.jsonl").read_bytes()
+    assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (
+        run / "predictions.jsonl"
+    ).read_bytes()
     assert hifi("train", "-c", Path("mine") / RUN / "config.yaml", "--dry-run").code == 0
-    for words in (["merge", "results", "--results-dir", "packed"], ["push", "hub:owner/shared", "--results-dir", "packed"]):
+    for words in (
+        ["merge", "results", "--results-dir", "packed"],
+        ["push", "hub:owner/shared", "--results-dir", "packed"],
+    ):
         assert hifi("results", *words).code == 2
     table = pd.read_parquet("packed/predictions.parquet")
     table.assign(logits="[").to_parquet("packed/predictions.parquet")
     answer = hifi("results", "merge", "packed", "--results-dir", "yours")
-    assert answer.code == 2 and "predictions.parquet is damaged" in answer.err and not [*Path("yours").rglob("*.json*")]
+    assert (
+        answer.code == 2
+        and "predictions.parquet is damaged" in answer.err
+        and not [*Path("yours").rglob("*.json*")]
+    )
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"path": "runs/x"}', '{"path": ["x"], "record": 1}'])
@@ -79,10 +88,14 @@ def test_a_damaged_packed_study_is_named(hifi, line):
     Path("packed/runs.jsonl").write_text(line + "\n")
     for words in (["merge", "packed"], ["check", "packed"]):
         answer = hifi("results", *words)
-        assert answer.code == 2 and "packed/runs.jsonl" in answer.err and "is damaged" in answer.err, answer
+        assert (
+            answer.code == 2 and "packed/runs.jsonl" in answer.err and "is damaged" in answer.err
+        ), answer
 
 
-@pytest.mark.parametrize("path", ["../../outside", "/tmp/outside", "runs/hifi/tiny-bert/rte/full-ft/seed2"])
+@pytest.mark.parametrize(
+    "path", ["../../outside", "/tmp/outside", "runs/hifi/tiny-bert/rte/full-ft/seed2"]
+)
 def test_a_packed_run_goes_nowhere_but_to_its_own_place(hifi, finish_run, path):
     record = read_json(finish_run() / "results.json")
     Path("packed").mkdir()
@@ -111,7 +124,9 @@ def test_runs_travel_between_directories_and_a_falsified_one_is_a_conflict(hifi,
     assert "logits identical" in hifi("eval", Path("mine") / RUN, "--data-dir", data).out
 
     scores = read_json(Path("shared") / RUN / "results.json")["scores"]
-    change(Path("shared") / RUN, scores={name: min(1.0, score + 0.1) for name, score in scores.items()})
+    change(
+        Path("shared") / RUN, scores={name: min(1.0, score + 0.1) for name, score in scores.items()}
+    )
     conflict = hifi("results", "merge", "shared", "--results-dir", "mine")
     assert conflict.code == 4 and files_of("mine") == copied
     assert str(RUN) in conflict.err and "1 of 2 runs were not copied" in conflict.err
@@ -122,7 +137,12 @@ def test_runs_travel_between_directories_and_a_falsified_one_is_a_conflict(hifi,
 
 def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
     run = finish_run()
-    for key, value in (("data", {"train": "x"}), ("backbone_weights", "x"), ("config_hash", "x"), ("time_s", 999.0)):
+    for key, value in (
+        ("data", {"train": "x"}),
+        ("backbone_weights", "x"),
+        ("config_hash", "x"),
+        ("time_s", 999.0),
+    ):
         shutil.copytree("results", "theirs")
         change(Path("theirs") / RUN, **{key: value})
         same = key == "time_s"  # trained again on another machine
@@ -148,7 +168,13 @@ def test_only_known_files_are_copied_and_code_with_trust_alone(hifi, finish_run)
     for name in ("tasks/rte", "methods/full-ft"):
         (run / "own" / name).parent.mkdir(parents=True)
         copy_yaml(hifi, name, run / f"own/{name}.yaml")
-    for file in ("own/methods/mine.py", "run.py", "own/tasks/mine.py", "own/tasks/deep/a.yaml", "sitecustomize.py"):
+    for file in (
+        "own/methods/mine.py",
+        "run.py",
+        "own/tasks/mine.py",
+        "own/tasks/deep/a.yaml",
+        "sitecustomize.py",
+    ):
         (run / file).parent.mkdir(exist_ok=True)
         (run / file).write_text("raise SystemExit")
     known = {f"{RUN}/{name}" for name in (*FILES, "own/tasks/rte.yaml", "own/methods/full-ft.yaml")}
@@ -182,7 +208,11 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     finish_run("bitfit")
     shutil.copytree(run, run.with_name("seed2"))
     answer = hifi("results", "push", "shared")
-    assert answer.code == 2 and "seed2 holds the run that belongs in" in answer.err and not Path("shared").exists()
+    assert (
+        answer.code == 2
+        and "seed2 holds the run that belongs in" in answer.err
+        and not Path("shared").exists()
+    )
     shutil.rmtree(run.with_name("seed2"))
     change(run, params=None)
     answer = hifi("results", "push", "shared")
@@ -223,8 +253,12 @@ class FakeHub:
     def upload_folder(self, *, repo_id, repo_type, folder_path, allow_patterns):
         self.files |= {name: (folder_path / name).read_bytes() for name in allow_patterns}
 
-    def snapshot_download(self, repository, *, repo_type, local_dir, allow_patterns, ignore_patterns):
-        for name in filter_repo_objects(self.files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
+    def snapshot_download(
+        self, repository, *, repo_type, local_dir, allow_patterns, ignore_patterns
+    ):
+        for name in filter_repo_objects(
+            self.files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        ):
             path = Path(local_dir, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(self.files[name])
@@ -254,10 +288,17 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert missing.code == 3 and "hub:owner/unknown: FileNotFoundError" in missing.err
 
 
-def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(hifi, finish_run, fake_hub, tmp_path):
+def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(
+    hifi, finish_run, fake_hub, tmp_path
+):
     finish_run()
     assert hifi("results", "push", "hub:owner/shared").code == 0
-    fake_hub.files |= {"../evil.py": b"1", "runs/../../evil.py": b"1", "evil.py": b"1", f"{RUN}/own/methods/evil.py": b"1"}
+    fake_hub.files |= {
+        "../evil.py": b"1",
+        "runs/../../evil.py": b"1",
+        "evil.py": b"1",
+        f"{RUN}/own/methods/evil.py": b"1",
+    }
     before = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
     hifi("results", "pull", "hub:owner/shared", "--results-dir", "mine")
     new = {path for path in tmp_path.rglob("*") if "cache" not in path.parts} - before
@@ -272,7 +313,10 @@ def test_export_writes_the_rows_of_read_results_as_parquet(hifi):
     assert (answer.code, answer.out) == (0, "runs.parquet\n"), answer.err
     written, runs = pd.read_parquet("runs.parquet"), read_results("results")
     assert [*written] == [*runs] and written["class_weights"].tolist() == ["balanced", "[1.0, 2.0]"]
-    assert written["score"].tolist() == runs["score"].tolist() and written["seed"].tolist() == [1, 2]
+    assert written["score"].tolist() == runs["score"].tolist() and written["seed"].tolist() == [
+        1,
+        2,
+    ]
     assert hifi("results", "export", "nowhere").code == 3
 
 

@@ -32,15 +32,24 @@ def test_the_trajectory_is_that_of_masked_full_gradients(build, axis, whole_bias
     tuned = build(linear, index)
     if whole_bias:
         tuned.base_layer.bias.requires_grad_(True)
-    frozen = {"weight": torch.ones(8, 6, dtype=torch.bool), "bias": torch.full((8,), not whole_bias)}
+    frozen = {
+        "weight": torch.ones(8, 6, dtype=torch.bool),
+        "bias": torch.full((8,), not whole_bias),
+    }
     frozen["weight"][(slice(None), index) if axis else index] = False
     frozen["bias"][index] = False
     settings = {"lr": 0.05, "weight_decay": 0.3, "fused": True}
-    adam = torch.optim.AdamW([parameter for parameter in tuned.parameters() if parameter.requires_grad], **settings)
+    adam = torch.optim.AdamW(
+        [parameter for parameter in tuned.parameters() if parameter.requires_grad], **settings
+    )
     other = torch.optim.AdamW(masked.parameters(), **settings)
     target = torch.randn(5, 3, 8).double()
     for step in range(20):
-        x = torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(step)).double().requires_grad_()
+        x = (
+            torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(step))
+            .double()
+            .requires_grad_()
+        )
         y = x.detach().clone().requires_grad_()
         (tuned(x) - target).pow(2).sum().backward()
         (masked(y) - target).pow(2).sum().backward()
@@ -66,7 +75,10 @@ def test_the_first_train_and_the_delta_holds_them(make, resources, method):
     delta = load_file(directory.delta)
     (path, *_) = matrices = {name.rpartition(".")[0] for name in delta if name.endswith(".index")}
     assert len(matrices) == 2 and all(".value" in name for name in matrices)
-    assert {name for name in delta if path in name} == {f"{path}.index", f"{path}.{method.partition('-')[2]}s"}
+    assert {name for name in delta if path in name} == {
+        f"{path}.index",
+        f"{path}.{method.partition('-')[2]}s",
+    }
     assert delta[f"{path}.index"].tolist() == [0, 1]
     assert evaluate(directory.path, resources).largest_difference == 0
 

@@ -14,7 +14,9 @@ from hifi_cli.tasks.encode import collate, padding_values
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
     """Outputs with spectra that fall off, and samples of different length."""
     generator = torch.Generator().manual_seed(seed)
-    outputs = torch.randn(samples, heads, tokens, size, generator=generator) * torch.logspace(0, -2, size)
+    outputs = torch.randn(samples, heads, tokens, size, generator=generator) * torch.logspace(
+        0, -2, size
+    )
     lengths = torch.randint(2, tokens + 1, (samples,), generator=generator)
     return outputs, torch.arange(tokens)[None] < lengths[:, None]
 
@@ -39,7 +41,9 @@ def test_richness_is_numpys(xi, tokens, size):
 def test_richness_counts_the_sum_not_the_squares():
     outputs = torch.diag(torch.tensor([3.0, 1.0, 1.0, 1.0]))[None, None]
     real = torch.ones(1, 4, dtype=torch.bool)
-    assert information_richness(outputs, real, 0.7).item() == 3  # 3/6, 4/6, 5/6; by squares 9/12, 10/12 it would be 1
+    assert (
+        information_richness(outputs, real, 0.7).item() == 3
+    )  # 3/6, 4/6, 5/6; by squares 9/12, 10/12 it would be 1
 
 
 def test_correlation_is_numpys():
@@ -71,16 +75,23 @@ def test_captured_outputs_are_attention_times_values(make, resources):
     config = make()
     pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model.eval())
-    batch = collate(resources.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer))
+    batch = collate(
+        resources.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer)
+    )
     seen = []
-    hook = encoder.output_projection(0).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    hook = encoder.output_projection(0).register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0])
+    )
     with torch.no_grad():
-        hidden = encoder.base.embeddings(input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"])
+        hidden = encoder.base.embeddings(
+            input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"]
+        )
         encoder.base(**batch)
         block = encoder.layers[0].attention.self
         rows = encoder.head_rows(1)
         query, key, value = (
-            hidden[0] @ linear.weight[rows.start : rows.stop].T + linear.bias[rows.start : rows.stop]
+            hidden[0] @ linear.weight[rows.start : rows.stop].T
+            + linear.bias[rows.start : rows.stop]
             for linear in (block.query, block.key, block.value)
         )
         by_hand = torch.softmax(query @ key.T / encoder.head_size**0.5, -1) @ value
@@ -90,5 +101,7 @@ def test_captured_outputs_are_attention_times_values(make, resources):
 
 def test_more_warm_steps_than_the_run_has_are_refused(make, resources):
     config = make("hifi-layerwise", "scoring.warm_steps=1000")
-    with pytest.raises(UsageError, match=r"scoring.warm_steps=1000 is more than the run's 12 steps"):
+    with pytest.raises(
+        UsageError, match=r"scoring.warm_steps=1000 is more than the run's 12 steps"
+    ):
         compute_scores(config, resources)

@@ -40,7 +40,9 @@ def test_the_best_setting_of_each_task_and_method(hifi):
 def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
     for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
         write_search(tmp_path, "full-ft", "rte", scores, seed)
-    write_search(tmp_path, "full-ft", "cola", [0.3])  # the only one of its task so far, which has a setting as well
+    write_search(
+        tmp_path, "full-ft", "cola", [0.3]
+    )  # the only one of its task so far, which has a setting as well
     all_tried = tried_settings(Study(tmp_path)).set_index("setting")
     assert [*all_tried.index[all_tried["task"] == "cola"]] == ["learning_rate=1e-05"]
     tried = all_tried[all_tried["task"] == "rte"]
@@ -78,7 +80,13 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
 
 def test_a_search_ends_with_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
-        write_cell(cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2)
+        write_cell(
+            cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2
+        )
     answer = hifi("grid", "demo-search", "--methods", "full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
-    assert [line for line in answer.out.splitlines() if "learning_rate=0.002" in line and "90.00" in line]
+    assert [
+        line
+        for line in answer.out.splitlines()
+        if "learning_rate=0.002" in line and "90.00" in line
+    ]

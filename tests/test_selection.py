@@ -15,7 +15,10 @@ from hifi_cli.training.data import ResourceCache, load_splits
 
 
 def heads_files(resources):
-    return [json.loads(path.read_text()) for path in sorted((resources.results_dir / "heads").rglob("*.json"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted((resources.results_dir / "heads").rglob("*.json"))
+    ]
 
 
 def drawn_by_hand(seed, k):
@@ -26,15 +29,21 @@ def drawn_by_hand(seed, k):
 
 def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, resources):
     results = [runs.run(make("hifi-random", "epochs=1", seed=seed), resources) for seed in (1, 2)]
-    assert {result.seed: result.heads for result in results} == {seed: drawn_by_hand(seed, 2) for seed in (1, 2)}
-    assert {file["seed"]: file["heads"] for file in heads_files(resources)} == {result.seed: result.heads for result in results}
+    assert {result.seed: result.heads for result in results} == {
+        seed: drawn_by_hand(seed, 2) for seed in (1, 2)
+    }
+    assert {file["seed"]: file["heads"] for file in heads_files(resources)} == {
+        result.seed: result.heads for result in results
+    }
     assert results[0].setting_hash == results[1].setting_hash
     assert results[0].heads_sha256 is results[1].heads_sha256 is None  # the runs may be averaged
 
 
 def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "heads.seed=5", seed=seed) for seed in (1, 2)]
-    assert [head_selection.select_heads(config, resources) for config in configs] == [drawn_by_hand(5, 2)] * 2
+    assert [head_selection.select_heads(config, resources) for config in configs] == [
+        drawn_by_hand(5, 2)
+    ] * 2
     assert not configs[0].heads_vary_with_seed
     assert make("hifi-random").config_hash != configs[0].config_hash
 
@@ -48,8 +57,18 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
 
 
 @pytest.mark.parametrize(("words", "seed"), [(("heads.seed=7",), 7), ((), 1)])
-def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny, resources, words, seed):
-    answer = tiny("select", "--out", "heads.json", "heads.rank=random", "heads.k=3", "scoring.samples=12", *words)
+def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(
+    tiny, resources, words, seed
+):
+    answer = tiny(
+        "select",
+        "--out",
+        "heads.json",
+        "heads.rank=random",
+        "heads.k=3",
+        "scoring.samples=12",
+        *words,
+    )
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))
@@ -80,7 +99,13 @@ def write_changed(data, directory, changed):
 @pytest.mark.parametrize("limit", [None, 20])
 def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, limit):
     rows = limit or 48
-    changed = ["selection=holdout", "holdout=0.25", "scoring.samples=100", f"scoring.warm_steps={warm}", "learning_rate=0.01"]
+    changed = [
+        "selection=holdout",
+        "holdout=0.25",
+        "scoring.samples=100",
+        f"scoring.warm_steps={warm}",
+        "learning_rate=0.01",
+    ]
     config = make("hifi-layerwise", *changed, *([f"limit={limit}"] if limit else []), seed=3)
     held = held_by_hand(rows, 0.25, 3)
     kept = set(range(rows)) - held
@@ -95,16 +120,33 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
 
 def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):
     warm = ("scoring.warm_steps=2", "scoring.samples=4", "learning_rate=0.01", "max_length=32")
-    changes = ["learning_rate=0.01", "max_grad_norm=0.001", "adam_betas=[0.5,0.5]", "hold_steps=2", "dropout=0.5", "heads.k=1"]
-    stored = [head_selection.scores(make("hifi-layerwise", *warm, change), resources) for change in changes]
+    changes = [
+        "learning_rate=0.01",
+        "max_grad_norm=0.001",
+        "adam_betas=[0.5,0.5]",
+        "hold_steps=2",
+        "dropout=0.5",
+        "heads.k=1",
+    ]
+    stored = [
+        head_selection.scores(make("hifi-layerwise", *warm, change), resources)
+        for change in changes
+    ]
     paths, correlations = [path for _, path in stored], [scores.correlation for scores, _ in stored]
-    assert paths[0] == paths[-1] and len(set(paths)) == len(changes) - 1  # how many heads are selected changes no score
+    assert (
+        paths[0] == paths[-1] and len(set(paths)) == len(changes) - 1
+    )  # how many heads are selected changes no score
     assert all(values != correlations[0] for values in correlations[1:-1])
 
 
-def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, resources, tmp_path, data):
+def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(
+    make, resources, tmp_path, data
+):
     first_seed = make("hifi-layerwise")
-    paths = [head_selection.scores(config, resources)[1] for config in (first_seed, make("hifi-layerwise", seed=2))]
+    paths = [
+        head_selection.scores(config, resources)[1]
+        for config in (first_seed, make("hifi-layerwise", seed=2))
+    ]
     assert paths[0] == paths[1]
     cuts = [
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
@@ -113,7 +155,10 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
     paths += [head_selection.scores(config, resources)[1] for config in cuts]
     assert len(set(paths)) == 4
     again = ResourceCache(tmp_path / "again", data)
-    assert head_selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name == paths[0].name
+    assert (
+        head_selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name
+        == paths[0].name
+    )
 
 
 def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
@@ -130,4 +175,7 @@ def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
 
 @pytest.mark.parametrize("word", ["selection=holdout", "scoring.warm_steps=2"])
 def test_heads_vary_with_the_seed_where_it_decides_what_is_scored(make, word):
-    assert make("hifi-layerwise", word).heads_vary_with_seed and not make("hifi-layerwise").heads_vary_with_seed
+    assert (
+        make("hifi-layerwise", word).heads_vary_with_seed
+        and not make("hifi-layerwise").heads_vary_with_seed
+    )

@@ -39,7 +39,9 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
-def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp_path, monkeypatch, caplog):
+def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(
+    tmp_path, monkeypatch, caplog
+):
     def flock(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -49,7 +51,10 @@ def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp
         assert is_acquired and is_locked(path)
         with locked(path, wait=False) as is_acquired_again:
             assert not is_acquired_again
-        assert f"{path} is in the way: if the process that it names has ended, delete this file" in caplog.text
+        assert (
+            f"{path} is in the way: if the process that it names has ended, delete this file"
+            in caplog.text
+        )
     assert not path.exists() and not is_locked(path)
 
 
@@ -62,7 +67,10 @@ def test_a_directory_is_whole_or_absent(tmp_path):
     with atomic_path(tmp_path / "out") as folder:
         folder.mkdir()
         (folder / "part").write_text("whole")
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/part"]
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "out",
+        "out/part",
+    ]
 
 
 def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path):
@@ -74,8 +82,12 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("words", ["table", "report", "compare full-ft bitfit", "figure hifi-4", "score --task rte"])
-def test_an_out_where_nothing_can_be_written_is_refused_before_anything_is_done(hifi, tmp_path, words):
+@pytest.mark.parametrize(
+    "words", ["table", "report", "compare full-ft bitfit", "figure hifi-4", "score --task rte"]
+)
+def test_an_out_where_nothing_can_be_written_is_refused_before_anything_is_done(
+    hifi, tmp_path, words
+):
     answer = hifi(*words.split(), "--out", ".")
     assert answer.code == 2 and "--out" in answer.err and answer.err.count("\n") == 1, answer.err
     assert not (tmp_path / "results").exists()

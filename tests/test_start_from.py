@@ -30,14 +30,18 @@ def merged_weights(path, resources):
     return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
 
 
-def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(chain, make, resources):
+def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
+    chain, make, resources
+):
     expected = merged_weights(chain[0], resources)
     config = RunDirectory(chain[1]).read_config()
     model, pretrained = resources.encoder(config)
     fresh, original = ResourceCache(resources.results_dir, resources.data_dir).encoder(
         config.model_copy(update={"start_from": None})
     )
-    assert any(not torch.equal(value, expected[name]) for name, value in fresh.base.state_dict().items())
+    assert any(
+        not torch.equal(value, expected[name]) for name, value in fresh.base.state_dict().items()
+    )
     for name, value in model.base.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
     assert torch.equal(model.model.classifier.weight, fresh.model.classifier.weight)
@@ -46,19 +50,26 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
 
 def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
     links = RunDirectory(chain[2]).read_result().started_from
-    assert [link.run for link in links] == [str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])]
+    assert [link.run for link in links] == [
+        str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])
+    ]
     for link, path in zip(links, (chain[1], chain[0]), strict=True):
         result = RunDirectory(path).read_result()
         assert (link.delta_sha256, link.config_hash) == (result.delta_sha256, result.config_hash)
     for path in chain:
-        assert not evaluate(path, ResourceCache(resources.results_dir, resources.data_dir)).differing
+        assert not evaluate(
+            path, ResourceCache(resources.results_dir, resources.data_dir)
+        ).differing
     prepared, _ = reload(chain[1], resources)
     tokens = torch.arange(4, 12)[None]
     with torch.no_grad():
         logits = prepared.encoder.model.eval()(input_ids=tokens).logits
     with torch.no_grad():
         torch.testing.assert_close(
-            open_model(chain[1], results_dir=resources.results_dir)[0](input_ids=tokens).logits, logits, rtol=0, atol=1e-5
+            open_model(chain[1], results_dir=resources.results_dir)[0](input_ids=tokens).logits,
+            logits,
+            rtol=0,
+            atol=1e-5,
         )
 
 
@@ -84,12 +95,17 @@ def test_the_hash_names_the_run_and_not_its_place(make):
 
 
 def test_what_cannot_be_started_from_is_refused(make, resources, encoders):
-    with pytest.raises(MissingError, match=r"start_from=runs/none: no run there, nor in .*train it first"):
+    with pytest.raises(
+        MissingError, match=r"start_from=runs/none: no run there, nor in .*train it first"
+    ):
         runs.run(make("full-ft", "start_from=runs/none"), resources)
     config = make("adapter", "epochs=1", task="cola")
     runs.run(config, resources)
     path = RunDirectory.of(config, resources.results_dir).path
     with pytest.raises(UsageError, match="method adapter adds modules"):
         runs.run(make("full-ft", f"start_from={path}"), resources)
-    with pytest.raises(UsageError, match=r"other weights of backbone 'tiny-bert' than those found now \(tiny-roberta\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"other weights of backbone 'tiny-bert' than those found now \(tiny-roberta\)",
+    ):
         runs.run(make("full-ft", f"start_from={path}", family="roberta"), resources)

@@ -35,7 +35,10 @@ RNG = np.random.default_rng(5)
         [[0.3, 0.1 + 0.2, -0.3, 0.5]],  # a tie but for rounding
         [[0.0, 1.0, -2.0, 3.0, 4.0, 0.0, 2.5]],
         [[3.0, -1.0, -2.0, 0.5]],  # 3 = 1 + 2: sums tie, not only values
-        [[1.0, 2.0, 3.0], [1.0, -1.5]],  # a third here and a half there weigh as they do in the mean
+        [
+            [1.0, 2.0, 3.0],
+            [1.0, -1.5],
+        ],  # a third here and a half there weigh as they do in the mean
         [[0.0, 0.0], [1.8, -1.8, 3.6]],
         [list(RNG.normal(0.5, 1, 12))],
         [list(RNG.normal(0.5, 1, 3)) for _ in range(4)],
@@ -51,7 +54,9 @@ def test_p_is_that_of_all_sign_patterns(differences):
 
 def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
     comparison = paired_statistics([[1.0] * 7 + [-1.0] + [0.0] * 6])
-    assert comparison.p == 18 / 256  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
+    assert (
+        comparison.p == 18 / 256
+    )  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
     assert (comparison.pairs, comparison.differing) == (14, 8)
 
 
@@ -66,7 +71,9 @@ def test_p_of_many_pairs_is_that_of_the_binomial():
 def test_a_coarser_grid_never_gives_a_smaller_p():
     values = list(np.random.default_rng(2).normal(0.4, 1, 12))
     exact = brute_force_p([values])
-    assert all(exact <= sign_flip_p(values, resolution=steps) + 1e-12 for steps in (64, 256, 1024, 1 << 17))
+    assert all(
+        exact <= sign_flip_p(values, resolution=steps) + 1e-12 for steps in (64, 256, 1024, 1 << 17)
+    )
     assert sign_flip_p(values) == pytest.approx(exact)
 
 
@@ -74,7 +81,11 @@ def test_no_difference_at_all_shows_nothing():
     comparison = paired_statistics([[0.0, 0.0, 0.0]])
     assert (comparison.p, comparison.interval, comparison.differing) == (1.0, (0.0, 0.0), 0)
     assert not comparison.excludes_zero
-    assert (paired_statistics([]).pairs, paired_statistics([]).p, paired_statistics([]).interval) == (0, 1.0, None)
+    assert (
+        paired_statistics([]).pairs,
+        paired_statistics([]).p,
+        paired_statistics([]).interval,
+    ) == (0, 1.0, None)
 
 
 def test_five_seeds_cannot_reach_five_percent():
@@ -104,7 +115,9 @@ def test_the_interval_of_two_tasks_is_welchs():
 
 def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_none():
     comparison = paired_statistics([[100 * (0.625 - 0.5)] * 8])
-    assert comparison.interval == (12.5, 12.5) and comparison.excludes_zero and comparison.p == 2 / 256
+    assert (
+        comparison.interval == (12.5, 12.5) and comparison.excludes_zero and comparison.p == 2 / 256
+    )
     assert paired_statistics([[1.0, 1.0], [2.0, 2.0, 2.0]]).interval == (1.5, 1.5)
     assert paired_statistics([[1.0, 2.0], [3.0]]).interval is None
 
@@ -113,7 +126,9 @@ def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_
 def test_the_interval_covers_the_mean_as_often_as_it_says(pairs):
     draws = np.random.default_rng(pairs).normal(1.0, 2.0, (1500, pairs))
     hits = [low < 1.0 < high for low, high in (mean_interval([row]) for row in draws)]
-    assert 0.935 <= np.mean(hits) <= 0.965  # 0.95 and three standard errors; a bootstrap's (BCa) was 0.73, 0.82 and 0.90
+    assert (
+        0.935 <= np.mean(hits) <= 0.965
+    )  # 0.95 and three standard errors; a bootstrap's (BCa) was 0.73, 0.82 and 0.90
 
 
 @pytest.mark.parametrize(("tasks", "seeds"), [(9, 4), (4, 3)])
@@ -141,7 +156,10 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
     scale = np.ones(9) if spread == "alike" else np.resize([0.2, 1.0, 3.0], 9)
     draws = EFFECTS[name][:, None] + scale[:, None] * rng.normal(size=(300, 9, 4))
     intervals = [mean_interval([*draw]) for draw in draws]
-    claimed = [low * high > 0 and paired_statistics(draw).p < LEVEL for (low, high), draw in zip(intervals, draws, strict=True)]
+    claimed = [
+        low * high > 0 and paired_statistics(draw).p < LEVEL
+        for (low, high), draw in zip(intervals, draws, strict=True)
+    ]
     assert np.mean(claimed) <= 0.06  # 0.05 and what 300 draws may add
 
 

@@ -44,13 +44,20 @@ FAST = ("full-ft", "hifi-layerwise", "lora")
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in TRACED_METHODS]
+    "method",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in TRACED_METHODS],
 )
 def test_a_step_neither_copies_nor_waits_and_is_few_operations(method, full_ft):
     for step in trace_steps(small_config(method)):
-        waits = [line for line in (*step.copies, *step.synchronizations) if not line.endswith(f" in {NOT_WAITED_FOR}")]
+        waits = [
+            line
+            for line in (*step.copies, *step.synchronizations)
+            if not line.endswith(f" in {NOT_WAITED_FOR}")
+        ]
         assert waits == [] and step.copies, "the trace sees the batch's own copies"
-        assert step.operations.total() <= LIMITS.get(method, 1.2) * full_ft, step.operations.most_common(10)
+        assert step.operations.total() <= LIMITS.get(method, 1.2) * full_ft, (
+            step.operations.most_common(10)
+        )
 
 
 def test_a_step_of_full_fine_tuning_is_few_operations(full_ft):
@@ -70,4 +77,6 @@ def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
         base.load_final_delta(loaded.method, loaded.encoder, delta)
     tensors = loaded.method.trainable_parameters(loaded.model) | dict(loaded.model.named_buffers())
     tensors |= dict(loaded.model.named_parameters())
-    assert {name: value.device.type for name, value in tensors.items() if value.device.type != "meta"} == {}
+    assert {
+        name: value.device.type for name, value in tensors.items() if value.device.type != "meta"
+    } == {}

@@ -30,16 +30,28 @@ def small(monkeypatch):
 def rows(task):
     if task.format == "multirc":
         ids = [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)]
-        return [Row("-".join(map(str, numbers)), (("p", "q"),), None, group=f"{numbers[0]}-{numbers[1]}") for numbers in ids]
+        return [
+            Row(
+                "-".join(map(str, numbers)), (("p", "q"),), None, group=f"{numbers[0]}-{numbers[1]}"
+            )
+            for numbers in ids
+        ]
     if task.format == "record":
-        return [Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}") for at in (1, 0, 3, 2)]
+        return [
+            Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}")
+            for at in (1, 0, 3, 2)
+        ]
     return [Row(str(at), (("x",),), None) for at in range(PREDICTIONS)]
 
 
 def write_all(benchmark, load, directory):
     for name, _, split in submission.tasks_by_file(benchmark).values():
         task = load(name)
-        values = np.array([-0.5, 1.25, 5.5, 3.0]) if task.kind == "regression" else np.array([0.0, 1, 1, 0])
+        values = (
+            np.array([-0.5, 1.25, 5.5, 3.0])
+            if task.kind == "regression"
+            else np.array([0.0, 1, 1, 0])
+        )
         values = np.ones(PREDICTIONS) if task.format == "record" else values
         submission.write(task, split, rows(task), values, directory)
 
@@ -50,16 +62,30 @@ def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
         names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
         assert sorted(archive.namelist()) == [f"{name}.tsv" for name in names.split()]
         text = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert text["RTE.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tnot_entailment\n3\tentailment\n"
+    assert (
+        text["RTE.tsv"]
+        == "index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tnot_entailment\n3\tentailment\n"
+    )
     assert text["CoLA.tsv"] == "index\tprediction\n0\t0\n1\t1\n2\t1\n3\t0\n"
-    assert text["AX.tsv"] == text["MNLI-mm.tsv"] == "index\tprediction\n0\tentailment\n1\tneutral\n2\tneutral\n3\tentailment\n"
-    assert text["STS-B.tsv"] == "index\tprediction\n0\t0.000\n1\t1.250\n2\t5.000\n3\t3.000\n"  # kept in the scale's range
+    assert (
+        text["AX.tsv"]
+        == text["MNLI-mm.tsv"]
+        == "index\tprediction\n0\tentailment\n1\tneutral\n2\tneutral\n3\tentailment\n"
+    )
+    assert (
+        text["STS-B.tsv"] == "index\tprediction\n0\t0.000\n1\t1.250\n2\t5.000\n3\t3.000\n"
+    )  # kept in the scale's range
 
 
 def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
     write_all("superglue", small, tmp_path)
-    submitted = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("*.jsonl")}
-    assert submitted["BoolQ"] == [{"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])]
+    submitted = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in tmp_path.glob("*.jsonl")
+    }
+    assert submitted["BoolQ"] == [
+        {"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])
+    ]
     assert submitted["WSC"][:2] == [{"idx": 0, "label": "False"}, {"idx": 1, "label": "True"}]
     assert submitted["COPA"][:2] == [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]
     assert [line["idx"] for line in submitted["ReCoRD"]] == [0, 1, 2, 3]
@@ -71,19 +97,26 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
         ]}},
         {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 0}]}]}},
     ]  # fmt: skip
-    assert submitted["ReCoRD"] == [{"idx": at, "label": f"x{at}"} for at in range(PREDICTIONS)]  # sorted
+    assert submitted["ReCoRD"] == [
+        {"idx": at, "label": f"x{at}"} for at in range(PREDICTIONS)
+    ]  # sorted
     (tmp_path / "ReCoRD.jsonl").unlink()
     with pytest.raises(
-        MissingError, match=r"superglue\.zip is not written: .* lacks ReCoRD.jsonl, and the server requires all"
+        MissingError,
+        match=r"superglue\.zip is not written: .* lacks ReCoRD.jsonl, and the server requires all",
     ):
         submission.pack("superglue", tmp_path)
 
 
 def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
     task = small("rte")
-    with pytest.raises(UsageError, match=r"RTE\.tsv is refused: 3 rows, the official test split of RTE has 4"):
+    with pytest.raises(
+        UsageError, match=r"RTE\.tsv is refused: 3 rows, the official test split of RTE has 4"
+    ):
         submission.write(task, "test", rows(task)[:3], np.zeros(3), tmp_path)
-    with pytest.raises(UsageError, match="the ids of the test split do not count from 0, as the server expects"):
+    with pytest.raises(
+        UsageError, match="the ids of the test split do not count from 0, as the server expects"
+    ):
         submission.write(task, "test", rows(task)[1:] + rows(task)[:1], np.zeros(4), tmp_path)
     with pytest.raises(UsageError, match="task SQuAD has no submission"):
         submission.spec_of(task_spec.load("squad"))
@@ -91,7 +124,9 @@ def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
 
 
 def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
-    test = "index\tsentence1\tsentence2\n" + "".join(f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4))
+    test = "index\tsentence1\tsentence2\n" + "".join(
+        f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4)
+    )
     assert tiny("train", "--method", "full-ft").code == 0
     run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
     words = ["eval", run, "--data-dir", data]
@@ -100,10 +135,19 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
         plain = hifi(*words, "--split", "test")
         assert plain.code == 0, plain.err
         lines = [json.loads(line) for line in Path(plain.out.strip()).read_text().splitlines()]
-        assert [(line["id"], line["label"]) for line in lines] == [(str(at), None) for at in range(4)]
+        assert [(line["id"], line["label"]) for line in lines] == [
+            (str(at), None) for at in range(4)
+        ]
         answer = hifi(*words, "--split", "test", "--submission", tmp_path / "out")
-        assert answer.code == 3 and "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv" in answer.err
-        predicted = [line.split("\t")[1] for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]]
+        assert (
+            answer.code == 3
+            and "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv"
+            in answer.err
+        )
+        predicted = [
+            line.split("\t")[1]
+            for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]
+        ]
         assert predicted == [line["prediction"] for line in lines]
         wrong = hifi(*words, "--submission", tmp_path / "out")
         assert wrong.code == 2 and "--split test" in wrong.err

@@ -38,17 +38,23 @@ def official_row(name, at, split):
     row = copy.deepcopy(JSONL[name]) | {"idx": at}
     if name == "superglue-rte":
         word, row["label"] = ("dog", "not_entailment") if at % 2 else ("cat", "entailment")
-        row |= {"premise": f"{word} {WORDS[6 + at % 18]}", "hypothesis": f"{word} {WORDS[23 - at % 18]}"}
+        row |= {
+            "premise": f"{word} {WORDS[6 + at % 18]}",
+            "hypothesis": f"{word} {WORDS[23 - at % 18]}",
+        }
     if name == "multirc":
         (question,) = row["passage"]["questions"]
         question["idx"] = at
-        question["answers"] = [answer | {"idx": 2 * at + place} for place, answer in enumerate(question["answers"])]
+        question["answers"] = [
+            answer | {"idx": 2 * at + place} for place, answer in enumerate(question["answers"])
+        ]
     if name == "record":
         row["qas"][0]["idx"] = at
         row["passage"]["entities"] = row["passage"]["entities"][:2]
     hidden = () if split != "test" else ("answers",) if name == "record" else ("label",)
     return json.loads(
-        json.dumps(row), object_hook=lambda part: {key: value for key, value in part.items() if key not in hidden}
+        json.dumps(row),
+        object_hook=lambda part: {key: value for key, value in part.items() if key not in hidden},
     )
 
 
@@ -56,18 +62,39 @@ def write_superglue(root, train_rows=24):
     """All of SuperGLUE's files."""
     for split, number in (("train", train_rows), ("val", train_rows // 2), ("test", TEST_ROWS)):
         for name, folder in FOLDERS.items():
-            rows = number // 2 if (name, split) == ("multirc", "test") else number  # of which each has two answers
+            rows = (
+                number // 2 if (name, split) == ("multirc", "test") else number
+            )  # of which each has two answers
             lines = [json.dumps(official_row(name, at, split)) for at in range(rows)]
             write_lines(root / folder / f"{split}.jsonl", lines)
     broad = [
-        {"sentence1": f"{w} now", "sentence2": f"{w} here", "idx": at, "label": truth, "logic": "Negation"}
+        {
+            "sentence1": f"{w} now",
+            "sentence2": f"{w} here",
+            "idx": at,
+            "label": truth,
+            "logic": "Negation",
+        }
         for at, (w, truth) in enumerate(
-            [("cat", "entailment"), ("dog", "not_entailment"), ("cat", "entailment"), ("dog", "entailment")]
+            [
+                ("cat", "entailment"),
+                ("dog", "not_entailment"),
+                ("cat", "entailment"),
+                ("dog", "entailment"),
+            ]
         )
     ]
     gender = [
-        {"premise": f"{w} {who}", "hypothesis": f"{w} big {at // 2}", "idx": at, "pair_id": at + 7, "label": "entailment"}
-        for at, (w, who) in enumerate([("cat", "man"), ("cat", "woman"), ("dog", "man"), ("dog", "woman")])
+        {
+            "premise": f"{w} {who}",
+            "hypothesis": f"{w} big {at // 2}",
+            "idx": at,
+            "pair_id": at + 7,
+            "label": "entailment",
+        }
+        for at, (w, who) in enumerate(
+            [("cat", "man"), ("cat", "woman"), ("dog", "man"), ("dog", "woman")]
+        )
     ]
     write_lines(root / "AX-b" / "AX-b.jsonl", [json.dumps(record) for record in broad])
     write_lines(root / "AX-g" / "AX-g.jsonl", [json.dumps(record) for record in gender])
@@ -87,22 +114,31 @@ def small(monkeypatch):
 
     def shrunk(name):
         task = load(name)
-        return task.model_copy(update={"rows": {split: TEST_ROWS for split in task.rows if split in splits}})
+        return task.model_copy(
+            update={"rows": {split: TEST_ROWS for split in task.rows if split in splits}}
+        )
 
     monkeypatch.setattr(task_spec, "load", shrunk)
 
 
 def test_the_test_splits_have_the_official_row_counts():
-    counts = {file: task.rows[split] for file, (_, task, split) in submission.tasks_by_file("superglue").items()}
+    counts = {
+        file: task.rows[split]
+        for file, (_, task, split) in submission.tasks_by_file("superglue").items()
+    }
     assert counts == OFFICIAL_TEST_ROWS
 
 
-def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, superglue, small, tmp_path):
+def test_every_task_from_its_official_files_to_a_complete_zip(
+    hifi, encoders, superglue, small, tmp_path
+):
     """Train each of the eight tasks, and predict the test splits."""
     out = tmp_path / "out"
     for number, task in enumerate(FOLDERS):
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
-        trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
+        trained = hifi(
+            "train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36"
+        )
         assert trained.code == 0, trained.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
         answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
@@ -112,23 +148,35 @@ def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, su
         assert sorted(archive.namelist()) == sorted(OFFICIAL_TEST_ROWS)
         for name in OFFICIAL_TEST_ROWS:
             lines = [json.loads(line) for line in archive.read(name).decode().splitlines()]
-            assert [line["idx"] for line in lines] == [*range(2 if name == "MultiRC.jsonl" else TEST_ROWS)]
+            assert [line["idx"] for line in lines] == [
+                *range(2 if name == "MultiRC.jsonl" else TEST_ROWS)
+            ]
     (path,) = (tmp_path / "results" / "runs").glob("*/*/cb/*/seed1")
-    predicted = [json.loads(line)["prediction"] for line in (path / "predictions-test.jsonl").read_text().splitlines()]
-    assert [json.loads(line)["label"] for line in (out / "CB.jsonl").read_text().splitlines()] == predicted
+    predicted = [
+        json.loads(line)["prediction"]
+        for line in (path / "predictions-test.jsonl").read_text().splitlines()
+    ]
+    assert [
+        json.loads(line)["label"] for line in (out / "CB.jsonl").read_text().splitlines()
+    ] == predicted
 
 
 def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     resources = ResourceCache(tmp_path / "results", superglue.parent)
-    config = make("full-ft", "epochs=12", "learning_rate=0.004", "dropout=0.0", task="superglue-rte")
+    config = make(
+        "full-ft", "epochs=12", "learning_rate=0.004", "dropout=0.0", task="superglue-rte"
+    )
     result = runs.run(config, resources)
     assert set(result.metrics) == {"accuracy", "matthews_axb", "accuracy_axg", "gender_parity_axg"}
     assert result.scores.best > 0.9
     # the model knows the rule by then: AX-b has one row against it, each of AX-g's pairs has one word, half of them the label's
-    assert result.metrics["matthews_axb"] == pytest.approx((2 * 1 - 1 * 0) / math.sqrt(3 * 2 * 2 * 1))
+    assert result.metrics["matthews_axb"] == pytest.approx(
+        (2 * 1 - 1 * 0) / math.sqrt(3 * 2 * 2 * 1)
+    )
     assert (result.metrics["accuracy_axg"], result.metrics["gender_parity_axg"]) == (0.5, 1.0)
     assert (
-        set(result.extra_validation) == {"axb", "axg"} and result.extra_validation["axb"].best == result.metrics["matthews_axb"]
+        set(result.extra_validation) == {"axb", "axg"}
+        and result.extra_validation["axb"].best == result.metrics["matthews_axb"]
     )
     directory = RunDirectory.of(config, resources.results_dir)
     evaluated = evaluate(directory.path, resources)
@@ -141,18 +189,25 @@ def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path)
         (both / name).mkdir(parents=True)
         (both / name / "RTE").symlink_to(source / "RTE")
     (both / "superglue" / "AX-b").symlink_to(superglue / "AX-b")
-    rows = {name: data_sources.load(task_spec.load(name), data_dir=both) for name in ("rte", "superglue-rte")}
+    rows = {
+        name: data_sources.load(task_spec.load(name), data_dir=both)
+        for name in ("rte", "superglue-rte")
+    }
     assert rows["rte"].origin["train"] == str(both / "glue" / "RTE" / "train.tsv")
     assert rows["superglue-rte"].origin["train"] == str(both / "superglue" / "RTE" / "train.jsonl")
     assert {len(row.sequences[0]) for row in rows["superglue-rte"].splits["validation_axb"]} == {2}
-    with pytest.raises(MissingError, match=r"no file .*/RTE/train\.jsonl; the train split is required"):
+    with pytest.raises(
+        MissingError, match=r"no file .*/RTE/train\.jsonl; the train split is required"
+    ):
         data_sources.load(task_spec.load("superglue-rte"), data_dir=both / "glue")
 
 
 def test_gender_parity_is_about_pairs_of_rows():
     rows = [Row(str(at), ((f"p{at}", f"h{at // 2}"),), 0) for at in range(6)]
     assert metrics.gender_parity(rows, np.array([0.0, 0, 1, 0, 1, 1])) == pytest.approx(2 / 3)
-    assert metrics.gender_parity(rows[:5], np.array([0.0, 1, 1, 1, 0])) == 0.5  # a limit may cut off half of a pair
+    assert (
+        metrics.gender_parity(rows[:5], np.array([0.0, 1, 1, 1, 0])) == 0.5
+    )  # a limit may cut off half of a pair
     assert metrics.gender_parity(rows[:1], np.zeros(1)) == 0
 
 
@@ -160,12 +215,24 @@ def test_records_scores_are_the_best_over_the_answers():
     """By hand, with the official normalization: lower case, no punctuation, no articles."""
     queries = {  # query: candidates, chosen, answers, F1, EM
         "0": (["The U.S.", "Rome"], "The U.S.", ["US", "America"], 1.0, 1),
-        "1": (["Barack Obama", "Rome"], "Barack Obama", ["Obama", "President Barack Obama"], 0.8, 0),
+        "1": (
+            ["Barack Obama", "Rome"],
+            "Barack Obama",
+            ["Obama", "President Barack Obama"],
+            0.8,
+            0,
+        ),
         "2": (["Rome", "Paris"], "Paris", ["Rome"], 0.0, 0),
     }
     rows = [
         Row(
-            f"{query}-{entity}", (("p", "q"),), int(entity in answers), (), tuple((text, -1) for text in answers), query, entity
+            f"{query}-{entity}",
+            (("p", "q"),),
+            int(entity in answers),
+            (),
+            tuple((text, -1) for text in answers),
+            query,
+            entity,
         )
         for query, (candidates, _, answers, _, _) in queries.items()
         for entity in candidates
@@ -183,21 +250,37 @@ def test_the_most_probable_candidate_of_each_query_is_chosen(one_logit):
     ]
     margins = np.array([-3.0, 1.0, -1.0, -2.0, 1.0])  # a: the second candidate; b: a tie, the first
     logits = margins[:, None] if one_logit else np.stack([5 - margins, np.full(5, 5.0)], 1)
-    assert metrics.predictions_of(task_spec.load("record"), examples, logits).tolist() == [0, 1, 1, 0, 0]
+    assert metrics.predictions_of(task_spec.load("record"), examples, logits).tolist() == [
+        0,
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("task", ["multirc", "record"])
 def test_a_holdout_never_splits_a_question(make, superglue, task):
     rows = data_sources.load(task_spec.load(task), data_dir=superglue).splits["train"]
-    train, holdout = holdout_ids(make("full-ft", "selection=holdout", "holdout=0.25", task=task), rows)
+    train, holdout = holdout_ids(
+        make("full-ft", "selection=holdout", "holdout=0.25", task=task), rows
+    )
     group_of = {row.id: row.group for row in rows}
     groups = [{group_of[row_id] for row_id in ids} for ids in (train, holdout)]
-    assert not groups[0] & groups[1] and len(groups[1]) == 6 and len(train) + len(holdout) == len(rows) == 48
+    assert (
+        not groups[0] & groups[1]
+        and len(groups[1]) == 6
+        and len(train) + len(holdout) == len(rows) == 48
+    )
 
 
-@pytest.mark.parametrize("words", [["selection=holdout", "holdout=0.3"], ["limit=25"], ["limit=25", "selection=holdout"]])
+@pytest.mark.parametrize(
+    "words", [["selection=holdout", "holdout=0.3"], ["limit=25"], ["limit=25", "selection=holdout"]]
+)
 def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglue, words):
     cache = ResourceCache(resources.results_dir, superglue)
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in load_splits(config, cache).train}
-    assert f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48
+    assert (
+        f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48
+    )

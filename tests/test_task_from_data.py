@@ -13,7 +13,12 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_from_data, task_spec
 from hifi_cli.tasks.task_from_data import task_yaml
 
-SENTENCES = ["the dog sees a cat", "a bird never likes the fish", "the old man hears a boy", "a small girl knows the woman"]
+SENTENCES = [
+    "the dog sees a cat",
+    "a bird never likes the fish",
+    "the old man hears a boy",
+    "a small girl knows the woman",
+]
 
 
 def reviews(count=60):
@@ -71,10 +76,17 @@ def test_every_format_gives_the_same_task_and_rows(tmp_path, suffix):
 def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     path = write(tmp_path / "reviews.csv", reviews())
     content = spec_of(path, "inputs=sentence2", "label=price", "validation=0.25", "split_seed=3")[1]
-    assert (content["kind"], content["inputs"], content["labels"]) == ("regression", ["sentence2"], ["price"])
+    assert (content["kind"], content["inputs"], content["labels"]) == (
+        "regression",
+        ["sentence2"],
+        ["price"],
+    )
     assert (content["metrics"], content["primary"]) == (["spearman", "pearson"], "spearman")
     assert content["cut"] == {"validation": 0.25, "seed": 3}
-    assert "regression, inputs=[sentence2] label=price, 60 rows; change it with key=value" in caplog.messages[-1]
+    assert (
+        "regression, inputs=[sentence2] label=price, 60 rows; change it with key=value"
+        in caplog.messages[-1]
+    )
     assert spec_of(path, "kind=regression")[1]["labels"] == ["label"]
     assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
 
@@ -90,7 +102,10 @@ def test_the_cut_is_stratified_and_repeats(tmp_path):
     data = load(path, "validation=0.2")[1]
     total = Counter(row["label"] - 1 for row in reviews(200))
     for seed in range(5):
-        cut_off = Counter(row.label for row in load(path, "validation=0.2", f"split_seed={seed}")[1].rows("validation"))
+        cut_off = Counter(
+            row.label
+            for row in load(path, "validation=0.2", f"split_seed={seed}")[1].rows("validation")
+        )
         assert sum(cut_off.values()) == 40
         for label, count in total.items():
             assert abs(cut_off[label] - count / 5) <= 1
@@ -112,17 +127,37 @@ def test_given_splits_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "overrides", "message"),
     [
-        ({"label": ""}, [], "line 4: the label column 'label' is empty; fill it in or remove the row"),
-        ({"label": "nan"}, [], "line 4: the label column 'label' is empty; fill it in or remove the row"),
+        (
+            {"label": ""},
+            [],
+            "line 4: the label column 'label' is empty; fill it in or remove the row",
+        ),
+        (
+            {"label": "nan"},
+            [],
+            "line 4: the label column 'label' is empty; fill it in or remove the row",
+        ),
         ({"price": float("nan")}, ["label=price"], "line 4: the label column 'price' is empty"),
         ({"price": 9 * 10**399}, ["label=price"], "is not a number in [-inf, inf]"),
         ({"sentence2": " "}, [], "line 4: sentence2 is empty; fill it in or remove the row"),
         ({}, ["label=lable"], "no column 'lable'; did you mean 'label'"),
-        ({}, ["inputs=[sentence1, text]"], "no column 'text'; the columns are id, sentence1, sentence2, label, price"),
-        ({}, ["inputs=[sentence1, sentence2, price]"], "inputs: one or two text columns are required"),
+        (
+            {},
+            ["inputs=[sentence1, text]"],
+            "no column 'text'; the columns are id, sentence1, sentence2, label, price",
+        ),
+        (
+            {},
+            ["inputs=[sentence1, sentence2, price]"],
+            "inputs: one or two text columns are required",
+        ),
         ({}, ["kind=span"], "'regression' or 'token-classification', not 'span'"),
         ({}, ["labels=[1,2]"], "unknown label '3'; the labels are 1, 2"),
-        ({}, ["validation=0.001"], "60 rows with different texts are too few to cut off a validation split"),
+        (
+            {},
+            ["validation=0.001"],
+            "60 rows with different texts are too few to cut off a validation split",
+        ),
         ({}, ["validation=2"], "cut.validation"),
     ],
 )
@@ -143,16 +178,31 @@ def test_spaces_around_a_label_are_no_part_of_it(tmp_path):
 
 
 def test_columns_without_usual_names_are_asked_for(tmp_path):
-    with pytest.raises(UsageError, match=r"which columns are the texts and the label\? .* the columns are a, b, label$"):
-        spec_of(write(tmp_path / "inputs.csv", [{"a": text, "b": text, "label": 1} for text in SENTENCES]))
+    with pytest.raises(
+        UsageError,
+        match=r"which columns are the texts and the label\? .* the columns are a, b, label$",
+    ):
+        spec_of(
+            write(
+                tmp_path / "inputs.csv", [{"a": text, "b": text, "label": 1} for text in SENTENCES]
+            )
+        )
     with pytest.raises(UsageError, match=r"the columns are text, topic, opinion$"):
-        spec_of(write(tmp_path / "label.csv", [{"text": text, "topic": 1, "opinion": 2} for text in SENTENCES]))
+        spec_of(
+            write(
+                tmp_path / "label.csv",
+                [{"text": text, "topic": 1, "opinion": 2} for text in SENTENCES],
+            )
+        )
 
 
 def test_an_unknown_suffix_names_the_known_ones(hifi, tmp_path):
     (tmp_path / "reviews.txt").write_text("text,label\n")
     answer = hifi("train", "--protocol", "demo", "--task", "reviews.txt", "--dry-run")
-    assert answer.code == 2 and "the name of a data file ends in .csv, .tsv, .jsonl, .parquet, .conll" in answer.err
+    assert (
+        answer.code == 2
+        and "the name of a data file ends in .csv, .tsv, .jsonl, .parquet, .conll" in answer.err
+    )
 
 
 def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
@@ -160,8 +210,12 @@ def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
     for at in range(0, 200, 2):  # some of the copies have another label
         rows[at] |= {column: rows[at + 1][column] for column in ("sentence1", "sentence2")}
     for seed in range(5):
-        _, data = load(write(tmp_path / "reviews.csv", rows), "validation=0.2", f"split_seed={seed}")
-        train, validation = ({row.sequences for row in data.rows(split)} for split in ("train", "validation"))
+        _, data = load(
+            write(tmp_path / "reviews.csv", rows), "validation=0.2", f"split_seed={seed}"
+        )
+        train, validation = (
+            {row.sequences for row in data.rows(split)} for split in ("train", "validation")
+        )
         assert len(train) == 80 and len(validation) == 20 and not train & validation
         assert len(data.rows("train")) == 160 and len(data.rows("validation")) == 40
 
@@ -169,12 +223,22 @@ def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
 def test_a_hub_dataset(tmp_path):
     from datasets import ClassLabel, Dataset, Features, Value
 
-    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"]), "lang": Value("string")})
-    table = [{"text": f"{SENTENCES[row % 4]} {row}", "label": row % 2, "lang": "en"} for row in range(20)]
+    features = Features(
+        {
+            "text": Value("string"),
+            "label": ClassLabel(names=["neg", "pos"]),
+            "lang": Value("string"),
+        }
+    )
+    table = [
+        {"text": f"{SENTENCES[row % 4]} {row}", "label": row % 2, "lang": "en"} for row in range(20)
+    ]
     repository = tmp_path / "owner" / "reviews"
     (repository / "data").mkdir(parents=True)
     for split in ("train", "test"):
-        Dataset.from_list(table, features=features).to_parquet(str(repository / "data" / f"{split}-00000-of-00001.parquet"))
+        Dataset.from_list(table, features=features).to_parquet(
+            str(repository / "data" / f"{split}-00000-of-00001.parquet")
+        )
     source = f"hub:{repository}"
     name, content = spec_of(source)
     assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
@@ -190,7 +254,16 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     rows = reviews(40)
     path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"
     write(new, [{"sentence1": 'a "dog", he', "sentence2": "not now"}])
-    train = ["train", "--task", path, "--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1"]
+    train = [
+        "train",
+        "--task",
+        path,
+        "--method",
+        "linear-probing",
+        "--backbone",
+        encoders["bert"],
+        "epochs=1",
+    ]
     trained = hifi(*train, "inputs=[sentence1,sentence2]")
     assert trained.code == 0, trained.err
     run = tmp_path / "results/runs/hifi/tiny-bert/reviews/linear-probing/seed1"

@@ -23,7 +23,10 @@ CASES = {  # settings, and a score that is far above chance
 
 @pytest.mark.parametrize("task", CASES)
 def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_path, task):
-    resources, (settings, learned) = ResourceCache(tmp_path / "results", task_kinds_data), CASES[task]
+    resources, (settings, learned) = (
+        ResourceCache(tmp_path / "results", task_kinds_data),
+        CASES[task],
+    )
     config = make("full-ft", *settings, "epochs=12", "learning_rate=0.003", task=task)
     results = runs.run(config, resources)
     rows = ROWS * (2 if task == "multirc" else 1)
@@ -35,7 +38,10 @@ def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_pat
     if task == "squad":
         predictions = directory.read_predictions()
         assert [row.id for row in predictions] == [f"q{at}" for at in range(ROWS)]
-        assert results.metrics["span_em"] == sum([row.prediction] == row.label for row in predictions) / ROWS
+        assert (
+            results.metrics["span_em"]
+            == sum([row.prediction] == row.label for row in predictions) / ROWS
+        )
 
 
 @pytest.mark.parametrize("task", ["copa", "squad", "conll2003"])
@@ -51,7 +57,9 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kind
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
     results = runs.run(config, resources)
     matched, mismatched = results.metrics["accuracy"], results.metrics["accuracy_mismatched"]
-    assert matched > 0.8 and mismatched < 0.2  # the mismatched labels are shifted: whoever knows one set fails the other
+    assert (
+        matched > 0.8 and mismatched < 0.2
+    )  # the mismatched labels are shifted: whoever knows one set fails the other
     assert results.scores.best == matched
     assert results.extra_validation["mismatched"].best == mismatched
     directory = RunDirectory.of(config, resources.results_dir)
@@ -65,27 +73,73 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kind
     assert not evaluate(directory.path, resources).differing
     shutil.copytree(task_kinds_data / "MNLI", tmp_path / "MNLI")
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
-    assert evaluate(directory.path, ResourceCache(resources.results_dir, tmp_path)).differing == ["accuracy_mismatched"]
+    assert evaluate(directory.path, ResourceCache(resources.results_dir, tmp_path)).differing == [
+        "accuracy_mismatched"
+    ]
 
 
-def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, task_kinds_data):
-    words = ["--backbone", encoders["bert"], "--protocol", "hifi-fewshot", "--method", "full-ft", "--task", "mnli"]
-    answer = hifi("train", *words, "--data-dir", task_kinds_data, "shots=4", "epochs=12", "learning_rate=0.003")
+def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(
+    hifi, encoders, task_kinds_data
+):
+    words = [
+        "--backbone",
+        encoders["bert"],
+        "--protocol",
+        "hifi-fewshot",
+        "--method",
+        "full-ft",
+        "--task",
+        "mnli",
+    ]
+    answer = hifi(
+        "train",
+        *words,
+        "--data-dir",
+        task_kinds_data,
+        "shots=4",
+        "epochs=12",
+        "learning_rate=0.003",
+    )
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
-    assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["extra_validation"]) == {"mismatched"}
-    words = ["--backbone", "tiny-bert", "--tasks", "mnli", "--methods", "full-ft", "--seeds", 1, "--shots", 4]
+    assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(
+        results["extra_validation"]
+    ) == {"mismatched"}
+    words = [
+        "--backbone",
+        "tiny-bert",
+        "--tasks",
+        "mnli",
+        "--methods",
+        "full-ft",
+        "--seeds",
+        1,
+        "--shots",
+        4,
+    ]
     row = json.loads(hifi("table", "hifi-2-fewshot", *words, "--format", "json").out)["rows"][0]
-    matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
+    matched, mismatched = (
+        100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched")
+    )
     assert row["mnli-m"] == pytest.approx(matched) and row["mnli-mm"] == pytest.approx(mismatched)
     assert row["average"] == pytest.approx((matched + mismatched) / 2)
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    config = make("full-ft", "max_length=16", "stride=2", "selection=holdout", "holdout=0.25", "limit=20", task="squad")
+    config = make(
+        "full-ft",
+        "max_length=16",
+        "stride=2",
+        "selection=holdout",
+        "holdout=0.25",
+        "limit=20",
+        task="squad",
+    )
     splits = load_splits(config, resources)
-    train, held = ({example.row.id for example in part} for part in (splits.train, splits.selection))
+    train, held = (
+        {example.row.id for example in part} for part in (splits.train, splits.selection)
+    )
     assert len(train) == 15 and len(held) == 5 and not train & held
     assert len(splits.train) > len(train)
     assert {example.row.id for example in splits.reported} == {f"q{at}" for at in range(20)}

@@ -27,7 +27,10 @@ def read(tmp_path, train, dev=GOOD, task=RTE):
 
 def test_rows_are_read_as_they_stand(tmp_path):
     rows = read(tmp_path, GOOD).splits["train"]
-    assert [(row.sequences[0], row.label) for row in rows] == [(("A dog.", 'A "pet.'), 0), (("No.", "Yes."), 1)]
+    assert [(row.sequences[0], row.label) for row in rows] == [
+        (("A dog.", 'A "pet.'), 0),
+        (("No.", "Yes."), 1),
+    ]
 
 
 def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
@@ -35,7 +38,9 @@ def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
     assert rows[0].sequences[0][0] == "A\u2028dog\x0b."
 
 
-@pytest.mark.parametrize("text", ["\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("1\tNo", "\n1\tNo")])
+@pytest.mark.parametrize(
+    "text", ["\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("1\tNo", "\n1\tNo")]
+)
 def test_a_mark_crlf_and_empty_lines_change_nothing(tmp_path, text):
     assert read(tmp_path, text).splits == read(tmp_path, GOOD).splits
 
@@ -45,13 +50,22 @@ def test_a_mark_crlf_and_empty_lines_change_nothing(tmp_path, text):
     [
         ("", "train.tsv has no rows"),
         ("index\tsentence1\tsentence2\tlabel\n", "train.tsv has no rows"),
-        (GOOD + "2\tshort\n", "train.tsv, line 4: the label column 'label' is empty; fill it in or remove the row"),
+        (
+            GOOD + "2\tshort\n",
+            "train.tsv, line 4: the label column 'label' is empty; fill it in or remove the row",
+        ),
         (GOOD + "2\ta\tb\tentailment\tmore\n", "train.tsv, line 4: more columns than names"),
-        (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; the labels are entailment, not_entailment"),
+        (
+            GOOD + "2\ta\tb\tmaybe\n",
+            "train.tsv, line 4: unknown label 'maybe'; the labels are entailment, not_entailment",
+        ),
         (GOOD + "2\t \tb\tentailment\n", "train.tsv, line 4: sentence1 is empty"),
         (GOOD.replace("sentence2", "other"), "line 2: no column 'sentence2'"),
         (GOOD + "1\ta\tb\tentailment\n", "train.tsv, line 4: duplicate id 1"),
-        (GOOD.replace("label", "index"), "line 2: more columns than names, or a name stands twice (index, sentence1"),
+        (
+            GOOD.replace("label", "index"),
+            "line 2: more columns than names, or a name stands twice (index, sentence1",
+        ),
         (GOOD.encode() + b"2\t\xff\tb\tentailment\n", "train.tsv, line 4: not UTF-8"),
     ],
 )
@@ -77,7 +91,9 @@ def test_metrics_by_hand():
     labels, predictions = np.array([1.0, 1, 1, 0, 0]), np.array([1.0, 1, 0, 1, 0])
     assert metrics.accuracy(labels, predictions) == 0.6
     assert metrics.METRICS["f1"](labels, predictions) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    assert metrics.METRICS["matthews"](labels, predictions) == pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2))
+    assert metrics.METRICS["matthews"](labels, predictions) == pytest.approx(
+        (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)
+    )
     x, y = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
     assert metrics.METRICS["spearman"](x, y) == pytest.approx(1)
     assert metrics.METRICS["pearson"](x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
@@ -103,7 +119,9 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=300)
 STRATEGIES = ("random", "group_by_length")
 
 
-@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 3), st.sampled_from(STRATEGIES))
+@given(
+    LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 3), st.sampled_from(STRATEGIES)
+)
 @settings(deadline=None)
 def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy):
     batches = training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
@@ -111,12 +129,18 @@ def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy)
     assert len(batches) == math.ceil(len(lengths) / size)
     assert batches == training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
     examples = list(map(range, lengths))
-    assert sorted(index for batch in evaluation_order(examples, size) for index in batch) == list(range(len(lengths)))
+    assert sorted(index for batch in evaluation_order(examples, size) for index in batch) == list(
+        range(len(lengths))
+    )
 
 
 def test_random_batches_are_consecutive_parts_of_a_permutation_whatever_the_lengths():
-    expected = torch.randperm(2000, generator=torch.Generator().manual_seed(3 * 1_000_003 + 2)).tolist()
-    batches = training_order([10 + index % 50 for index in range(2000)], 16, strategy="random", seed=3, epoch=2)
+    expected = torch.randperm(
+        2000, generator=torch.Generator().manual_seed(3 * 1_000_003 + 2)
+    ).tolist()
+    batches = training_order(
+        [10 + index % 50 for index in range(2000)], 16, strategy="random", seed=3, epoch=2
+    )
     assert [index for batch in batches for index in batch] == expected
     assert batches == training_order([7] * 2000, 16, strategy="random", seed=3, epoch=2)
 
@@ -146,8 +170,17 @@ def test_padding_ends_at_the_longest(make, resources):
 
 def test_the_demo_data_are_those_that_the_script_makes(tmp_path):
     load_script("make_demo_data").write(tmp_path)
-    for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics", "demo-roles"):
+    for name in (
+        "demo-acceptability",
+        "demo-entailment",
+        "demo-similarity",
+        "demo-topics",
+        "demo-roles",
+    ):
         task = task_spec.load(name)
-        first, second = data_sources.load(task, data_dir=None), data_sources._load_files(task, tmp_path, ())
+        first, second = (
+            data_sources.load(task, data_dir=None),
+            data_sources._load_files(task, tmp_path, ()),
+        )
         assert first.fingerprint == second.fingerprint
         assert (len(first.splits["train"]), len(first.splits["validation"])) == (1000, 200)

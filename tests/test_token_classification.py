@@ -27,7 +27,8 @@ CONLL = task_spec.load("conll2003")
 def rows_of(*sentences):
     """Rows of (words, tags), each a text with spaces."""
     records = [
-        RawRecord({"tokens": words.split(), "tags": tags}, f"line {at}") for at, (words, tags) in enumerate(sentences, start=1)
+        RawRecord({"tokens": words.split(), "tags": tags}, f"line {at}")
+        for at, (words, tags) in enumerate(sentences, start=1)
     ]
     return parse_rows(CONLL, records, CONLL.local, "file", labelled=True)
 
@@ -49,17 +50,28 @@ def rows_of(*sentences):
     ],
 )
 def test_entities_by_hand(tags, expected):
-    assert [f"{kind} {first}-{last}" for kind, first, last in metrics.entities(tags.split())] == expected
+    assert [
+        f"{kind} {first}-{last}" for kind, first, last in metrics.entities(tags.split())
+    ] == expected
 
 
 def test_scores_of_entities_by_hand():
     labels = [["B-PER", "I-PER", "O", "B-ORG"], ["B-PER", "O"]]
-    predictions = [["B-PER", "I-PER", "O", "B-PER"], ["O", "B-ORG"]]  # 1 of 3 predicted ones is among the 3 of the labels
+    predictions = [
+        ["B-PER", "I-PER", "O", "B-PER"],
+        ["O", "B-ORG"],
+    ]  # 1 of 3 predicted ones is among the 3 of the labels
     assert [*metrics.entity_scores(labels, predictions).values()] == pytest.approx([1 / 3] * 3)
     predictions[1] = ["O", "O"]  # 1 of 2
-    assert [*metrics.entity_scores(labels, predictions).values()] == pytest.approx([1 / 2, 1 / 3, 2 / 5])
-    assert {*metrics.entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {0}  # the last word differs
-    assert {*metrics.entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {0}  # no tags of entities
+    assert [*metrics.entity_scores(labels, predictions).values()] == pytest.approx(
+        [1 / 2, 1 / 3, 2 / 5]
+    )
+    assert {*metrics.entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {
+        0
+    }  # the last word differs
+    assert {*metrics.entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {
+        0
+    }  # no tags of entities
 
 
 def test_word_accuracy_and_collapse():
@@ -67,7 +79,9 @@ def test_word_accuracy_and_collapse():
     assert metrics.word_accuracy(labels, predictions) == pytest.approx(2 / 3)
     logits = np.zeros((2, len(CONLL.labels), 4))
     logits[:, 0] = 1
-    examples = [Example(row, (), word_tokens=(1, 2)) for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))]
+    examples = [
+        Example(row, (), word_tokens=(1, 2)) for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))
+    ]
     predicted = metrics.predictions_of(CONLL, examples, logits)
     assert metrics.is_collapsed(predicted)
     logits[1, 2, 1] = 3
@@ -81,9 +95,18 @@ def test_wrong_rows_are_named():
         rows_of(("the old man", "O O"))
     with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
         rows_of(("the", "O"), ("man", "B-X"))
-    for tokens, message in ((["a", 1], r"tokens is \['a', 1\], not a list of texts"), ([], "tokens is empty")):
+    for tokens, message in (
+        (["a", 1], r"tokens is \['a', 1\], not a list of texts"),
+        ([], "tokens is empty"),
+    ):
         with pytest.raises(UsageError, match=f"line 1: {message}"):
-            parse_rows(CONLL, [RawRecord({"tokens": tokens}, "line 1")], CONLL.local, "file", labelled=False)
+            parse_rows(
+                CONLL,
+                [RawRecord({"tokens": tokens}, "line 1")],
+                CONLL.local,
+                "file",
+                labelled=False,
+            )
 
 
 def test_the_token_of_a_word_is_its_first_one(encoders):
@@ -97,20 +120,30 @@ def test_the_token_of_a_word_is_its_first_one(encoders):
 def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     rows = rows_of(("the old man sees", "O B-PER I-PER O"), ("the dog", "O B-ORG"))
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
-    examples = tokenize(tokenizer, CONLL, rows, RunConfig.model_construct(max_length=4))  # two of them [CLS] and [SEP]
+    examples = tokenize(
+        tokenizer, CONLL, rows, RunConfig.model_construct(max_length=4)
+    )  # two of them [CLS] and [SEP]
     assert [example.word_tokens for example in examples] == [(1, 2, UNREAD, UNREAD), (1, 2)]
     assert "max_length=4 leaves 2 of 6 words without a token" in caplog.text
     logits = np.zeros((2, len(CONLL.labels), 4))
     logits[:, 1, 2] = logits[:, 1, -1] = 5
     predicted = metrics.predictions_of(CONLL, examples, logits)
-    assert [sentence.prediction for sentence in predicted] == [["O", "B-PER", "O", "O"], ["O", "B-PER"]]
+    assert [sentence.prediction for sentence in predicted] == [
+        ["O", "B-PER", "O", "O"],
+        ["O", "B-PER"],
+    ]
     assert [sentence.logits for sentence in predicted] == [[0, 5, 0, 0], [0, 5]]
-    assert metrics.compute(CONLL, rows, predicted)["ner_f1"] == 0  # the entity is cut off after its first word
+    assert (
+        metrics.compute(CONLL, rows, predicted)["ner_f1"] == 0
+    )  # the entity is cut off after its first word
 
 
 def test_the_loss_is_that_of_transformers_with_ignored_targets():
     rows = rows_of(("a b c", "O B-PER I-PER"), ("d e", "B-ORG O"))
-    examples = [Example(rows[0], (), word_tokens=(1, 2, 5)), Example(rows[1], (), word_tokens=(1, UNREAD))]
+    examples = [
+        Example(rows[0], (), word_tokens=(1, 2, 5)),
+        Example(rows[1], (), word_tokens=(1, UNREAD)),
+    ]
     by_token = torch.randn(2, 6, len(CONLL.labels), generator=torch.Generator().manual_seed(0))
     targets = torch.full((2, 6), -100)
     targets[0, [1, 2, 5]] = torch.tensor([0, 1, 2])
@@ -132,44 +165,69 @@ def trained(make, task_kinds_data, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")  # the tests' own tokenizer
-def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, task_kinds_data, tmp_path):
+@pytest.mark.filterwarnings(
+    "ignore:Tokenizer does not support real words"
+)  # the tests' own tokenizer
+def test_a_run_is_reported_on_both_splits_exports_and_predicts(
+    hifi, trained, task_kinds_data, tmp_path
+):
     result, directory, resources = trained
     names = {"ner_f1", "ner_precision", "ner_recall", "word_accuracy"}
     assert set(result.metrics) == names | {f"{name}_test" for name in names}
     assert result.metrics["ner_f1"] > 0.5
     assert not evaluate(directory.path, resources).differing
     stored = directory.read_predictions()
-    scores = metrics.entity_scores([row.label for row in stored], [row.prediction for row in stored])
+    scores = metrics.entity_scores(
+        [row.label for row in stored], [row.prediction for row in stored]
+    )
     assert scores["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
     sentences = [" ".join(row.words) for row in resources.rows("conll2003").rows("validation")]
-    write_lines(tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences])
+    write_lines(
+        tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences]
+    )
     answer = hifi("predict", directory.path, tmp_path / "new.jsonl")
     assert answer.code == 0, answer.err
     predicted = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["tokens"] for row in predicted] == [sentence.split() for sentence in sentences]
     assert [row["tags"] for row in predicted] == [row.prediction for row in stored]
-    write_lines(tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")])
+    write_lines(
+        tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")]
+    )
     assert hifi("predict", directory.path, tmp_path / "new.conll").out == answer.out
     write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
     lines = hifi("predict", directory.path, tmp_path / "new.tsv").out.splitlines()
     assert lines[:2] == ["id\ttokens\ttags", f"0\t{sentences[0]}\t{' '.join(stored[0].prediction)}"]
 
-    assert hifi("export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data).code == 0
+    assert (
+        hifi(
+            "export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data
+        ).code
+        == 0
+    )
     model, tokenizer = (
         AutoModelForTokenClassification.from_pretrained(tmp_path / "model"),
         AutoTokenizer.from_pretrained(tmp_path / "model"),
     )
     assert [model.config.id2label[at] for at in range(9)] == CONLL.labels
-    example = resources.tokenize(directory.read_config(), resources.rows("conll2003").rows("validation")[:1], 40)[0]
+    example = resources.tokenize(
+        directory.read_config(), resources.rows("conll2003").rows("validation")[:1], 40
+    )[0]
     with torch.no_grad():
-        logits = model(**tokenizer(sentences[0], return_tensors="pt")).logits[0, list(example.word_tokens)]
-    torch.testing.assert_close(logits.max(1).values, torch.tensor(stored[0].logits), rtol=1e-4, atol=1e-4)
+        logits = model(**tokenizer(sentences[0], return_tensors="pt")).logits[
+            0, list(example.word_tokens)
+        ]
+    torch.testing.assert_close(
+        logits.max(1).values, torch.tensor(stored[0].logits), rtol=1e-4, atol=1e-4
+    )
     assert [CONLL.labels[at] for at in logits.argmax(1)] == stored[0].prediction
     assert 'aggregation_strategy="first"' in (tmp_path / "model" / "README.md").read_text()
-    opened = pipeline("token-classification", str(tmp_path / "model"), aggregation_strategy="first")(sentences[0])
-    assert {word["entity_group"] for word in opened} <= {kind for kind, _, _ in metrics.entities(stored[0].prediction)}
+    opened = pipeline(
+        "token-classification", str(tmp_path / "model"), aggregation_strategy="first"
+    )(sentences[0])
+    assert {word["entity_group"] for word in opened} <= {
+        kind for kind, _, _ in metrics.entities(stored[0].prediction)
+    }
 
 
 def write_form(path, form):
@@ -179,13 +237,24 @@ def write_form(path, form):
         (["the", "cat"], ["O", "B-ORG"]),
     ]
     if form == "conll":
-        blocks = ["\n".join(f"{word} x {tag}" for word, tag in zip(*sentence, strict=True)) for sentence in sentences * 10]
+        blocks = [
+            "\n".join(f"{word} x {tag}" for word, tag in zip(*sentence, strict=True))
+            for sentence in sentences * 10
+        ]
         path.write_text("-DOCSTART- -X- O\n\n" + "\n\n\n".join(blocks) + "\n")
     elif form == "tabs":
-        blocks = ["\n".join(f"{tag}\t{word}" for word, tag in zip(*sentence, strict=True)) for sentence in sentences * 10]
+        blocks = [
+            "\n".join(f"{tag}\t{word}" for word, tag in zip(*sentence, strict=True))
+            for sentence in sentences * 10
+        ]
         path.write_text("\n\n".join(f"# id = {at}\n{block}" for at, block in enumerate(blocks)))
     else:
-        path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
+        path.write_text(
+            "".join(
+                json.dumps({"tokens": words, "ner_tags": tags}) + "\n"
+                for words, tags in sentences * 10
+            )
+        )
     return str(path)
 
 
@@ -204,9 +273,18 @@ def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
     assert (spec.kind, spec.labels) == ("token-classification", ["O", "B-ORG", "B-PER", "I-PER"])
     assert spec.metrics == CONLL.metrics
     data = data_sources.load(spec, data_dir=None)
-    rows = {split: Counter((tuple(row.words), row.label) for row in data.rows(split)) for split in ("train", "validation")}
-    first, second = (("old", "man", "sees", "the", "dog"), (2, 3, 0, 0, 1)), (("the", "cat"), (0, 1))
-    assert rows == {"train": {second: 10}, "validation": {first: 10}}  # equal texts stand on one side of the cut
+    rows = {
+        split: Counter((tuple(row.words), row.label) for row in data.rows(split))
+        for split in ("train", "validation")
+    }
+    first, second = (
+        (("old", "man", "sees", "the", "dog"), (2, 3, 0, 0, 1)),
+        (("the", "cat"), (0, 1)),
+    )
+    assert rows == {
+        "train": {second: 10},
+        "validation": {first: 10},
+    }  # equal texts stand on one side of the cut
 
 
 def test_what_is_not_recognized_is_asked_for(tmp_path):
@@ -218,7 +296,9 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     assert (spec.labels, spec.metrics) == (["X", "Y"], ["word_accuracy"])  # no entities
     path = tmp_path / "b.conll"
     path.write_text("the X O\ndog O\n")
-    with pytest.raises(UsageError, match="line 1: the words of this sentence have unlike numbers of columns"):
+    with pytest.raises(
+        UsageError, match="line 1: the words of this sentence have unlike numbers of columns"
+    ):
         task_from_data.task_yaml(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
     with pytest.raises(UsageError, match="has no rows"):

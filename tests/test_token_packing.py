@@ -13,7 +13,16 @@ from hifi_cli.models.families import FAMILIES as KNOWN
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.training.data import ResourceCache, load_splits
 
-METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]
+METHODS = [
+    "full-ft",
+    "hifi-layerwise",
+    "lora",
+    "adapter",
+    "prefix-tuning",
+    "top-k",
+    "linear-probing",
+    "diff-pruning",
+]
 DROPOUT_OFF = "dropout=0.0"
 
 
@@ -37,7 +46,13 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
     results = {}
     for padding_free in (True, False):
         prepared, config = prepare(
-            make, resources, method, DROPOUT_OFF, "kernels=torch", f"padding_free={str(padding_free).lower()}", family=family
+            make,
+            resources,
+            method,
+            DROPOUT_OFF,
+            "kernels=torch",
+            f"padding_free={str(padding_free).lower()}",
+            family=family,
         )
         assert prepared.is_padding_free == padding_free
         model = prepared.encoder.model.double().train()
@@ -45,14 +60,21 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
         assert len({len(example) for example in examples}) > 2
         tokens = []
         ffn = prepared.encoder.layers[1].get_submodule(prepared.encoder.module_names.ffn)
-        ffn.register_forward_hook(lambda _, inputs, __, tokens=tokens: tokens.append(inputs[0].shape[:-1].numel()))
+        ffn.register_forward_hook(
+            lambda _, inputs, __, tokens=tokens: tokens.append(inputs[0].shape[:-1].numel())
+        )
         prepared.method.before_step(model, 0)
         loss = prepared.loss(examples)
         loss.backward()
         assert tokens == [sum(map(len, examples)) if padding_free else 6 * max(map(len, examples))]
-        results[padding_free] = loss, {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+        results[padding_free] = (
+            loss,
+            {name: value.grad for name, value in model.named_parameters() if value.requires_grad},
+        )
     (loss, gradients), (padded_loss, padded_gradients) = results[True], results[False]
-    torch.testing.assert_close(loss, padded_loss, rtol=1e-6, atol=0)  # logits are rounded to float32
+    torch.testing.assert_close(
+        loss, padded_loss, rtol=1e-6, atol=0
+    )  # logits are rounded to float32
     assert gradients.keys() == padded_gradients.keys()
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients.values())
     for name, gradient in gradients.items():
@@ -62,31 +84,50 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
 @pytest.mark.parametrize("family", [name for name, parts in KNOWN.items() if parts.interface])
 def test_every_family_computes_packed_what_it_computes_padded(family):
     """Sequences are longer than ModernBERT's local window, and a mean over tokens leaves padding out."""
-    encoder = Encoder(random_encoder(family, **({"classifier_pooling": "mean"} if KNOWN[family].rotary else {})).double())
+    encoder = Encoder(
+        random_encoder(
+            family, **({"classifier_pooling": "mean"} if KNOWN[family].rotary else {})
+        ).double()
+    )
     assert encoder.can_pack or encoder.is_causal
     if encoder.is_causal:
         pytest.skip("decoders use padded batches")
     is_real = torch.arange(14) < torch.tensor([3, 14, 1, 9, 2])[:, None]
-    inputs = {"input_ids": torch.randint(4, 12, (5, 14)) * is_real, "attention_mask": is_real.long()}
+    inputs = {
+        "input_ids": torch.randint(4, 12, (5, 14)) * is_real,
+        "attention_mask": is_real.long(),
+    }
     parameters = dict(encoder.model.named_parameters())
     results = []
     for is_packed in (False, True):
-        with packed_forward(encoder, PackedBatch.of(is_real, is_real)) if is_packed else nullcontext():
+        with (
+            packed_forward(encoder, PackedBatch.of(is_real, is_real))
+            if is_packed
+            else nullcontext()
+        ):
             logits = encoder.model(**inputs).logits
-        gradients = torch.autograd.grad(logits[:, 0].sin().sum(), parameters.values(), allow_unused=True)
+        gradients = torch.autograd.grad(
+            logits[:, 0].sin().sum(), parameters.values(), allow_unused=True
+        )
         results.append((logits, *(gradient for gradient in gradients if gradient is not None)))
     assert len(results[0]) > 10 and results[0][0].std() > 1e-3
     torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("task", ["copa", "swag", "squad", "conll2003"])
-def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(make, task_kinds_data, tmp_path, task):
+def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
+    make, task_kinds_data, tmp_path, task
+):
     logits, resources = {}, ResourceCache(tmp_path, task_kinds_data)
     for padding_free in (True, False):
-        prepared, config = prepare(make, resources, "full-ft", f"padding_free={str(padding_free).lower()}", task=task)
+        prepared, config = prepare(
+            make, resources, "full-ft", f"padding_free={str(padding_free).lower()}", task=task
+        )
         examples = load_splits(config, resources).train[:7]
         logits[padding_free] = prepared.predict(examples)
-        if logits[padding_free].ndim == 3:  # [examples, outputs, tokens]: what is at padding has no meaning
+        if (
+            logits[padding_free].ndim == 3
+        ):  # [examples, outputs, tokens]: what is at padding has no meaning
             for values, example in zip(logits[padding_free], examples, strict=True):
                 values[:, len(example) :] = -np.inf
     np.testing.assert_allclose(logits[True], logits[False], rtol=1e-4, atol=1e-6)
@@ -108,7 +149,9 @@ def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, resourc
         prepared.logits(examples)
     hook.remove()
     assert prepared.encoder.attention_function is before
-    prepared.encoder.layers[0].register_forward_hook(lambda _, inputs, __: shapes.append(inputs[0].shape[:2]))
+    prepared.encoder.layers[0].register_forward_hook(
+        lambda _, inputs, __: shapes.append(inputs[0].shape[:2])
+    )
     prepared.predict(examples)
     ids = torch.ones(2, 5, dtype=torch.long)
     prepared.encoder.base(input_ids=ids, attention_mask=ids)

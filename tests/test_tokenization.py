@@ -34,13 +34,25 @@ def words_of(tokenizer, ids):
 
 
 def test_choices_are_sequences_of_one_example(tokenizer):
-    rows = [Row("0", (("the dog",), ("the big old cat",)), 1), Row("1", (("a man",), ("a boy",)), 0)]
+    rows = [
+        Row("0", (("the dog",), ("the big old cat",)), 1),
+        Row("1", (("a man",), ("a boy",)), 0),
+    ]
     examples = tokenize(tokenizer, task_spec.load("copa"), rows, configured(32))
     assert [len(example) for example in examples] == [6, 4]
     batch = collate(examples, PAD)
-    assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(batch, (2, 2, 6))
+    assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(
+        batch, (2, 2, 6)
+    )
     assert batch["attention_mask"].sum(-1).tolist() == [[4, 6], [4, 4]]
-    assert words_of(tokenizer, batch["input_ids"][0, 1].tolist()) == ["[CLS]", "the", "big", "old", "cat", "[SEP]"]
+    assert words_of(tokenizer, batch["input_ids"][0, 1].tolist()) == [
+        "[CLS]",
+        "the",
+        "big",
+        "old",
+        "cat",
+        "[SEP]",
+    ]
     alone = single_sequences(examples)
     assert [words_of(tokenizer, example.sequences[0]["input_ids"])[1:-1] for example in alone] == [
         ["the", "dog"],
@@ -52,11 +64,21 @@ def test_choices_are_sequences_of_one_example(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("how", "cut"), [("longest_first", ["1", "2", "3"]), ("only_first", ["1", "2", "3"]), ("only_second", ["1", "2", "3"])]
+    ("how", "cut"),
+    [
+        ("longest_first", ["1", "2", "3"]),
+        ("only_first", ["1", "2", "3"]),
+        ("only_second", ["1", "2", "3"]),
+    ],
 )
 def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
     """10 tokens, three of them special: row 0 fits exactly."""
-    pairs = [("the dog sees", "a big old cat"), ("the dog sees a", "big old cat man"), ("the", "dog " * 9), ("dog " * 9, "the")]
+    pairs = [
+        ("the dog sees", "a big old cat"),
+        ("the dog sees a", "big old cat man"),
+        ("the", "dog " * 9),
+        ("dog " * 9, "the"),
+    ]
     rows = [Row(str(number), (pair,), 0) for number, pair in enumerate(pairs)]
     examples = tokenize(tokenizer, task_spec.load("rte"), rows, configured(10, truncation=how))
     assert [example.row.id for example in examples if example.is_truncated] == cut
@@ -69,7 +91,9 @@ def test_target_words_are_found_among_the_tokens(tokenizer, swap):
     row = Row("0", (("the dog sees", "a big old cat"),), 1, word_spans=((4, 7), (6, 9)))
     (example,) = tokenize(tokenizer, task_spec.load("wic"), [row], configured(32, swap_texts=swap))
     tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
-    assert [tokens[first:last] for first, last in example.word_spans] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
+    assert [tokens[first:last] for first, last in example.word_spans] == (
+        [["old"], ["dog"]] if swap else [["dog"], ["old"]]
+    )
     batch = collate([example, example], PAD)
     assert batch["word_spans"].shape == (2, 2, 2) and batch["word_spans"].dtype == torch.int64
     assert "word_spans" not in collate(single_sequences([example]), PAD)
@@ -98,7 +122,9 @@ def span_row(context, answer, question="the dog sees", row_id="q"):
 
 
 CONTEXTS = st.builds(
-    lambda size, step: [WORDS[at * step % len(WORDS)] for at in range(size)], st.integers(1, 60), st.integers(1, 9)
+    lambda size, step: [WORDS[at * step % len(WORDS)] for at in range(size)],
+    st.integers(1, 60),
+    st.integers(1, 9),
 )
 
 
@@ -114,7 +140,9 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
     start = len(" ".join(context[:first])) + (first > 0)
     answer = " ".join(context[first : last + 1])
     row = Row("q", (("the dog " * 9, text),), None, answers=((answer, start),))
-    examples = tokenize(tokenizer, task_spec.load("squad"), [row], configured(length, stride=stride))
+    examples = tokenize(
+        tokenizer, task_spec.load("squad"), [row], configured(length, stride=stride)
+    )
     covered = {span for example in examples for span in example.offsets if span != OUTSIDE}
     assert [text[start:end] for start, end in sorted(covered)] == context
     for example in examples:
@@ -182,7 +210,10 @@ def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
 
 
 def labelled(labels, tokens=4):
-    return [Example(Row(str(at), (("x",),), label), ({"input_ids": [1] * tokens},)) for at, label in enumerate(labels)]
+    return [
+        Example(Row(str(at), (("x",),), label), ({"input_ids": [1] * tokens},))
+        for at, label in enumerate(labels)
+    ]
 
 
 def test_losses_are_those_of_torch():
@@ -191,10 +222,13 @@ def test_losses_are_those_of_torch():
     labels = torch.tensor([0, 1, 1])
     expected = functional.cross_entropy(logits, labels, reduction="sum")
     for name in ("rte", "copa"):
-        torch.testing.assert_close(task_loss(task_spec.load(name), logits, labelled([0, 1, 1])), expected)
+        torch.testing.assert_close(
+            task_loss(task_spec.load(name), logits, labelled([0, 1, 1])), expected
+        )
     numbers = torch.tensor([0.5, 5.0, 2.0])
     torch.testing.assert_close(
-        task_loss(task_spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
+        task_loss(task_spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])),
+        (logits[:, 0] - numbers).square().sum(),
     )
 
 
@@ -202,7 +236,9 @@ def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
     logits = torch.tensor([[1.5], [-0.3], [0.0]])
     two = torch.cat([torch.zeros(3, 1), logits], 1)
     rte = task_spec.load("rte")
-    torch.testing.assert_close(task_loss(rte, logits, labelled([1, 0, 1])), task_loss(rte, two, labelled([1, 0, 1])))
+    torch.testing.assert_close(
+        task_loss(rte, logits, labelled([1, 0, 1])), task_loss(rte, two, labelled([1, 0, 1]))
+    )
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
 
@@ -211,11 +247,16 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     torch.manual_seed(0)
     squad = task_spec.load("squad")
     row = span_row("a cat", "cat")
-    short, long = (Example(row, ({"input_ids": [1] * tokens},), answer=answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0))))
+    short, long = (
+        Example(row, ({"input_ids": [1] * tokens},), answer=answer)
+        for tokens, answer in ((4, (1, 2)), (6, (0, 0)))
+    )
     logits = torch.randn(2, 2, 6)
     alone = [task_loss(squad, logits[:1, :, :4], [short]), task_loss(squad, logits[1:], [long])]
     torch.testing.assert_close(task_loss(squad, logits, [short, long]), sum(alone))
-    expected = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
+    expected = functional.cross_entropy(
+        logits[0, :, :4], torch.tensor([1, 2])
+    )  # the mean over start and end
     torch.testing.assert_close(alone[0], expected)
 
 
@@ -236,7 +277,8 @@ def test_squad_scores_by_hand():
 
 def test_multirc_scores_by_hand():
     rows = [
-        Row(f"0-{q}-{a}", (("p", "q"),), label, group=f"0-{q}") for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))
+        Row(f"0-{q}-{a}", (("p", "q"),), label, group=f"0-{q}")
+        for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))
     ]
     predictions = np.array([1.0, 0, 1, 0])
     assert metrics.compute(task_spec.load("multirc"), rows, predictions) == {
@@ -273,7 +315,9 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     rows = [example.row for example in labelled([0, 1, 1, 0])]
     scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
     assert scores == {"accuracy": 0.75, "halves": 0.375}
-    with pytest.raises(UsageError, match="primary 'thirds' is not among its scores, accuracy, halves"):
+    with pytest.raises(
+        UsageError, match="primary 'thirds' is not among its scores, accuracy, halves"
+    ):
         metrics.compute(task.model_copy(update={"primary": "thirds"}), rows, np.zeros(4))
     with pytest.raises(MissingError, match="the metric 'nowhere' of evaluate cannot be loaded"):
         metrics.compute(task.model_copy(update={"evaluate": "nowhere"}), rows, np.zeros(4))

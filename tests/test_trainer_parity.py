@@ -5,14 +5,27 @@ from itertools import chain
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
 
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.training import loop
 from hifi_cli.training.data import load_splits, prepare
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
-SETTINGS = ["dropout=0.0", "warmup=0.25", "weight_decay=0.1", "learning_rate=1e-3", "max_grad_norm=0.5"]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
+)  # in peft
+SETTINGS = [
+    "dropout=0.0",
+    "warmup=0.25",
+    "weight_decay=0.1",
+    "learning_rate=1e-3",
+    "max_grad_norm=0.5",
+]
 EPOCHS, BATCH_SIZE = 2, 8
 
 
@@ -30,7 +43,9 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
                 def __iter__(self):
                     epoch = next(epochs)
                     lengths, strategy = list(map(len, examples)), config.train_sampling_strategy
-                    batches = training_order(lengths, BATCH_SIZE, strategy=strategy, seed=config.seed, epoch=epoch)
+                    batches = training_order(
+                        lengths, BATCH_SIZE, strategy=strategy, seed=config.seed, epoch=epoch
+                    )
                     return iter([index for batch in batches for index in batch])
 
             return Order()
@@ -49,12 +64,19 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
         use_cpu=True,
     )
     rows = [{**example.sequences[0], "labels": int(example.row.label)} for example in examples]
-    OrderedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer)).train()
+    OrderedTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        data_collator=DataCollatorWithPadding(tokenizer),
+    ).train()
 
 
 def stock_model(encoders):
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
+    return AutoModelForSequenceClassification.from_pretrained(
+        encoders["bert"], num_labels=2, **rates
+    )
 
 
 def assert_equal_training(ours, theirs, start):
@@ -79,15 +101,23 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     config = make("lora", *SETTINGS)
     prepared, examples = prepare(config, resources), load_splits(config, resources).train
     lora = LoraConfig(
-        task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "key"], modules_to_save=["pooler", "classifier"]
+        task_type="SEQ_CLS",
+        r=8,
+        lora_alpha=16,
+        target_modules=["query", "key"],
+        modules_to_save=["pooler", "classifier"],
     )
     peft = get_peft_model(stock_model(encoders), lora)
-    start = {name: value.clone() for name, value in prepared.method.delta(prepared.encoder.model).items()}
+    start = {
+        name: value.clone() for name, value in prepared.method.delta(prepared.encoder.model).items()
+    }
     plain_names = {
         name: name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
         for name, _ in peft.named_parameters()
     }
-    theirs = {plain_names[name]: value for name, value in peft.named_parameters() if value.requires_grad}
+    theirs = {
+        plain_names[name]: value for name, value in peft.named_parameters() if value.requires_grad
+    }
     assert theirs.keys() == start.keys()
     with torch.no_grad():
         for name, value in theirs.items():
@@ -97,9 +127,13 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
 
 
-@pytest.mark.parametrize(("method", "decay"), [("full-ft", 0.0), ("full-ft", 0.1), ("eh-ft-bitfit", 0.1)])
+@pytest.mark.parametrize(
+    ("method", "decay"), [("full-ft", 0.0), ("full-ft", 0.1), ("eh-ft-bitfit", 0.1)]
+)
 def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, make, resources):
-    config = make(method, *SETTINGS, f"weight_decay={decay}", "limit=6", "batch_size=2", "kernels=torch")
+    config = make(
+        method, *SETTINGS, f"weight_decay={decay}", "limit=6", "batch_size=2", "kernels=torch"
+    )
     weights = []
     for occurring in (True, False):
         prepared, splits = prepare(config, resources), load_splits(config, resources)
@@ -109,5 +143,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
         trainer.train()
         assert (trainer.word_rows is not None) == occurring
         weights.append({**prepared.encoder.model.state_dict(), **trainer.delta})
-    assert len(trainer.encoder.word_embedding.weight) > 1 + len({*chain(*(e.sequences[0]["input_ids"] for e in splits.train))})
+    assert len(trainer.encoder.word_embedding.weight) > 1 + len(
+        {*chain(*(e.sequences[0]["input_ids"] for e in splits.train))}
+    )
     torch.testing.assert_close(*weights, rtol=1e-12, atol=1e-14)

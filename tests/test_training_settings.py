@@ -36,10 +36,24 @@ def test_settings_at_their_defaults_are_in_no_hash_and_change_it_otherwise(make)
     for record in Study(ROOT / "results/laptop").records.values():
         assert "layer_decay" not in record["config"]
         assert (
-            RunConfig.model_validate(record["config"]).config_hash == config_hash_of(record["config"]) == record["config_hash"]
+            RunConfig.model_validate(record["config"]).config_hash
+            == config_hash_of(record["config"])
+            == record["config_hash"]
         )
-    changes = ["patience=1", "label_smoothing=0.1", "class_weights=balanced", "class_weights=[1,2]", "layer_decay=0.9"]
-    assert len({make("full-ft", change).config_hash for change in changes} | {make("full-ft").config_hash}) == 6
+    changes = [
+        "patience=1",
+        "label_smoothing=0.1",
+        "class_weights=balanced",
+        "class_weights=[1,2]",
+        "layer_decay=0.9",
+    ]
+    assert (
+        len(
+            {make("full-ft", change).config_hash for change in changes}
+            | {make("full-ft").config_hash}
+        )
+        == 6
+    )
 
 
 def test_the_cosine_schedule_is_transformers(make):
@@ -47,7 +61,9 @@ def test_the_cosine_schedule_is_transformers(make):
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     factors = get_cosine_schedule_with_warmup(optimizer, 20, 200).lr_lambdas[0]
     ours = learning_rate_factor(config, 200)
-    assert [ours(step) for step in range(200)] == pytest.approx([factors(step) for step in range(200)])
+    assert [ours(step) for step in range(200)] == pytest.approx(
+        [factors(step) for step in range(200)]
+    )
     floor = learning_rate_factor(config.model_copy(update={"final_factor": 0.2}), 200)
     assert floor(110) == pytest.approx(0.6) and floor(200) == pytest.approx(0.2)
 
@@ -61,15 +77,21 @@ def test_class_weights_and_label_smoothing_are_torchs(weights, smoothing, one_lo
     logits = torch.randn(5, 1 if one_logit else 2)
     two = torch.cat([torch.zeros(5, 1), logits], 1) if one_logit else logits
     examples = labelled(labels)
-    ours = task_loss(spec, logits, examples, weights, smoothing) / loss_count(spec, examples, weights)
+    ours = task_loss(spec, logits, examples, weights, smoothing) / loss_count(
+        spec, examples, weights
+    )
     weight = None if weights is None else torch.tensor(weights)
-    torch.testing.assert_close(ours, functional.cross_entropy(two, torch.tensor(labels), weight, label_smoothing=smoothing))
+    torch.testing.assert_close(
+        ours, functional.cross_entropy(two, torch.tensor(labels), weight, label_smoothing=smoothing)
+    )
     if weights and not smoothing:
         terms = [
             (weights[y], -math.log(math.exp(row[y]) / sum(map(math.exp, row))))
             for y, row in zip(labels, two.tolist(), strict=True)
         ]
-        assert ours.item() == pytest.approx(sum(w * nll for w, nll in terms) / sum(w for w, _ in terms), rel=1e-5)
+        assert ours.item() == pytest.approx(
+            sum(w * nll for w, nll in terms) / sum(w for w, _ in terms), rel=1e-5
+        )
 
 
 def test_weights_of_tags_count_the_words_that_were_read():
@@ -83,13 +105,21 @@ def test_weights_of_tags_count_the_words_that_were_read():
     assert loss_count(spec, examples, weights) == 2 + 3 + 2
     logits = torch.randn(2, 9, 3)
     chosen = [(0, 1, 1), (0, 2, 2), (1, 1, 1)]  # example, token, tag
-    by_hand = sum(-weights[tag] * logits[at, :, token].log_softmax(0)[tag] for at, token, tag in chosen)
+    by_hand = sum(
+        -weights[tag] * logits[at, :, token].log_softmax(0)[tag] for at, token, tag in chosen
+    )
     torch.testing.assert_close(task_loss(spec, logits, examples, weights), by_hand)
 
 
 def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources):
     for parts in (1, 3):
-        prepared, config = prepare(make, resources, "full-ft", "class_weights=balanced", f"gradient_accumulation_steps={parts}")
+        prepared, config = prepare(
+            make,
+            resources,
+            "full-ft",
+            "class_weights=balanced",
+            f"gradient_accumulation_steps={parts}",
+        )
         examples = load_splits(config, resources).train[:9]
         Trainer(prepared, prepared.method, examples)
         labels = np.array([example.row.label for example in examples])
@@ -107,7 +137,11 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources
         ("stsb", "class_weights=balanced", "kind regression has no classes to weight"),
         ("squad", "label_smoothing=0.1", "kind span has no cross-entropy over classes"),
         ("copa", "class_weights=[1,2]", "kind multiple-choice has no classes"),
-        ("rte", "class_weights=[1,2,3]", "give 2 positive weights, of the classes entailment, not_entailment"),
+        (
+            "rte",
+            "class_weights=[1,2,3]",
+            "give 2 positive weights, of the classes entailment, not_entailment",
+        ),
         ("rte", "class_weights=[1,-2]", "give 2 positive weights"),
     ],
 )
@@ -121,10 +155,16 @@ def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, 
 
 @pytest.mark.parametrize("method", ["full-ft", "lora", "hifi-layerwise", "child-tuning-d"])
 def test_each_layer_has_its_learning_rate(make, resources, method):
-    prepared, config = prepare(make, resources, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant")
+    prepared, config = prepare(
+        make, resources, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
+    )
     trainer = Trainer(prepared, prepared.method, load_splits(config, resources).train, max_steps=1)
     trainer.train()
-    rates = {value: group["initial_lr"] for group in trainer.optimizer.param_groups for value in group["params"]}
+    rates = {
+        value: group["initial_lr"]
+        for group in trainer.optimizer.param_groups
+        for value in group["params"]
+    }
     parameters = prepared.method.trainable_parameters(prepared.encoder.model)
     assert len(rates) == len(parameters)
     for name, value in parameters.items():
@@ -132,26 +172,48 @@ def test_each_layer_has_its_learning_rate(make, resources, method):
         power = 2 - int(layer) if layer else 3 if "embeddings" in name else 0
         assert rates[value] == 0.01 * 0.5**power, name
     assert trainer.optimizer.param_groups[0]["initial_lr"] == 0.01  # the one that is logged
-    decays = {value: group["weight_decay"] for group in trainer.optimizer.param_groups for value in group["params"]}
-    assert all((decays[value] > 0) == (value.dim() > 1) for name, value in parameters.items() if "bert.encoder" not in name)
+    decays = {
+        value: group["weight_decay"]
+        for group in trainer.optimizer.param_groups
+        for value in group["params"]
+    }
+    assert all(
+        (decays[value] > 0) == (value.dim() > 1)
+        for name, value in parameters.items()
+        if "bert.encoder" not in name
+    )
 
 
 @pytest.mark.parametrize("method", ["prefix-tuning", "diff-pruning"])
 def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, resources, method):
-    with pytest.raises(UsageError, match=rf"layer_decay: method {method} adds \S+, which is in no layer"):
+    with pytest.raises(
+        UsageError, match=rf"layer_decay: method {method} adds \S+, which is in no layer"
+    ):
         prepare(make, resources, method, "layer_decay=0.9")
 
 
 # --- early stopping
 
-NO_PROGRESS = ["learning_rate=1e-30", "epochs=9", "patience=2", "batch_size=24", "warmup=0"]  # the first epoch is the best
+NO_PROGRESS = [
+    "learning_rate=1e-30",
+    "epochs=9",
+    "patience=2",
+    "batch_size=24",
+    "warmup=0",
+]  # the first epoch is the best
 
 
-@pytest.mark.parametrize("words", [[], ["selection=holdout"], ["selection=holdout", "report=last"], ["shots=4"]], ids=str)
+@pytest.mark.parametrize(
+    "words", [[], ["selection=holdout"], ["selection=holdout", "report=last"], ["shots=4"]], ids=str
+)
 def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, words):
     config = make("full-ft", *NO_PROGRESS, *words)
     result = runs.run(config, resources)
-    assert (result.epochs.total, result.epochs.best, result.epoch()) == (3, 1, 3 if "report=last" in words else 1)
+    assert (result.epochs.total, result.epochs.best, result.epoch()) == (
+        3,
+        1,
+        3 if "report=last" in words else 1,
+    )
     assert [line.epoch for line in result.epoch_metrics] == [1, 2, 3]
     assert result.scores.last == pytest.approx(result.scores.best)
     study = Study(resources.results_dir)
@@ -161,7 +223,9 @@ def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, wo
 
 
 @pytest.mark.parametrize("where", ["train_step", "end_epoch"])
-def test_a_run_that_was_stopped_stops_early_as_one_that_was_not(make, resources, monkeypatch, tmp_path, where):
+def test_a_run_that_was_stopped_stops_early_as_one_that_was_not(
+    make, resources, monkeypatch, tmp_path, where
+):
     whole = runs.run(make("full-ft", *NO_PROGRESS), resources)
     method, calls = getattr(Trainer, where), []
 

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 
 def refused(answer, *said, code=2):
     assert answer.code == code, answer
-    assert len([line for line in answer.err.splitlines() if not line.startswith("warning: ")]) == 1, answer.err
+    assert (
+        len([line for line in answer.err.splitlines() if not line.startswith("warning: ")]) == 1
+    ), answer.err
     for text in said:
         assert str(text) in answer.err, answer.err
 
@@ -41,7 +43,9 @@ def test_a_copied_run_does_not_count_twice(hifi, trained, part, copy):
     copied = target / trained.relative_to(source)
     for words in (["table"], ["compare", "full-ft", "bitfit"], ["report"]):
         refused(hifi(*words), copied, trained)
-    states = {line.split()[0] for line in hifi("ls", "runs").out.splitlines() if str(copied) in line}
+    states = {
+        line.split()[0] for line in hifi("ls", "runs").out.splitlines() if str(copied) in line
+    }
     assert states == {"damaged"}
     shutil.rmtree(target)
     assert hifi("table").code == 0
@@ -51,8 +55,18 @@ def test_a_results_directory_may_be_moved(hifi, trained, data):
     before = hifi("table").out
     Path("elsewhere").mkdir()
     Path("results").rename("elsewhere/moved")
-    assert hifi("table", "--results-dir", "elsewhere/moved").out.replace("--results-dir elsewhere/moved", "") == before
-    assert "logits identical" in hifi("eval", Path("elsewhere/moved") / trained.relative_to("results"), "--data-dir", data).out
+    assert (
+        hifi("table", "--results-dir", "elsewhere/moved").out.replace(
+            "--results-dir elsewhere/moved", ""
+        )
+        == before
+    )
+    assert (
+        "logits identical"
+        in hifi(
+            "eval", Path("elsewhere/moved") / trained.relative_to("results"), "--data-dir", data
+        ).out
+    )
 
 
 def test_a_score_is_that_of_the_configuration_in_its_record(hifi, tiny, trained, data):
@@ -60,11 +74,17 @@ def test_a_score_is_that_of_the_configuration_in_its_record(hifi, tiny, trained,
     path = trained / "config.yaml"
     before = hifi("table").out
     for edit in (
-        lambda: path.write_text(path.read_text().replace("learning_rate: 2.0e-05", "learning_rate: 0.5")),
+        lambda: path.write_text(
+            path.read_text().replace("learning_rate: 2.0e-05", "learning_rate: 0.5")
+        ),
         path.unlink,
     ):
         edit()
-        refused(tiny("train", "--method", "full-ft", "learning_rate=0.5"), "learning_rate is 2e-05 there", code=4)
+        refused(
+            tiny("train", "--method", "full-ft", "learning_rate=0.5"),
+            "learning_rate is 2e-05 there",
+            code=4,
+        )
         assert "finished before" in tiny("train", "--method", "full-ft").err
         assert hifi("table").out == before
         assert "logits identical" in hifi("eval", trained, "--data-dir", data).out
@@ -86,7 +106,16 @@ def own_task(hifi):
             assert old in text
             text = text.replace(old, new)
         path.write_text(text)
-        words = ["--protocol", "demo", "--method", "linear-probing", "--seed", seed, "epochs=1", "limit=40"]
+        words = [
+            "--protocol",
+            "demo",
+            "--method",
+            "linear-probing",
+            "--seed",
+            seed,
+            "epochs=1",
+            "limit=40",
+        ]
         answer = hifi("train", "--task", "./demo-entailment.yaml", *words)
         path.unlink()
         assert answer.code == 0, answer.err
@@ -110,7 +139,9 @@ def test_a_metric_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task
     assert not task_spec.is_code("google_bleu")  # one of evaluate's own
 
 
-def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, trained, data, tmp_path, monkeypatch):
+def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(
+    hifi, trained, data, tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)  # as `python -m hifi_cli` has the working directory
     (tmp_path / "trap").mkdir()
     (tmp_path / "trap/__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
@@ -129,8 +160,19 @@ def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi
     assert answer.code == 0, answer.err
     assert copy.read_text() == text
     assert hifi("eval", run).code == 0
-    words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing", "epochs=1", "limit=40"]
-    assert hifi("train", *words, "--force").code == 0  # on the shipped file: no copy may stand for it
+    words = [
+        "--task",
+        "demo-entailment",
+        "--protocol",
+        "demo",
+        "--method",
+        "linear-probing",
+        "epochs=1",
+        "limit=40",
+    ]
+    assert (
+        hifi("train", *words, "--force").code == 0
+    )  # on the shipped file: no copy may stand for it
     assert not copy.exists()
 
 
@@ -195,4 +237,9 @@ def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders,
         refused(hifi(command, *words), there, "--backbone", code=3)
         answer = hifi(command, *words, "--backbone", tmp_path / "now-here")
         assert answer.code == 0, answer
-    refused(hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]), run, "other weights", "--backbone")
+    refused(
+        hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]),
+        run,
+        "other weights",
+        "--backbone",
+    )

@@ -11,41 +11,73 @@ from hifi_cli.training import loop, step
 from hifi_cli.training import run as runs
 
 
-@pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
-def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, resources, method, monkeypatch):
+@pytest.mark.parametrize(
+    "method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"]
+)
+def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(
+    make, resources, method, monkeypatch
+):
     config = make(method, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
-    pretrained = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
+    pretrained = {
+        name: value.clone()
+        for name, value in resources.encoder(config)[0].model.state_dict().items()
+    }
     phases = []
     create = loop.Trainer.create_optimizer
 
     def recording(trainer):
         create(trainer)
         weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-        phases.append((weights, dict(trainer.optimizer.state), trainer.optimizer.defaults["lr"], trainer.phase.method))
+        phases.append(
+            (
+                weights,
+                dict(trainer.optimizer.state),
+                trainer.optimizer.defaults["lr"],
+                trainer.phase.method,
+            )
+        )
 
     monkeypatch.setattr(loop.Trainer, "create_optimizer", recording)
     runs.run(config, resources)
     (*_, first_rate, first), (state, moments, second_rate, second) = phases
-    head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
+    head = {
+        "bert.pooler.dense.weight",
+        "bert.pooler.dense.bias",
+        "classifier.weight",
+        "classifier.bias",
+    }
     assert state.keys() == pretrained.keys()
-    assert all(torch.equal(state[name], value) for name, value in pretrained.items() if name not in head)
-    assert not {name for name in head if torch.equal(state[name], pretrained[name])}, "stage 1 trains the whole head"
+    assert all(
+        torch.equal(state[name], value) for name, value in pretrained.items() if name not in head
+    )
+    assert not {name for name in head if torch.equal(state[name], pretrained[name])}, (
+        "stage 1 trains the whole head"
+    )
     assert not moments
     assert (first_rate, second_rate) == (0.01, config.learning_rate)
     assert first is not second
 
 
-def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(make, resources, monkeypatch):
+def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
+    make, resources, monkeypatch
+):
     def biases_only(self, model):
         return {name: value for name, value in model.named_parameters() if name.endswith("bias")}
 
     monkeypatch.setattr(BitFit, "trainable_parameters", biases_only)
-    with pytest.raises(UsageError, match=r"its method leaves bert.pooler.dense.weight as it is: choose another stage1"):
+    with pytest.raises(
+        UsageError,
+        match=r"its method leaves bert.pooler.dense.weight as it is: choose another stage1",
+    ):
         runs.run(make("eh-ft-bitfit"), resources)
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
-    settings = ["settings.carry=weights", "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01"]
+    settings = [
+        "settings.carry=weights",
+        "settings.stage1_fraction=0.5",
+        "stage1.learning_rate=0.01",
+    ]
     prepared, config = prepare(make, resources, "eh-ft-bitfit", *settings)
     initial = resources.encoder(config)[0].model.state_dict()
     with torch.no_grad():
@@ -59,7 +91,11 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
 
 @pytest.mark.parametrize(
     ("method", "part"),
-    [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")],
+    [
+        ("eh-ft-bitfit-reserve", "LayerNorm.bias"),
+        ("eh-ft-lora-reserve", "lora_B"),
+        ("eh-ft-prefix-reserve", "prefixes"),
+    ],
 )
 def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
     prepared, _ = prepare(make, resources, method)
@@ -84,7 +120,12 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
 
 @pytest.mark.parametrize(
     ("shares", "steps", "ends"),
-    [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
+    [
+        ([0.1, 0.9], 100, [10, 100]),
+        ([0.1, 0.9], 4, [1, 4]),
+        ([0.95, 0.05], 4, [3, 4]),
+        ([0.06, 0.04, 0.9], 50, [3, 5, 50]),
+    ],
 )
 def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
     assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends

@@ -17,7 +17,9 @@ from hifi_cli.training.loop import Trainer
 
 
 @pytest.mark.parametrize(("task", "method"), [("stsb", "full-ft"), ("rte", "hifi-layerwise")])
-def test_weights_that_the_last_step_spoils_are_a_diverged_run(make, resources, monkeypatch, task, method):
+def test_weights_that_the_last_step_spoils_are_a_diverged_run(
+    make, resources, monkeypatch, task, method
+):
     """The loss of that step is from before its update."""
     train_step = Trainer.train_step
 
@@ -38,12 +40,22 @@ def test_weights_that_the_last_step_spoils_are_a_diverged_run(make, resources, m
 
 @pytest.mark.parametrize(
     ("task", "metric"),
-    [("cb", "f1"), ("stsb", "accuracy"), ("squad", "accuracy"), ("rte", "span_f1"), ("rte", "ner_f1"), ("rte", "question_em")],
+    [
+        ("cb", "f1"),
+        ("stsb", "accuracy"),
+        ("squad", "accuracy"),
+        ("rte", "span_f1"),
+        ("rte", "ner_f1"),
+        ("rte", "question_em"),
+    ],
 )
 def test_a_metric_that_does_not_fit_is_refused(tmp_path, task, metric):
     content = registry.load("tasks", task) | {"metrics": [metric], "primary": metric}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(UsageError, match=f"metrics: {metric} does not fit a task of kind {task_spec.load(task).kind}"):
+    with pytest.raises(
+        UsageError,
+        match=f"metrics: {metric} does not fit a task of kind {task_spec.load(task).kind}",
+    ):
         task_spec.load(str(tmp_path / "own.yaml"))
 
 
@@ -51,6 +63,8 @@ def test_an_undefined_score_of_evaluate_is_zero(monkeypatch):
     evaluate = pytest.importorskip("evaluate")
     scores = {"mine": math.nan, "other": np.float64(0.25), "by_type": {"x": 1}}
     monkeypatch.setattr(evaluate, "load", lambda _: SimpleNamespace(compute=lambda **_: scores))
-    spec = task_spec.load("rte").model_copy(update={"evaluate": "mine", "metrics": [], "primary": "mine"})
+    spec = task_spec.load("rte").model_copy(
+        update={"evaluate": "mine", "metrics": [], "primary": "mine"}
+    )
     rows = [task_spec.Row("0", (("a", "b"),), 1)]
     assert metrics.compute(spec, rows, np.array([1.0])) == {"mine": 0.0, "other": 0.25}

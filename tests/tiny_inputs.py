@@ -51,7 +51,12 @@ FAMILIES = ("bert", "roberta")
 FAMILY_SETTINGS = {  # of models of the other families; local attention reaches two tokens
     "distilbert": {"hidden_dim": INNER},
     "electra": {"embedding_size": 8},
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 4,
+        "share_att_key": True,
+    },
     "eurobert": {"mask_token_id": 3},
     "qwen2": {"num_key_value_heads": HEADS},
     "qwen3": {"num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS},
@@ -93,7 +98,13 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
     """A random encoder with a word-level tokenizer, in Hugging Face's layout."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+    from transformers import (
+        BertConfig,
+        BertModel,
+        PreTrainedTokenizerFast,
+        RobertaConfig,
+        RobertaModel,
+    )
 
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     vocabulary = {word: number for number, word in enumerate(special + WORDS)}
@@ -101,9 +112,15 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     second = 1 if family == "bert" else 0
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] $B:{second} [SEP]:{second}", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A [SEP] $B:{second} [SEP]:{second}",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
     )
-    names = ["input_ids", "token_type_ids", "attention_mask"] if family == "bert" else ["input_ids", "attention_mask"]
+    names = (
+        ["input_ids", "token_type_ids", "attention_mask"]
+        if family == "bert"
+        else ["input_ids", "attention_mask"]
+    )
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",
@@ -129,7 +146,9 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
     )
     with torch.no_grad():  # as loud as a trained one: tiny random encoders say nearly nothing
         for parameter in model.parameters():
-            parameter.mul_(3.0) if parameter.dim() > 1 else parameter.add_(0.05 * torch.randn_like(parameter))
+            parameter.mul_(3.0) if parameter.dim() > 1 else parameter.add_(
+                0.05 * torch.randn_like(parameter)
+            )
     model.save_pretrained(directory)
     return directory
 
@@ -149,12 +168,20 @@ def write_data(directory: Path, rows: int = 48) -> Path:
             f"{i}\t{starts[i]} {a}\t{starts[i]} {b}\t{'not_entailment' if flags[i] else 'entailment'}"
             for i, (a, b) in enumerate(pairs)
         ]
-        write_lines(directory / "RTE" / f"{split}.tsv", ["index\tsentence1\tsentence2\tlabel", *lines])
         write_lines(
-            directory / "CoLA" / f"{split}.tsv", [f"x\t{flags[i]}\t\t{starts[i]} {a}" for i, (a, _) in enumerate(pairs)]
+            directory / "RTE" / f"{split}.tsv", ["index\tsentence1\tsentence2\tlabel", *lines]
         )
-        header = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
-        lines = [f"{i}\tg\tf\ty\t{i}\ts\ts\t{starts[i]} {a}\t{b}\t{4.0 * flags[i] + 0.5:.3f}" for i, (a, b) in enumerate(pairs)]
+        write_lines(
+            directory / "CoLA" / f"{split}.tsv",
+            [f"x\t{flags[i]}\t\t{starts[i]} {a}" for i, (a, _) in enumerate(pairs)],
+        )
+        header = (
+            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+        )
+        lines = [
+            f"{i}\tg\tf\ty\t{i}\ts\ts\t{starts[i]} {a}\t{b}\t{4.0 * flags[i] + 0.5:.3f}"
+            for i, (a, b) in enumerate(pairs)
+        ]
         write_lines(directory / "STS-B" / f"{split}.tsv", [header, *lines])
     return directory
 
@@ -182,14 +209,34 @@ def write_task_kinds_data(root: Path) -> Path:
             label, endings = at % 2, [f"cat {text()}", f"cat {text()}"]
             endings[label] = f"dog {text()}"
             choices = {"choice1": endings[0], "choice2": endings[1]}
-            copa.append(json.dumps({"premise": f"{text()}.", **choices, "question": "cause", "label": label, "idx": at}))
-            swag.append(",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)]))
-            answers = [{"text": ending, "idx": place, "label": int(place == label)} for place, ending in enumerate(endings)]
-            passage = {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]}
+            copa.append(
+                json.dumps(
+                    {
+                        "premise": f"{text()}.",
+                        **choices,
+                        "question": "cause",
+                        "label": label,
+                        "idx": at,
+                    }
+                )
+            )
+            swag.append(
+                ",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)])
+            )
+            answers = [
+                {"text": ending, "idx": place, "label": int(place == label)}
+                for place, ending in enumerate(endings)
+            ]
+            passage = {
+                "text": text(),
+                "questions": [{"question": text(2), "idx": at, "answers": answers}],
+            }
             multirc.append(json.dumps({"idx": at, "passage": passage}))
             answer = {"text": ("dog", "cat")[label], "answer_start": len(before := text(9)) + 1}
             question = {"id": f"q{at}", "question": "the animal", "answers": [answer]}
-            questions.append({"context": f"{before} {answer['text']} {text(12)}", "qas": [question]})
+            questions.append(
+                {"context": f"{before} {answer['text']} {text(12)}", "qas": [question]}
+            )
         write_lines(root / "COPA" / f"{name}.jsonl", copa)
         write_lines(root / "MultiRC" / f"{name}.jsonl", multirc)
         write_lines(root / "swag" / f"{name}.csv", swag)
@@ -197,14 +244,20 @@ def write_task_kinds_data(root: Path) -> Path:
         write_lines(root / "squad" / f"{'train' if name == 'train' else 'dev'}-v1.1.json", [squad])
     for name, shift in (("train", 0), ("dev_matched", 0), ("dev_mismatched", 1)):
         pairs = [
-            (("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3])
+            (
+                ("dog", "cat", "bird")[at % 3],
+                ("entailment", "neutral", "contradiction")[(at + shift) % 3],
+            )
             for at in range(ROWS_OF_A_KIND)
         ]
         write_lines(
             root / "MNLI" / f"{name}.tsv",
             [
                 "index\tsentence1\tsentence2\tgold_label",
-                *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs)),
+                *(
+                    f"{at}\t{word} {text()}\t{word}\t{label}"
+                    for at, (word, label) in enumerate(pairs)
+                ),
             ],
         )
     for name in ("train", "valid", "test"):
@@ -212,7 +265,12 @@ def write_task_kinds_data(root: Path) -> Path:
     return root
 
 
-ENTITIES = {"PER": ["old", "man"], "ORG": ["dog"], "LOC": ["cat-bird"], "MISC": ["fish", "fish", "never"]}
+ENTITIES = {
+    "PER": ["old", "man"],
+    "ORG": ["dog"],
+    "LOC": ["cat-bird"],
+    "MISC": ["fish", "fish", "never"],
+}
 
 
 def conll_lines(rng: random.Random, rows: int = ROWS_OF_A_KIND) -> list[str]:
@@ -221,6 +279,9 @@ def conll_lines(rng: random.Random, rows: int = ROWS_OF_A_KIND) -> list[str]:
     for _ in range(rows):
         for name in rng.sample(sorted(ENTITIES), 2):
             lines += [f"{rng.choice(WORDS[10:16])} V B-VP O" for _ in range(rng.randint(1, 3))]
-            lines += [f"{word} N B-NP {'I' if at else 'B'}-{name}" for at, word in enumerate(ENTITIES[name])]
+            lines += [
+                f"{word} N B-NP {'I' if at else 'B'}-{name}"
+                for at, word in enumerate(ENTITIES[name])
+            ]
         lines += [". . O O", ""]
     return lines

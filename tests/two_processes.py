@@ -27,7 +27,14 @@ SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernel
 def config_of(backbone, *overrides, seed=1):
     """The configuration of a run."""
     settings = [*SETTINGS, *overrides]
-    return resolve(task="rte", method="bitfit", backbone=str(backbone), protocol="hifi", seed=seed, overrides=settings)
+    return resolve(
+        task="rte",
+        method="bitfit",
+        backbone=str(backbone),
+        protocol="hifi",
+        seed=seed,
+        overrides=settings,
+    )
 
 
 def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
@@ -81,5 +88,7 @@ def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
         (root / "facts.json").write_text(json.dumps(facts, default=str))
     machine.destroy_process_group()
     if Path("/proc/self/task").is_dir():
-        threads = [(path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()]
+        threads = [
+            (path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()
+        ]
         (root / f"threads-{os.environ['RANK']}.json").write_text(json.dumps(threads))

@@ -18,28 +18,80 @@ from hifi_cli.errors import HifiError, RunFailed, Terminated, printable
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 COMMANDS = {  # module and function, what it does, and the arguments of an example
-    "score": ("heads:score", "Score attention heads.", "--task rte --backbone bert-large scoring.samples=300"),
-    "select": ("heads:select", "Select attention heads by their scores.", "--task rte --backbone bert-large heads.k=3"),
+    "score": (
+        "heads:score",
+        "Score attention heads.",
+        "--task rte --backbone bert-large scoring.samples=300",
+    ),
+    "select": (
+        "heads:select",
+        "Select attention heads by their scores.",
+        "--task rte --backbone bert-large heads.k=3",
+    ),
     "train": (
         "train:train",
         "Train and evaluate runs.",
         "--task rte --method hifi-layerwise --seeds 1-3 epochs=3",
     ),
     "eval": ("models:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
-    "predict": ("models:predict", "Predict each row of a file with a trained model.", f"{RUN} texts.tsv"),
+    "predict": (
+        "models:predict",
+        "Predict each row of a file with a trained model.",
+        f"{RUN} texts.tsv",
+    ),
     "grid": ("grid:grid", "Train all runs of a table, a figure, claims or a search.", "demo -j 2"),
-    "table": ("tables:table", "Print mean scores of methods and tasks as in the papers.", "hifi-2 --published --format md"),
-    "compare": ("tables:compare", "Compare methods, paired over seeds and tasks.", "hifi-layerwise full-ft --tasks rte"),
-    "claims": ("tables:claims", "Check the papers' claims, or your own, in finished runs.", "hifi --protocol laptop"),
-    "report": ("tables:report", "Write tables, comparisons, claims and figures as one HTML file.", "--published"),
+    "table": (
+        "tables:table",
+        "Print mean scores of methods and tasks as in the papers.",
+        "hifi-2 --published --format md",
+    ),
+    "compare": (
+        "tables:compare",
+        "Compare methods, paired over seeds and tasks.",
+        "hifi-layerwise full-ft --tasks rte",
+    ),
+    "claims": (
+        "tables:claims",
+        "Check the papers' claims, or your own, in finished runs.",
+        "hifi --protocol laptop",
+    ),
+    "report": (
+        "tables:report",
+        "Write tables, comparisons, claims and figures as one HTML file.",
+        "--published",
+    ),
     "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
-    "export": ("models:export", "Write a trained model for transformers or peft.", f"{RUN} --to my-model"),
+    "export": (
+        "models:export",
+        "Write a trained model for transformers or peft.",
+        f"{RUN} --to my-model",
+    ),
     "ls": ("ls:ls", "List names, print a YAML, explain a key, or list runs.", "tasks/rte"),
-    "results pack": ("results:pack", "Write all finished runs as two files.", "results --out study"),
-    "results export": ("results:export", "Write a row per finished run as a Parquet file.", "results --out runs.parquet"),
-    "results check": ("results:check", "Recompute scores, and find runs that cannot be what they say.", "results"),
-    "results merge": ("results:merge", "Copy finished runs from a directory, a packed study or the hub.", "/shared/results"),
-    "results push": ("results:push", "Copy finished runs to a directory or the hub.", "/shared/results"),
+    "results pack": (
+        "results:pack",
+        "Write all finished runs as two files.",
+        "results --out study",
+    ),
+    "results export": (
+        "results:export",
+        "Write a row per finished run as a Parquet file.",
+        "results --out runs.parquet",
+    ),
+    "results check": (
+        "results:check",
+        "Recompute scores, and find runs that cannot be what they say.",
+        "results",
+    ),
+    "results merge": (
+        "results:merge",
+        "Copy finished runs from a directory, a packed study or the hub.",
+        "/shared/results",
+    ),
+    "results push": (
+        "results:push",
+        "Copy finished runs to a directory or the hub.",
+        "/shared/results",
+    ),
     "results pull": ("results:merge", "The same as merge.", "hub:owner/name"),
 }
 logger = logging.getLogger("hifi")
@@ -48,8 +100,14 @@ logger = logging.getLogger("hifi")
 class LazyCommand(TyperCommand):
     """A line in the list of commands; the command itself, and what it imports, is loaded when it is used."""
 
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        words = ["results", str(self.name)] if parent and parent.info_name == "results" else [str(self.name)]
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        words = (
+            ["results", str(self.name)]
+            if parent and parent.info_name == "results"
+            else [str(self.name)]
+        )
         return load(" ".join(words)).make_context(info_name, args, parent=parent, **extra)
 
 
@@ -57,7 +115,9 @@ def load(name: str) -> Any:
     """A command with its options, those about messages included."""
     place, _, example = COMMANDS[name]
     module, function = place.split(":")
-    command = _parsed(getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{name} {example}")
+    command = _parsed(
+        getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{name} {example}"
+    )
     command.params += _parsed(importlib.import_module("hifi_cli.cli.options").messages).params
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
@@ -93,7 +153,9 @@ def _print_version(is_set: bool) -> None:
 
 @app.callback()
 def _before_a_command(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     """Options before a command."""
 
@@ -104,7 +166,9 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(printable(self.format(record)), file=sys.stderr, flush=True)
-        except BrokenPipeError:  # whoever read the messages has gone: a training goes on without them
+        except (
+            BrokenPipeError
+        ):  # whoever read the messages has gone: a training goes on without them
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
@@ -125,9 +189,13 @@ def main() -> None:
         if "--debug" in sys.argv:
             traceback.print_exc()
         message, code = _described(error)
-        if message and (is_first_process or not isinstance(error, HifiError) or isinstance(error, RunFailed)):
+        if message and (
+            is_first_process or not isinstance(error, HifiError) or isinstance(error, RunFailed)
+        ):
             line = printable(" ".join(f"hifi: {message}".split()))
-            print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8
+            print(
+                line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr
+            )  # arguments need not be UTF-8
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -155,11 +223,22 @@ def _described(error: BaseException) -> tuple[str, int]:
         return "stopped by SIGTERM", error.exit_code
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # typer's
         return "interrupted", 130
-    if hasattr(error, "format_message"):  # the option parser's own errors; that of a bare `hifi` is empty
-        message = error.format_message().replace("Value error, ", "") + _setting(getattr(error, "option_name", ""))
+    if hasattr(
+        error, "format_message"
+    ):  # the option parser's own errors; that of a bare `hifi` is empty
+        message = error.format_message().replace("Value error, ", "") + _setting(
+            getattr(error, "option_name", "")
+        )
         return f"{message} (hifi --help)" if message else "", 2
     if isinstance(error, OSError):
         return f"{error}: make it readable and writable, or make room, and repeat the command", 1
-    if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):  # torch's words
-        return f"not enough memory ({error}): take a smaller backbone, batch, max_length or setting", 1
+    if (
+        isinstance(error, MemoryError)
+        or "allocate memory" in str(error)
+        or "out of memory" in str(error)
+    ):  # torch's words
+        return (
+            f"not enough memory ({error}): take a smaller backbone, batch, max_length or setting",
+            1,
+        )
     return f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1

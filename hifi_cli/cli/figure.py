@@ -54,7 +54,9 @@ def figure(
     named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
     changes = [*(name_of(word) for word in named if word), *(overrides or ())]
     csv = figure_spec.csv_path(name, results_dir, changes)
-    request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
+    request = figures.FigureRequest(
+        spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train
+    )
     picture = out or csv.with_suffix(".png")
     figures.draw(request, figures.compute(request, csv, force=force), picture)
     if format == "json":

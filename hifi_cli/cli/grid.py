@@ -55,9 +55,13 @@ def grid(
     ] = False,
     retries: Annotated[
         int,
-        typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW),
+        typer.Option(
+            min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW
+        ),
     ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Repeat finished runs too.", rich_help_panel=options.HOW)] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Repeat finished runs too.", rich_help_panel=options.HOW)
+    ] = False,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -99,10 +103,18 @@ def grid(
     jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
         commands = [command_line(job.command) for job in jobs_left]
-        return options.print_json(commands) if format == "json" else print("".join(f"{line}\n" for line in commands), end="")
+        return (
+            options.print_json(commands)
+            if format == "json"
+            else print("".join(f"{line}\n" for line in commands), end="")
+        )
     directory = results_dir / "grids" / name
     try:
-        with grids.site_executor(site, directory / "parsl") if site else grids.local_executor(jobs) as submit:
+        with (
+            grids.site_executor(site, directory / "parsl")
+            if site
+            else grids.local_executor(jobs) as submit
+        ):
             grids.run(state, jobs_left, submit, directory / "logs", retries=retries)
     finally:
         _print_summary(name, state, where)
@@ -115,7 +127,9 @@ def grid(
         raise typer.Exit(1)
 
 
-def _cells_of_figure(spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]) -> list[GridCell]:
+def _cells_of_figure(
+    spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
+) -> list[GridCell]:
     from hifi_cli.figures.figure import FigureRequest  # torch, which other grids do not need
     from hifi_cli.training.data import ResourceCache
 
@@ -124,15 +138,26 @@ def _cells_of_figure(spec: GridSpec, results_dir: Path, data_dir: Path | None, o
     request = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides)
     cells = request.kind.cells(request)
     if not cells:
-        raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
+        raise UsageError(
+            f"this figure needs no finished runs: hifi figure computes it ({figure.description})"
+        )
     return cells
 
 
 def _print_search(cells: list[GridCell], results_dir: Path) -> None:
     """Print the settings that were tried for the tasks and methods of a search."""
     first = cells[0].config
-    names = {f"{key}s": [*{getattr(cell.config, key): None for cell in cells}] for key in ("task", "method")}
-    emit(other_tables.searches(Study(results_dir), protocol=first.protocol, backbone=first.backbone.name, **names), None, None)
+    names = {
+        f"{key}s": [*{getattr(cell.config, key): None for cell in cells}]
+        for key in ("task", "method")
+    }
+    emit(
+        other_tables.searches(
+            Study(results_dir), protocol=first.protocol, backbone=first.backbone.name, **names
+        ),
+        None,
+        None,
+    )
 
 
 def _json_of(name: str, state: GridState, where: list[str]) -> dict[str, object]:
@@ -159,8 +184,12 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
-    options.logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
+    options.logger.info(
+        f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}"
+    )
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.train_command(where, force=cell in state.finished)  # one that diverged is finished
+        command = cell.train_command(
+            where, force=cell in state.finished
+        )  # one that diverged is finished
         options.logger.error(f"failed: {cell.name}: {reason}")
         options.logger.error(f"  to repeat it: {command_line(command)}")

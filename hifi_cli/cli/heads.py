@@ -28,15 +28,23 @@ def score(
 
     Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
     """
-    resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
+    resolved = options.resolve_runs(
+        task, _METHOD, backbone, protocol, files=files, overrides=overrides
+    )
     if dry_run:
         return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
+    scored = [
+        head_selection.scores(run.config, resources, force=force, out=out) for run in resolved
+    ]
     if format == "json":
-        return options.print_json([{"path": path, "scores": head_scores} for head_scores, path in scored])
+        return options.print_json(
+            [{"path": path, "scores": head_scores} for head_scores, path in scored]
+        )
     for scores, path in scored:
-        print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
+        print(
+            f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples"
+        )
         _print_layers(scores.richness)
         print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
         _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
@@ -59,7 +67,9 @@ def select(
 
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
-    resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
+    resolved = options.resolve_runs(
+        task, _METHOD, backbone, protocol, files=files, overrides=overrides
+    )
     if dry_run:
         return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir)

@@ -42,7 +42,8 @@ def ls(
     ] = None,
     results_dir: options.ResultsDir = options.RESULTS,
     format: Annotated[  # noqa: A002
-        Literal["text", "json", "csv"], typer.Option("--format", help="Format of the runs.", rich_help_panel=options.OUTPUT)
+        Literal["text", "json", "csv"],
+        typer.Option("--format", help="Format of the runs.", rich_help_panel=options.OUTPUT),
     ] = "text",
 ) -> None:
     """List all names of a kind, print the YAML of a name or of a data file's task, or explain a configuration key.
@@ -51,7 +52,9 @@ def ls(
     """
     if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
-        return _print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
+        return _print_columns(
+            [[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()]
+        )
     if is_data_source(words[0]):
         return print(task_yaml(words[0], words[1:])[1], end="")
     for word in words:
@@ -59,7 +62,11 @@ def ls(
             _print_runs(results_dir, format)
         elif word in registry.KINDS:
             _print_columns([_summary(word, name) for name in registry.names(word)])
-        elif fields := {key: field for key, field in _keys().items() if word == "config" or f"{key}.".startswith(f"{word}.")}:
+        elif fields := {
+            key: field
+            for key, field in _keys().items()
+            if word == "config" or f"{key}.".startswith(f"{word}.")
+        }:
             _print_columns([_key(key, field) for key, field in fields.items()])
         else:
             _print_yaml(*_find(word))
@@ -72,12 +79,20 @@ def _find(word: str) -> tuple[str, str]:
         UsageError: nothing, or several things.
     """
     folder, _, name = word.rpartition("/")
-    kinds = [kind for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)]
+    kinds = [
+        kind for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)
+    ]
     if len(kinds) > 1:
         raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
-        known = [*_KINDS, *(name for kind in registry.KINDS for name in registry.names(kind)), *_keys()]
-        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(_KINDS)})")
+        known = [
+            *_KINDS,
+            *(name for kind in registry.KINDS for name in registry.names(kind)),
+            *_keys(),
+        ]
+        raise UsageError(
+            f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(_KINDS)})"
+        )
     return kinds[0], name
 
 
@@ -86,13 +101,25 @@ def _print_yaml(kind: str, name: str) -> None:
     source = registry.find(kind, name)
     folder = source.parent.resolve()
     text = source.read_text(encoding="utf-8")
-    print(re.sub(r"^path: (?!/)(.+)$", lambda match: f"path: {folder / match[1].strip()}", text, flags=re.MULTILINE), end="")
+    print(
+        re.sub(
+            r"^path: (?!/)(.+)$",
+            lambda match: f"path: {folder / match[1].strip()}",
+            text,
+            flags=re.MULTILINE,
+        ),
+        end="",
+    )
     if kind == "methods":
         from hifi_cli.methods.base import implementation_of  # torch, for this alone
 
         method = implementation_of(name)
         fields = {f"settings.{key}": field for key, field in method.Settings.model_fields.items()}
-        fields |= {f"heads.{key}": field for key, field in HeadsConfig.model_fields.items() if method.needs_heads}
+        fields |= {
+            f"heads.{key}": field
+            for key, field in HeadsConfig.model_fields.items()
+            if method.needs_heads
+        }
         if fields:
             print("# settings with their defaults:")
             _print_columns([_key(f"# {key}", field) for key, field in fields.items()])
@@ -100,7 +127,9 @@ def _print_yaml(kind: str, name: str) -> None:
 
 def _summary(kind: str, name: str) -> list[str]:
     content = registry.load(kind, name)
-    sources = ("source", "paper", "published") if kind != "backbones" else ("package", "path", "hub")
+    sources = (
+        ("source", "paper", "published") if kind != "backbones" else ("package", "path", "hub")
+    )
     source = next((content[key] for key in sources if content.get(key)), "")
     return [name, content.get("description", ""), str(source)]
 
@@ -110,9 +139,14 @@ def _keys() -> dict[str, FieldInfo]:
 
 
 def _key(key: str, field: FieldInfo) -> list[str]:
-    is_value = isinstance(field.default, bool | int | float | str | list | dict | None)  # not a section
+    is_value = isinstance(
+        field.default, bool | int | float | str | list | dict | None
+    )  # not a section
     default = options.yaml_value(field.default if is_value else None)
-    return [f"{key}={default}", f"{' '.join((field.description or '').split())} ({_type_name(field.annotation)})"]
+    return [
+        f"{key}={default}",
+        f"{' '.join((field.description or '').split())} ({_type_name(field.annotation)})",
+    ]
 
 
 def _type_name(kind: Any) -> str:
@@ -145,4 +179,6 @@ def _print_columns(rows: list[list[str]]) -> None:
     """Rows in columns, a line each."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        print(
+            "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

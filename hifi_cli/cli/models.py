@@ -14,10 +14,16 @@ from hifi_cli.training.data import ResourceCache
 
 
 def evaluate(
-    run_dirs: Annotated[list[Path], typer.Argument(help="Directories of runs: results/runs/hifi/bert-large/rte/*/seed*")],
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(help="Directories of runs: results/runs/hifi/bert-large/rte/*/seed*"),
+    ],
     split: Annotated[
         Literal["validation", "test"],
-        typer.Option(help="Reproduce the reported scores, or predict the test split.", rich_help_panel=options.WHAT),
+        typer.Option(
+            help="Reproduce the reported scores, or predict the test split.",
+            rich_help_panel=options.WHAT,
+        ),
     ] = "validation",
     submission: Annotated[
         Path | None,
@@ -48,7 +54,9 @@ def evaluate(
         options.print_json([{"path": path} for path in files] if split == "test" else evaluations)
     elif files:
         print(*files, sep="\n")
-    if differing := [f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing]:
+    if differing := [
+        f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing
+    ]:
         raise RunFailed(
             f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
             " evaluate with the library versions in results.json, or train again with --force"
@@ -58,7 +66,9 @@ def evaluate(
 def _print_evaluation(evaluation: Evaluation) -> None:
     """Scores now and stored, and how far the logits are apart."""
     difference = evaluation.largest_difference
-    verdict = "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
+    verdict = (
+        "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
+    )
     for name, scores in evaluation.compared.items():
         now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
@@ -67,7 +77,10 @@ def _print_evaluation(evaluation: Evaluation) -> None:
 def predict(
     run_dir: options.RunDir,
     file: Annotated[
-        Path, typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs, named by its ending.")
+        Path,
+        typer.Argument(
+            help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs, named by its ending."
+        ),
     ],
     backbone: options.Backbone = None,
     trust: options.Trust = False,

@@ -12,13 +12,24 @@ import yaml
 from pydantic import TypeAdapter
 
 from hifi_cli.config.run_config import Score
-from hifi_cli.config.sources import DEFAULT, ResolvedConfig, names_of_protocol, resolve_with_sources, run_name
+from hifi_cli.config.sources import (
+    DEFAULT,
+    ResolvedConfig,
+    names_of_protocol,
+    resolve_with_sources,
+    run_name,
+)
 from hifi_cli.errors import UsageError
 from hifi_cli.files import write_text
 from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
 
 DEFAULT_PROTOCOL = "hifi"
-WHAT, DATA, HOW, OUTPUT = "What to run or read", "Data and results", "How to run", "Output"  # panels of --help
+WHAT, DATA, HOW, OUTPUT = (
+    "What to run or read",
+    "Data and results",
+    "How to run",
+    "Output",
+)  # panels of --help
 Format = Literal["text", "md", "tex", "csv", "json"]
 logger = logging.getLogger("hifi")
 
@@ -43,7 +54,11 @@ def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = 
 
 Tasks = Annotated[
     list[str] | None,
-    several("--task", "--tasks", help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name."),
+    several(
+        "--task",
+        "--tasks",
+        help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name.",
+    ),
 ]
 Methods = Annotated[list[str] | None, several("--method", "--methods", help="Methods.")]
 Backbone = Annotated[
@@ -59,30 +74,57 @@ Protocol = Annotated[
 ]
 Seeds = Annotated[
     str | None,
-    typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1.", rich_help_panel=WHAT),
+    typer.Option(
+        "--seeds",
+        "--seed",
+        help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Shots = Annotated[
     str | None,
-    typer.Option(help="Only few-shot runs of this many training rows per class, or full.", rich_help_panel=WHAT),
+    typer.Option(
+        help="Only few-shot runs of this many training rows per class, or full.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Include = Annotated[
     list[str] | None,
-    several("--include", choices=("limited", "unequal"), help="Also count runs that are left out by default."),
+    several(
+        "--include",
+        choices=("limited", "unequal"),
+        help="Also count runs that are left out by default.",
+    ),
 ]
 Exclude = Annotated[
-    list[str] | None, several("--exclude", choices=("collapsed",), help="Leave out runs that are counted by default.")
+    list[str] | None,
+    several(
+        "--exclude", choices=("collapsed",), help="Leave out runs that are counted by default."
+    ),
 ]
 ScoreChoice = Annotated[
     Score | None,
-    typer.Option("--score", help="Which epoch's score, or the maximum; default: the protocol's.", rich_help_panel=WHAT),
+    typer.Option(
+        "--score",
+        help="Which epoch's score, or the maximum; default: the protocol's.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, which override all others; `hifi ls config` lists them."),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings, which override all others; `hifi ls config` lists them.",
+    ),
 ]
 Files = Annotated[
     list[Path] | None,
-    typer.Option("-c", "--config", help="YAML with settings; config.yaml of a run repeats it.", rich_help_panel=WHAT),
+    typer.Option(
+        "-c",
+        "--config",
+        help="YAML with settings; config.yaml of a run repeats it.",
+        rich_help_panel=WHAT,
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -105,9 +147,23 @@ Trust = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Print every setting with its source and the size of a run, and stop.", rich_help_panel=HOW),
+    typer.Option(
+        "--dry-run",
+        help="Print every setting with its source and the size of a run, and stop.",
+        rich_help_panel=HOW,
+    ),
 ]
-TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow", "swanlab", "comet_ml", "clearml", "aim", "dvclive")
+TRACKERS = (
+    "tensorboard",
+    "wandb",
+    "trackio",
+    "mlflow",
+    "swanlab",
+    "comet_ml",
+    "clearml",
+    "aim",
+    "dvclive",
+)
 ReportTo = Annotated[
     list[str] | None,
     several(
@@ -119,16 +175,28 @@ ReportTo = Annotated[
 ]
 TableFormat = Annotated[
     Format | None,
-    typer.Option("--format", help="Format of the output; default: by the suffix of --out, or text.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--format",
+        help="Format of the output; default: by the suffix of --out, or text.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 OutputFormat = Annotated[
-    Literal["text", "json"], typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT)
+    Literal["text", "json"],
+    typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT),
 ]
 Published = Annotated[
     bool,
-    typer.Option("--published", help="Also show the papers' numbers and the differences.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--published",
+        help="Also show the papers' numbers and the differences.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Write to this file.", rich_help_panel=OUTPUT, dir_okay=False, writable=True)]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write to this file.", rich_help_panel=OUTPUT, dir_okay=False, writable=True),
+]
 RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
 
 
@@ -140,16 +208,34 @@ def _set_level(option: typer.CallbackParam, is_set: bool) -> None:
 def messages(
     quiet: Annotated[
         bool,
-        typer.Option("-q", "--quiet", callback=_set_level, expose_value=False, help="Errors only.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "-q",
+            "--quiet",
+            callback=_set_level,
+            expose_value=False,
+            help="Errors only.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
-            "-v", "--verbose", callback=_set_level, expose_value=False, help="Every step and file.", rich_help_panel=OUTPUT
+            "-v",
+            "--verbose",
+            callback=_set_level,
+            expose_value=False,
+            help="Every step and file.",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", expose_value=False, help="Print a traceback with an error.", rich_help_panel=OUTPUT)
+        bool,
+        typer.Option(
+            "--debug",
+            expose_value=False,
+            help="Print a traceback with an error.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
 ) -> None:
     """The options of every command; `main` reads --debug."""
@@ -172,15 +258,25 @@ def resolve_runs(
     """
     usual = names_of_protocol(protocol or DEFAULT_PROTOCOL)
     given = {"task": tasks, "method": methods, "backbone": [backbone] if backbone else None}
-    named = {option: words or [usual[option]] for option, words in given.items() if words or option in usual}
+    named = {
+        option: words or [usual[option]]
+        for option, words in given.items()
+        if words or option in usual
+    }
     if missing := [option for option in given if option not in named]:
-        raise UsageError(f"--{missing[0]} is required: protocol {protocol or DEFAULT_PROTOCOL} names none")
+        raise UsageError(
+            f"--{missing[0]} is required: protocol {protocol or DEFAULT_PROTOCOL} names none"
+        )
     defaults = {option: f"protocol {protocol}" for option, words in given.items() if not words}
-    defaults |= {key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value}
+    defaults |= {
+        key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value
+    }
     of_data, words = _tasks_of_data(named["task"], overrides or [])
     setting = {"backbone": named["backbone"][0], "protocol": protocol or DEFAULT_PROTOCOL}
     runs = [
-        resolve_with_sources(task=task, method=method, **setting, seed=seed, files=files or [], overrides=words)
+        resolve_with_sources(
+            task=task, method=method, **setting, seed=seed, files=files or [], overrides=words
+        )
         for task in of_data
         for method in named["method"]
         for seed in parse_seeds(seeds) or [1]
@@ -193,8 +289,14 @@ def resolve_runs(
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
     for task in tasks:
-        if Path(task).suffix not in ("", ".yaml", ".yml") and Path(task).is_file() and not is_data_source(task):
-            raise UsageError(f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it")
+        if (
+            Path(task).suffix not in ("", ".yaml", ".yml")
+            and Path(task).is_file()
+            and not is_data_source(task)
+        ):
+            raise UsageError(
+                f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it"
+            )
     if not any(map(is_data_source, tasks)):
         return tasks, overrides
     about_data, others = split_options(overrides)
@@ -212,7 +314,9 @@ def parse_seeds(text: str | None) -> list[int]:
         found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
         numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
         if not 0 < len(numbers) <= 100_000 - len(seeds) or not {*seeds}.isdisjoint(numbers):
-            raise UsageError(f"--seeds '{text:.80}': at most 100,000 distinct numbers are required: 1,2,3 or 1-5")
+            raise UsageError(
+                f"--seeds '{text:.80}': at most 100,000 distinct numbers are required: 1,2,3 or 1-5"
+            )
         seeds += numbers
     return seeds
 
@@ -235,7 +339,9 @@ def shots_of_runs(text: str | None) -> str | None:
 
 def arguments(**given: object) -> list[str]:
     """The options of a printed command, without those that are not given: `--protocol laptop`."""
-    named = {key.replace("_", "-"): value for key, value in given.items() if value and value != RESULTS}
+    named = {
+        key.replace("_", "-"): value for key, value in given.items() if value and value != RESULTS
+    }
     return [word for key, value in named.items() for word in (f"--{key}", str(value))]
 
 
@@ -254,5 +360,9 @@ def print_json(content: Any) -> None:
 
 def yaml_value(value: Any) -> str:
     """A value as YAML in one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip().removesuffix("\n...")
+    text = (
+        yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+        .strip()
+        .removesuffix("\n...")
+    )
     return json.dumps(value) if "\n" in text else text

@@ -16,7 +16,8 @@ from hifi_cli.results.study import read_results
 Place = Annotated[
     str,
     typer.Argument(
-        metavar="DIR|hub:OWNER/NAME", help="A results directory or packed study, or a dataset repository of the hub."
+        metavar="DIR|hub:OWNER/NAME",
+        help="A results directory or packed study, or a dataset repository of the hub.",
     ),
 ]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")]
@@ -25,7 +26,8 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results direct
 def pack(
     directory: Directory,
     out: Annotated[
-        Path | None, typer.Option(help="A new directory; default: DIR-packed.", rich_help_panel=options.OUTPUT)
+        Path | None,
+        typer.Option(help="A new directory; default: DIR-packed.", rich_help_panel=options.OUTPUT),
     ] = None,
 ) -> None:
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
@@ -37,14 +39,19 @@ def pack(
 def export(
     directory: Directory,
     out: Annotated[
-        Path | None, typer.Option(help="The file; default: DIR.parquet.", rich_help_panel=options.OUTPUT, dir_okay=False)
+        Path | None,
+        typer.Option(
+            help="The file; default: DIR.parquet.", rich_help_panel=options.OUTPUT, dir_okay=False
+        ),
     ] = None,
 ) -> None:
     """Write a row per finished run, with scores, costs and settings, as a Parquet file; values of mixed types are texts."""
     out = out or directory.with_name(f"{directory.resolve().name}.parquet")
     runs = read_results(directory)
     mixed = runs.columns[runs.dtypes == "object"]
-    texts = runs.assign(**{name: runs[name].map(override_value, na_action="ignore") for name in mixed})
+    texts = runs.assign(
+        **{name: runs[name].map(override_value, na_action="ignore") for name in mixed}
+    )
     with atomic_path(out) as temporary:
         texts.to_parquet(temporary, index=False)
     print(out)
@@ -84,7 +91,9 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
             for problem in problems:
                 print(printable(f"{path}: {problem}"))
     if checked.findings:
-        raise RunFailed(f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say")
+        raise RunFailed(
+            f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say"
+        )
     if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")

@@ -32,7 +32,10 @@ def table(
     score: options.ScoreChoice = None,
     metrics: Annotated[
         list[str] | None,
-        options.several("--metrics", help="A column of each for every task: score, metrics by name, nll, brier, ece, churn."),
+        options.several(
+            "--metrics",
+            help="A column of each for every task: score, metrics by name, nll, brier, ece, churn.",
+        ),
     ] = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
@@ -41,10 +44,17 @@ def table(
     published: options.Published = False,
     variants: Annotated[
         bool,
-        typer.Option("--variants", help="A row for each variant=NAME, as METHOD/NAME.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            "--variants",
+            help="A row for each variant=NAME, as METHOD/NAME.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 when a run is missing.", rich_help_panel=options.OUTPUT)
+        bool,
+        typer.Option(
+            "--strict", help="Exit with 1 when a run is missing.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
@@ -57,8 +67,14 @@ def table(
     kind = layout.kind if layout else "scores"
     study = Study(results_dir).with_variants() if variants else Study(results_dir)
     of_shots, counted = options.shots_of_runs(shots), pairs.counted_flags(include, exclude)
-    where: dict[str, Any] = {"protocol": protocol and run_name("protocols", protocol), "backbone": backbone}
-    where |= {"tasks": options.run_names("tasks", task), "methods": options.run_names("methods", method)}
+    where: dict[str, Any] = {
+        "protocol": protocol and run_name("protocols", protocol),
+        "backbone": backbone,
+    }
+    where |= {
+        "tasks": options.run_names("tasks", task),
+        "methods": options.run_names("methods", method),
+    }
     if kind in ("scores", "costs"):  # whose names are those that runs have
         where["backbone"] = backbone and run_name("backbones", backbone)
         layout = layout and table_spec.by_names(layout)
@@ -70,9 +86,14 @@ def table(
         raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
     known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
-        raise UsageError(f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}")
+        raise UsageError(
+            f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}"
+        )
     numbers = options.parse_seeds(seeds)
-    specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, metrics=metrics or ()) for spec in specs]
+    specs = [
+        table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, metrics=metrics or ())
+        for spec in specs
+    ]
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
     table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
     if kind == "settings":
@@ -83,18 +104,34 @@ def table(
     elif kind == "costs":
         shown = [other_tables.costs(specs[0], study, counted=counted)]
     else:
-        given = {"tasks": ",".join(task or []), "methods": ",".join(method or []), "seeds": seeds, "protocol": protocol}
-        words = options.arguments(**given, backbone=backbone, data_dir=data_dir, results_dir=results_dir)
+        given = {
+            "tasks": ",".join(task or []),
+            "methods": ",".join(method or []),
+            "seeds": seeds,
+            "protocol": protocol,
+        }
+        words = options.arguments(
+            **given, backbone=backbone, data_dir=data_dir, results_dir=results_dir
+        )
         words += [f"shots={'null' if of_shots == 'full' else of_shots}"] if of_shots else []
-        grid = command_line(["hifi", "grid", str(name), *words]) if layout else ""  # it makes the runs of the table
+        grid = (
+            command_line(["hifi", "grid", str(name), *words]) if layout else ""
+        )  # it makes the runs of the table
         shown = [
-            score_tables.build(spec, study, score=score, counted=counted, show_published=published, grid=grid) for spec in specs
+            score_tables.build(
+                spec, study, score=score, counted=counted, show_published=published, grid=grid
+            )
+            for spec in specs
         ]
         if layout and study.shown.empty:
             options.logger.warning(str(study.no_run_error()))
     for built in shown if layout else ():
-        changes = [(key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")]
-        if changed := [f"{key} {now} instead of {before}" for key, before, now in changes if now != before]:
+        changes = [
+            (key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")
+        ]
+        if changed := [
+            f"{key} {now} instead of {before}" for key, before, now in changes if now != before
+        ]:
             built.notes.insert(0, f"not the table's own setting: {', '.join(changed)}")
     emit(shown, format, out)
     if strict and any(built.is_incomplete for built in shown):
@@ -112,7 +149,10 @@ def compare(
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
     backbones: Annotated[
-        list[str] | None, options.several("--backbones", help="Compare the first backbone with each of the others instead.")
+        list[str] | None,
+        options.several(
+            "--backbones", help="Compare the first backbone with each of the others instead."
+        ),
     ] = None,
     protocol: options.Protocol = None,
     shots: options.Shots = None,
@@ -124,15 +164,28 @@ def compare(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
-    protocol, backbone = protocol and run_name("protocols", protocol), backbone and run_name("backbones", backbone)
+    protocol, backbone = (
+        protocol and run_name("protocols", protocol),
+        backbone and run_name("backbones", backbone),
+    )
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
-    study = Study(results_dir).with_variants() if any("/" in name for name in names) else Study(results_dir)
+    study = (
+        Study(results_dir).with_variants()
+        if any("/" in name for name in names)
+        else Study(results_dir)
+    )
     table_spec.check_names("methods", names, study.names("method"))
-    by, compared = ("backbone", options.run_names("backbones", backbones)) if backbones else ("method", names)
+    by, compared = (
+        ("backbone", options.run_names("backbones", backbones)) if backbones else ("method", names)
+    )
     if by == "backbone" and (backbone or len(names) > 1):
-        raise UsageError("--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b")
+        raise UsageError(
+            "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
+        )
     if len(compared) < 2 or len(set(compared)) < len(compared):
-        raise UsageError(f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft")
+        raise UsageError(
+            f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
+        )
     if study.shown.empty:
         raise study.no_run_error()
     task_names = options.run_names("tasks", tasks)
@@ -160,7 +213,12 @@ def claims(
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 unless every claim is reproduced.", rich_help_panel=options.OUTPUT)
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 unless every claim is reproduced.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
@@ -175,8 +233,16 @@ def claims(
     setting = options.arguments(protocol=protocol, backbone=backbone)
     tables = []
     for name, file in files.items():
-        grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
-        tables.append(verdicts.evaluate(file, study, score=score, counted=counted, grid=grid, place=place))
+        grid = [
+            "hifi",
+            "grid",
+            name if registry.is_file(name) else f"claims-{name}",
+            *setting,
+            *place,
+        ]
+        tables.append(
+            verdicts.evaluate(file, study, score=score, counted=counted, grid=grid, place=place)
+        )
     emit(tables, format, out)
     if strict and any((table.frame["verdict"] != "reproduced").any() for table in tables):
         raise typer.Exit(1)
@@ -189,11 +255,16 @@ def report(
     ] = None,
     claims: Annotated[
         list[str] | None,
-        options.several("--claims", help="Claims of papers or your own YAMLs; default: all with a result."),
+        options.several(
+            "--claims", help="Claims of papers or your own YAMLs; default: all with a result."
+        ),
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(help="Compare this method with each of the others; default: full-ft.", rich_help_panel=options.WHAT),
+        typer.Option(
+            help="Compare this method with each of the others; default: full-ft.",
+            rich_help_panel=options.WHAT,
+        ),
     ] = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,
@@ -214,36 +285,63 @@ def report(
     reference = (compare and run_name("methods", compare)) or html.REFERENCE
     table_spec.check_names("methods", [reference], study.names("method"))
     if compare and reference not in study.names("method"):
-        raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
+        raise MissingError(
+            f"no finished run of {reference}; make one with hifi train --method {reference}"
+        )
     own_specs = {name: table_spec.by_names(table_spec.load(name)) for name in tables or ()}
     if unfit := [name for name, spec in own_specs.items() if spec.kind != "scores"]:
-        raise UsageError(f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}")
+        raise UsageError(
+            f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}"
+        )
     place = options.arguments(results_dir=results_dir)
-    specs = [(spec, command_line(["hifi", "grid", name, *place])) for name, spec in own_specs.items()]
+    specs = [
+        (spec, command_line(["hifi", "grid", name, *place])) for name, spec in own_specs.items()
+    ]
     specs = specs or [(spec, "") for spec in score_tables.specs_of(study)]
     counted = pairs.counted_flags(include, exclude)
     claim_tables = []
-    settings = [(spec.protocol, spec.backbone) for spec, _ in specs if spec.protocol in registry.names("protocols")]
+    settings = [
+        (spec.protocol, spec.backbone)
+        for spec, _ in specs
+        if spec.protocol in registry.names("protocols")
+    ]
     for protocol, backbone in dict.fromkeys(settings):
         for name in claims or registry.names("claims"):
             file = claim_spec.load(name, protocol=protocol, backbone=backbone)
             setting = options.arguments(protocol=protocol, backbone=backbone)
-            grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
-            judged = verdicts.evaluate(file, study, score=score, counted=counted, grid=grid, place=place)
+            grid = [
+                "hifi",
+                "grid",
+                name if registry.is_file(name) else f"claims-{name}",
+                *setting,
+                *place,
+            ]
+            judged = verdicts.evaluate(
+                file, study, score=score, counted=counted, grid=grid, place=place
+            )
             if claims or (judged.frame["verdict"] != "not run").any():
                 claim_tables.append(judged)
     built = [
-        score_tables.build(spec, study, score=score, counted=counted, show_published=published, grid=grid)
+        score_tables.build(
+            spec, study, score=score, counted=counted, show_published=published, grid=grid
+        )
         for spec, grid in specs
     ]
     measured = [
-        score_tables.build(table_spec.with_changes(spec, metrics=[*MEASURES]), study, score=score, counted=counted)
+        score_tables.build(
+            table_spec.with_changes(spec, metrics=[*MEASURES]), study, score=score, counted=counted
+        )
         for spec, _ in specs
     ]
     for measures in measured:
         measures.title = f"Calibration and churn: {measures.title}"
     built += [measures for measures in measured if len(measures.scores)]
-    shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *claim_tables, *searches]
+    shown = [
+        *built,
+        *html.comparisons(study, reference, score=score, counted=counted),
+        *claim_tables,
+        *searches,
+    ]
     target = out or study.directory / "report.html"
     write_text(target, html.render(study, shown))
     print(target)

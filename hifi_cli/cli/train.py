@@ -54,15 +54,27 @@ def train(
     given_heads, their_backbone = _read_heads(heads) if heads else ("", None)
     words = [*(overrides or []), *([f"heads.given={given_heads}"] if given_heads else [])]
     if files and {*NAMING_KEYS} <= registry.read_yaml(files[0]).keys():
-        named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files[1:]}
+        named = {
+            "--task": task,
+            "--method": method,
+            "--backbone": backbone,
+            "--protocol": protocol,
+            "-c": files[1:],
+        }
         if given := [option for option, value in named.items() if value]:
-            raise UsageError(f"{files[0]} repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
+            raise UsageError(
+                f"{files[0]} repeats a run, which decides {given[0]}: leave it out, or set keys by key=value"
+            )
         resolved = _repeated(files[0], seeds, words, trust=trust)
     else:
-        resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=words)
+        resolved = options.resolve_runs(
+            task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
+        )
     for run in resolved if their_backbone else ():
         if their_backbone != run.config.backbone.name:
-            raise UsageError(f"{heads} holds heads of backbone '{their_backbone}', not of '{run.config.backbone.name}'")
+            raise UsageError(
+                f"{heads} holds heads of backbone '{their_backbone}', not of '{run.config.backbone.name}'"
+            )
     runs.check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
@@ -82,9 +94,15 @@ def train(
     options.logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():
         pairs = zip(directories, results, strict=True)
-        options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
+        options.print_json(
+            [{"path": directory.path, "result": result} for directory, result in pairs]
+        )
     machine.destroy_process_group()
-    diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
+    diverged = [
+        runs.name(run.config)
+        for run, result in zip(resolved, results, strict=True)
+        if not result.is_done
+    ]
     if diverged:
         raise RunFailed(
             f"{len(diverged)} of {len(results)} runs diverged ({first_of(diverged)}) and have no scores; train them again with"
@@ -100,18 +118,24 @@ def _read_heads(file: Path) -> tuple[str, str | None]:
     return str(selection.heads), selection.backbone
 
 
-def _repeated(file: Path, seeds: str | None, overrides: list[str], *, trust: bool) -> list[ResolvedConfig]:
+def _repeated(
+    file: Path, seeds: str | None, overrides: list[str], *, trust: bool
+) -> list[ResolvedConfig]:
     """The configuration of a run's config.yaml, with other seeds and keys. The YAMLs that the run keeps are used again.
 
     Raises:
         UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
     """
-    config = RunDirectory(file.parent).with_own_yamls(parse(RunConfig, registry.read_yaml(file), str(file)), trust=trust)
+    config = RunDirectory(file.parent).with_own_yamls(
+        parse(RunConfig, registry.read_yaml(file), str(file)), trust=trust
+    )
     numbers = options.parse_seeds(seeds) or [config.seed]
     return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 
 
-def print_configs(resolved: Iterable[ResolvedConfig], comments: Iterable[Sequence[str]] = ()) -> None:
+def print_configs(
+    resolved: Iterable[ResolvedConfig], comments: Iterable[Sequence[str]] = ()
+) -> None:
     """Resolved configurations as YAML documents, with the source of each value in a comment.
 
     On a terminal, only what differs from the first is printed of the others.
@@ -124,17 +148,25 @@ def print_configs(resolved: Iterable[ResolvedConfig], comments: Iterable[Sequenc
     for run, about in zip(resolved, chain(comments, repeat(())), strict=False):
         values = run.config.model_dump(mode="json")
         flat = flatten(values)
-        differing = {key: value for key, value in flat.items() if first.get(key, ...) != value} if first else values
+        differing = (
+            {key: value for key, value in flat.items() if first.get(key, ...) != value}
+            if first
+            else values
+        )
         lines = list(_yaml_lines(differing, run.sources))
         width = max((len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN), default=0)
         print("--- # as the first, except for" if first else "---")
-        print(*(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n")
+        print(
+            *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n"
+        )
         print("".join(f"{line}\n" for line in about if line not in known), end="", flush=True)
         if sys.stdout.isatty() and not first:
             first, known = flat, about
 
 
-def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _yaml_lines(
+    values: dict[str, Any], sources: dict[str, str], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
     """The lines of a YAML mapping, each with the source of its value; the first line of a section has none."""
     indent = "  " * prefix.count(".")
     for key, value in values.items():
@@ -142,15 +174,23 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
             yield f"{indent}{options.yaml_value(key)}:", ""
             yield from _yaml_lines(value, sources, f"{prefix}{key}.")
         else:
-            yield f"{indent}{options.yaml_value(key)}: {options.yaml_value(value)}", sources[f"{prefix}{key}"]
+            yield (
+                f"{indent}{options.yaml_value(key)}: {options.yaml_value(value)}",
+                sources[f"{prefix}{key}"],
+            )
 
 
 def _print_plans(resolved: Sequence[ResolvedConfig], resources: ResourceCache) -> None:
     """The resolved configurations, each followed by comments with the run's directory, steps, size and what is missing."""
     from hifi_cli.training.plan import plan  # for --dry-run alone
 
-    whole = [replace(run, config=_with_method_defaults(run.config, run.sources)) for run in resolved]
-    print_configs(whole, ([f"# {name:10} {text}" for name, text in plan(run.config, resources)] for run in resolved))
+    whole = [
+        replace(run, config=_with_method_defaults(run.config, run.sources)) for run in resolved
+    ]
+    print_configs(
+        whole,
+        ([f"# {name:10} {text}" for name, text in plan(run.config, resources)] for run in resolved),
+    )
 
 
 def _with_method_defaults(config: Training, sources: dict[str, str], prefix: str = "") -> Training:

@@ -11,7 +11,12 @@ from hifi_cli.errors import UsageError
 
 MAX_SEED = 2**32 - 1  # numpy's bound; torch takes more
 MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
-Name = Annotated[str, WrapValidator(lambda value, check: value if isinstance(value, registry.OwnYaml) else check(value))]
+Name = Annotated[
+    str,
+    WrapValidator(
+        lambda value, check: value if isinstance(value, registry.OwnYaml) else check(value)
+    ),
+]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -51,7 +56,9 @@ _LISTED_KEYS = 12  # as many as fit into a message
 class ConfigModel(BaseModel):
     """A part of the configuration. The string below a field says what it means, to readers, editors and `hifi ls`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -124,7 +131,9 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_problem(error: ValidationError) -> Any:
     """The first of pydantic's error entries; unknown keys come before others, as they often cause them."""
-    return min(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
+    return min(
+        error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden"
+    )
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

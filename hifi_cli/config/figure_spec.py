@@ -62,10 +62,16 @@ def load(
     if protocol and protocol != spec.protocol:
         registry.find("protocols", protocol)
         of_protocol = spec.protocols.get(protocol, {})
-        merged = {key: {**getattr(spec, key), **of_protocol.get(key, {})} for key in ("config", "settings")}
+        merged = {
+            key: {**getattr(spec, key), **of_protocol.get(key, {})}
+            for key in ("config", "settings")
+        }
         changes = {**of_protocol, **merged, "protocol": protocol, **changes}
     spec = parse(FigureSpec, {**spec.model_dump(), **changes}, origin)
-    names = {key: [run_name(key, argument) for argument in getattr(spec, key)] for key in ("tasks", "methods")}
+    names = {
+        key: [run_name(key, argument) for argument in getattr(spec, key)]
+        for key in ("tasks", "methods")
+    }
     return spec.model_copy(update={**names, "protocol": run_name("protocols", spec.protocol)})
 
 

@@ -12,7 +12,18 @@ import yaml
 
 from hifi_cli.errors import MissingError, UsageError, printable
 
-KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
+KINDS = (
+    "tasks",
+    "methods",
+    "backbones",
+    "protocols",
+    "tables",
+    "figures",
+    "published",
+    "claims",
+    "grids",
+    "sites",
+)
 
 
 class OwnYaml(str):
@@ -52,7 +63,9 @@ class YamlLoader(yaml.SafeLoader):
         return super().construct_document(node)
 
 
-YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?[eE][-+]\d+$"), list("-+0123456789"))
+YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?[eE][-+]\d+$"), list("-+0123456789")
+)
 
 
 @cache
@@ -83,7 +96,9 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
     suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
-    return UsageError(f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all)")
+    return UsageError(
+        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all)"
+    )
 
 
 def is_file(name: str) -> bool:
@@ -178,7 +193,15 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
 
 
 _OF_THE_FILE = {  # what an adapter_config.json says besides an adapter's options
-    *("peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version"),
+    *(
+        "peft_type",
+        "task_type",
+        "base_model_name_or_path",
+        "revision",
+        "inference_mode",
+        "auto_mapping",
+        "peft_version",
+    ),
     *("target_modules", "feedforward_modules", "modules_to_save"),
 }
 
@@ -193,12 +216,23 @@ def _method_of_adapter(adapter: dict[str, Any], path: Path) -> dict[str, Any]:
     if targets == "all-linear":
         targets = ["query", "key", "value", "output", "ffn", "ffn_output"]
     if isinstance(targets, str):
-        raise UsageError(f"{path}: target_modules: write a list of module names, not a regular expression")
-    options = {key: value for key, value in adapter.items() if key not in _OF_THE_FILE and value not in (None, [], {})}
+        raise UsageError(
+            f"{path}: target_modules: write a list of module names, not a regular expression"
+        )
+    options = {
+        key: value
+        for key, value in adapter.items()
+        if key not in _OF_THE_FILE and value not in (None, [], {})
+    }
     settings: dict[str, Any] = {"type": str(adapter["peft_type"]).lower(), "options": options}
     if targets:
         settings["targets"] = sorted(targets)
-    spec = {"description": f"Adapters of {path.name}", "label": path.stem, "source": "peft", "implementation": "peft"}
+    spec = {
+        "description": f"Adapters of {path.name}",
+        "label": path.stem,
+        "source": "peft",
+        "implementation": "peft",
+    }
     return spec | {"base": "peft", "config": {"settings": settings}}
 
 

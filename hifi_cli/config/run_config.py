@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hifi_cli.config.base import MAX_COUNT, ConfigModel, Name, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
+from hifi_cli.config.base import (
+    MAX_COUNT,
+    ConfigModel,
+    Name,
+    NonNegativeCount,
+    PositiveCount,
+    Seed,
+    UnitInterval,
+    flatten,
+)
 from hifi_cli.files import digest, safe_name
 
 # Kinds of tasks whose head reads the states of all tokens.
@@ -286,22 +295,37 @@ class RunConfig(TrainingConfig):
 
 def without_neutral(content: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration without the younger keys that change nothing: equal to what a run stored before there were any."""
-    return {key: value for key, value in content.items() if key not in NEUTRAL or value != NEUTRAL[key]}
+    return {
+        key: value for key, value in content.items() if key not in NEUTRAL or value != NEUTRAL[key]
+    }
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.config_hash` of a configuration as in config.yaml."""
-    decisive = {key: value for key, value in without_neutral(content).items() if key not in ("variant", "device")}
+    decisive = {
+        key: value
+        for key, value in without_neutral(content).items()
+        if key not in ("variant", "device")
+    }
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}
     if content.get("start_from"):
-        decisive["start_from"] = run_name(content["start_from"])  # wherever the results directory is
+        decisive["start_from"] = run_name(
+            content["start_from"]
+        )  # wherever the results directory is
     return digest(flatten(decisive))
 
 
 def run_path_of(
-    *, protocol: str, backbone: str, task: str, method: str, variant: str | None, seed: int, shots: int | None
+    *,
+    protocol: str,
+    backbone: str,
+    task: str,
+    method: str,
+    variant: str | None,
+    seed: int,
+    shots: int | None,
 ) -> PurePath:
     """Path of a run in a results directory: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
     task_folder = f"{task}-{shots}-shot" if shots else task  # both may be run by one protocol

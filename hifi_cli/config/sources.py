@@ -23,14 +23,28 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 HUB_OWNERS = {  # of the hub's first models, which everyone names without
     **dict.fromkeys(
-        ("bert-base-uncased", "bert-base-cased", "bert-large-uncased", "bert-base-multilingual-cased"), "google-bert"
+        (
+            "bert-base-uncased",
+            "bert-base-cased",
+            "bert-large-uncased",
+            "bert-base-multilingual-cased",
+        ),
+        "google-bert",
     ),
-    **dict.fromkeys(("distilbert-base-uncased", "distilbert-base-cased", "distilroberta-base"), "distilbert"),
+    **dict.fromkeys(
+        ("distilbert-base-uncased", "distilbert-base-cased", "distilroberta-base"), "distilbert"
+    ),
     "xlm-roberta-large": "FacebookAI",
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
 }
-NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # set by options of the command line
+NAMING_KEYS = (
+    "task",
+    "method",
+    "backbone",
+    "protocol",
+    "seed",
+)  # set by options of the command line
 Source = Literal["text", "code", "ours"]
 
 
@@ -153,7 +167,9 @@ def code_file(method_file: Path) -> Path | None:
     if not name.endswith(".py"):
         return None
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UsageError(f"{method_file}: implementation: {name} is outside the YAML's folder; put it beside the YAML")
+        raise UsageError(
+            f"{method_file}: implementation: {name} is outside the YAML's folder; put it beside the YAML"
+        )
     return Path(name)
 
 
@@ -165,7 +181,12 @@ def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
 def names_of_protocol(name: str) -> dict[str, str]:
     """The task, method and backbone that a protocol, or else its base, names for a command line without them."""
     specs = protocol_chain(name).values()
-    return {key: named for spec in specs for key in ("task", "method", "backbone") if (named := getattr(spec, key))}
+    return {
+        key: named
+        for spec in specs
+        for key in ("task", "method", "backbone")
+        if (named := getattr(spec, key))
+    }
 
 
 def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
@@ -188,18 +209,28 @@ def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Bas
 def backbone_config(name: str) -> BackboneConfig:
     """The backbone a name stands for: a shipped YAML, a local directory, or a hub id `owner/name`."""
     if path := _backbone_yaml(name):
-        content = {key: value for key, value in registry.read_yaml(path).items() if key not in ("description", "config")}
-        if content.get("path") and registry.is_file(name):  # a shipped one's stays relative, for installations elsewhere
+        content = {
+            key: value
+            for key, value in registry.read_yaml(path).items()
+            if key not in ("description", "config")
+        }
+        if content.get("path") and registry.is_file(
+            name
+        ):  # a shipped one's stays relative, for installations elsewhere
             content["path"] = str((path.parent / content["path"]).resolve())
         return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
     if Path(name).is_dir():
-        return BackboneConfig(name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve()))
+        return BackboneConfig(
+            name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve())
+        )
     if name in HUB_OWNERS:
         return BackboneConfig(name=name, hub=f"{HUB_OWNERS[name]}/{name}")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return BackboneConfig(name=safe_name(name), hub=name)
     suggestion = registry.nearest(name, [*registry.names("backbones"), *HUB_OWNERS])
-    raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
+    raise UsageError(
+        f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)"
+    )
 
 
 def _backbone_yaml(name: str) -> Path | None:
@@ -260,18 +291,29 @@ def resolve_with_sources(
         UsageError: an unknown name or key, or a wrong value; the message names the layer and the nearest name.
         MissingError: a named file does not exist.
     """
-    encoder, protocols, task_file = backbone_config(backbone), protocol_chain(protocol), registry.find("tasks", task)
+    encoder, protocols, task_file = (
+        backbone_config(backbone),
+        protocol_chain(protocol),
+        registry.find("tasks", task),
+    )
     layers_of = partial(_layers, protocols, encoder.name, _backbone_yaml(backbone), task_file)
     methods = _load_with_bases("methods", method, MethodSpec)
-    given = [*(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files), *map(parse_override, overrides)]
+    given = [
+        *(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files),
+        *map(parse_override, overrides),
+    ]
     _refuse_names(given)
     merged = _merge([*layers_of(methods), *given])
     arguments = {"task": task, "method": method, "protocol": protocol}
-    names: dict[str, Any] = {key: registry.name_of(name) for key, name in arguments.items()} | {"seed": seed}
+    names: dict[str, Any] = {key: registry.name_of(name) for key, name in arguments.items()} | {
+        "seed": seed
+    }
     if any(key.startswith("stage1.") for key in merged):
         first = merged.get("stage1.method", (None,))[0]
         if not isinstance(first, str):
-            raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
+            raise UsageError(
+                "stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit"
+            )
         stage1 = _load_with_bases("methods", first, MethodSpec)
         merged = _over_stage1(merged, _merge(layers_of(stage1)), registry.name_of(first))
     of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
@@ -279,7 +321,9 @@ def resolve_with_sources(
     return _validated(_merge([*named, Layer(COMMAND_LINE, COMMAND_LINE, names)], merged))
 
 
-def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, seed: int) -> ResolvedConfig:
+def with_overrides(
+    config: RunConfig, overrides: Sequence[str], *, name: str, seed: int
+) -> ResolvedConfig:
     """A stored configuration with another seed and other keys.
 
     Args:
@@ -306,27 +350,52 @@ def _layers(
         yield Layer(f"protocol {file.stem}", str(file), protocol.config)
     for kind, yaml_file in (("backbone", backbone_file), ("task", task_file)):
         if yaml_file:
-            yield Layer(f"{kind} {yaml_file.stem}", str(yaml_file), registry.read_yaml(yaml_file).get("config", {}))
+            yield Layer(
+                f"{kind} {yaml_file.stem}",
+                str(yaml_file),
+                registry.read_yaml(yaml_file).get("config", {}),
+            )
     for file, method in methods.items():
         yield Layer(f"method {file.stem}", str(file), method.config)
-        yield Layer(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", method.tasks.get(task, {}))
-    blocks = [("methods", "*"), ("backbones", backbone), ("tasks", task), *(("methods", method) for method in method_names)]
+        yield Layer(
+            f"method {file.stem} (task {task})",
+            f"{file} (tasks: {task})",
+            method.tasks.get(task, {}),
+        )
+    blocks = [
+        ("methods", "*"),
+        ("backbones", backbone),
+        ("tasks", task),
+        *(("methods", method) for method in method_names),
+    ]
     for block, name in blocks:
         which = "all methods" if name == "*" else f"{block.removesuffix('s')} {name}"
         for file, protocol in protocols.items():
-            yield Layer(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", getattr(protocol, block).get(name, {}))
+            yield Layer(
+                f"protocol {file.stem} ({which})",
+                f"{file} ({block}: {name})",
+                getattr(protocol, block).get(name, {}),
+            )
     for file, protocol in protocols.items():
         for number, case in enumerate(protocol.cases, start=1):
-            pairs = ((case.tasks, [task]), (case.methods, method_names), (case.backbones, [backbone]))
+            pairs = (
+                (case.tasks, [task]),
+                (case.methods, method_names),
+                (case.backbones, [backbone]),
+            )
             if all(not listed or set(listed) & set(names) for listed, names in pairs):
-                yield Layer(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config)
+                yield Layer(
+                    f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config
+                )
 
 
 def _refuse_names(layers: Iterable[Layer]) -> None:
     for layer in layers:
         for key in NAMING_KEYS:
             if key in layer.values:
-                raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
+                raise UsageError(
+                    f"{layer.origin}: '{key}' is set on the command line (--{key}), not here"
+                )
 
 
 def _merge(layers: Iterable[Layer], merged: Merged | None = None) -> Merged:
@@ -361,22 +430,30 @@ def _over_stage1(merged: Merged, alone: Merged, method: str) -> Merged:
         if section == "heads" or section in TrainingConfig.model_fields:
             result[key if section == "heads" else f"stage1.{key}"] = value, layer
     for key, (value, layer) in merged.items():
-        _set(result, key, method if key == "stage1.method" else value, layer)  # the name, not the path
+        _set(
+            result, key, method if key == "stage1.method" else value, layer
+        )  # the name, not the path
     return result
 
 
 def _validated(merged: Merged) -> ResolvedConfig:
     try:
-        config = RunConfig.model_validate(nested({key: value for key, (value, _) in merged.items()}))
+        config = RunConfig.model_validate(
+            nested({key: value for key, (value, _) in merged.items()})
+        )
     except ValidationError as error:
         wrong = first_problem(error)
         key = ".".join(map(str, wrong["loc"]))
         set_by = _layer_of(key, merged)
-        inside = [layer.origin for other, (_, layer) in merged.items() if other.startswith(f"{key}.")]
+        inside = [
+            layer.origin for other, (_, layer) in merged.items() if other.startswith(f"{key}.")
+        ]
         origin = set_by.origin if set_by else [COMMAND_LINE, *inside][-1]
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
     layers = {key: _layer_of(key, merged) for key in flatten(config.model_dump())}
-    return ResolvedConfig(config, {key: layer.name if layer else DEFAULT for key, layer in layers.items()})
+    return ResolvedConfig(
+        config, {key: layer.name if layer else DEFAULT for key, layer in layers.items()}
+    )
 
 
 def _layer_of(key: str, merged: Merged) -> Layer | None:

@@ -125,7 +125,9 @@ class FigureRequest:
             overrides=[*_words({**spec.config, **(keys or {})}), *self.overrides, *last],
         )
 
-    def cell(self, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> GridCell:
+    def cell(
+        self, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None
+    ) -> GridCell:
         """Return a run that the figure is drawn from.
 
         Args:
@@ -152,12 +154,20 @@ class FigureRequest:
         for cell in cells if self.train else []:
             runs.run(cell.config, self.resources)
         finished = Study(self.resources.results_dir).runs
-        done = {(run["path"], run["setting"]): run for _, run in finished.iterrows() if run["status"] == "done"}
-        found = [(cell, done.get((cell.run_path.as_posix(), cell.config.setting_hash))) for cell in cells]
+        done = {
+            (run["path"], run["setting"]): run
+            for _, run in finished.iterrows()
+            if run["status"] == "done"
+        }
+        found = [
+            (cell, done.get((cell.run_path.as_posix(), cell.config.setting_hash))) for cell in cells
+        ]
         if missing := [cell.name for cell, run in found if run is None]:
             text = f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]}"
             if not self.kind.runs_are_optional:
-                raise MissingError(f"{text}; --train trains them here, hifi grid of a YAML with `figure:` in parallel")
+                raise MissingError(
+                    f"{text}; --train trains them here, hifi grid of a YAML with `figure:` in parallel"
+                )
             logger.warning(f"{text}; they are left out")
         return [(cell, run) for cell, run in found if run is not None]
 
@@ -182,7 +192,9 @@ def compute(request: FigureRequest, csv: Path, *, force: bool = False) -> pd.Dat
         data = pd.read_csv(csv)
         if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
             seeds = ",".join(map(str, sorted({*data["seed"]})))
-            raise ConflictError(f"{csv} has the seeds {seeds}: give --seeds {seeds}, or --force to replace it")
+            raise ConflictError(
+                f"{csv} has the seeds {seeds}: give --seeds {seeds}, or --force to replace it"
+            )
         logger.info(f"numbers: {csv} (computed before; --force computes them again)")
         return data
     computed = request.kind.compute(request)
@@ -206,7 +218,9 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
             figure.savefig(temporary, format=out.suffix[1:].lower())
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> Trainer:
+def train(
+    config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False
+) -> Trainer:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
@@ -216,13 +230,23 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
         RunFailed: the loss is not finite.
     """
     if only_stage1 and config.stage1 is None:
-        raise UsageError(f"method {config.method} has one stage; this figure is for EH-FT and LP-FT")
+        raise UsageError(
+            f"method {config.method} has one stage; this figure is for EH-FT and LP-FT"
+        )
     prepared = prepare(config, resources, head_selection.select_heads(config, resources))
     splits = load_splits(config, resources)
     calibration = splits.calibration_batches
-    trainer = Trainer(prepared, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
+    trainer = Trainer(
+        prepared,
+        prepared.method,
+        splits.train,
+        callbacks=callbacks,
+        calibration_batches=calibration,
+    )
     for phase in trainer.phases:
-        phase.method.trains_occurring_words = False  # callbacks read all gradients and weights in every step
+        phase.method.trains_occurring_words = (
+            False  # callbacks read all gradients and weights in every step
+        )
     trainer.max_steps = trainer.phase_ends[-2] if only_stage1 else None
     try:
         trainer.train()

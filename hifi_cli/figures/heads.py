@@ -63,7 +63,9 @@ class ScoresBySetting(Kind):
 
     def setting(self, request: FigureRequest, task: str, variant: str) -> RunConfig:
         """Return the configuration of a task under a setting."""
-        return request.config(task, keys={**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]})
+        return request.config(
+            task, keys={**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]}
+        )
 
 
 class Richness(ScoresBySetting):
@@ -84,7 +86,15 @@ class Richness(ScoresBySetting):
         data = data.assign(panel=style.panels(data, "layer " + (data["layer"] + 1).astype(str)))
         labels = ("head", "richness $I_h$")
         return style.line_panels(
-            data, "head", "mean", by="setting", spread="std", labels=labels, columns=4, height=1.6, sharex=True
+            data,
+            "head",
+            "mean",
+            by="setting",
+            spread="std",
+            labels=labels,
+            columns=4,
+            height=1.6,
+            sharex=True,
         )[0]
 
 
@@ -98,7 +108,13 @@ class Correlation(ScoresBySetting):
         for task, variant in product(request.spec.tasks, self.variants):
             correlation = request.head_scores(self.setting(request, task, variant)).arrays[1]
             for (layer, head, other), value in np.ndenumerate(correlation):
-                keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
+                keys = {
+                    "task": task,
+                    "setting": variant,
+                    "layer": layer,
+                    "head": head,
+                    "other": other,
+                }
                 yield {**keys, "correlation": value, "normalized": value / correlation[layer].max()}
 
     def draw(self, data: style.Frame) -> Figure:
@@ -107,7 +123,9 @@ class Correlation(ScoresBySetting):
         panels = list(data.groupby(titles, sort=False))
         figure, axes = style.grid(len(panels), columns=4, height=1.7, sharex=True, sharey=True)
         for ax, (title, pairs) in zip(axes, panels, strict=True):
-            table = pairs[pairs["head"] != pairs["other"]].pivot(index="head", columns="other", values="normalized")
+            table = pairs[pairs["head"] != pairs["other"]].pivot(
+                index="head", columns="other", values="normalized"
+            )
             image = ax.imshow(table, vmin=0, vmax=1, interpolation="nearest")
             ax.locator_params(integer=True)
             ax.set_title(title)
@@ -139,10 +157,16 @@ class SingularValues(Kind):
             pretrained = request.resources.pretrained(config)
             encoder, rng = Encoder(pretrained.model), np.random.default_rng(self.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
-            heads = {layer: int(rng.integers(encoder.num_heads)) for layer in np.unique(spaced).tolist()}
+            heads = {
+                layer: int(rng.integers(encoder.num_heads)) for layer in np.unique(spaced).tolist()
+            }
             train = request.resources.examples(config, "train", config.scoring.max_length)
-            examples = single_sequences(head_selection.sample(train, config.scoring.samples, config.scoring.seed))
-            fractions = cumulative_fractions(encoder, examples, padding_values(pretrained.tokenizer), heads)
+            examples = single_sequences(
+                head_selection.sample(train, config.scoring.samples, config.scoring.seed)
+            )
+            fractions = cumulative_fractions(
+                encoder, examples, padding_values(pretrained.tokenizer), heads
+            )
             for layer, samples in fractions.items():
                 keys = {"task": task, "layer": layer, "head": heads[layer]}
                 for t, values in enumerate(samples.T, start=1):
@@ -150,9 +174,13 @@ class SingularValues(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per layer; a horizontal line marks xi = 0.9."""
-        data = data.assign(panel=style.panels(data), line="layer " + (data["layer"] + 1).astype(str))
+        data = data.assign(
+            panel=style.panels(data), line="layer " + (data["layer"] + 1).astype(str)
+        )
         labels = ("first t singular values", "fraction of their sum")
-        figure, axes = style.line_panels(data, "t", "mean", by="line", spread="std", labels=labels, sharey=True)
+        figure, axes = style.line_panels(
+            data, "t", "mean", by="line", spread="std", labels=labels, sharey=True
+        )
         for ax in axes.values():
             ax.axhline(0.9, color="#666666", linewidth=0.7)
         return figure
@@ -201,7 +229,9 @@ _SIGNALS, _PAGERANKS = list(_LABELS)[:2], list(_LABELS)[2:]
 class Damping(Kind):
     """PageRank's iterations and time against the damping factor d (figure 6, right)."""
 
-    explanation = "time: the shortest of {repeats}; lines: mean over layers, shades: from minimum to maximum"
+    explanation = (
+        "time: the shortest of {repeats}; lines: mean over layers, shades: from minimum to maximum"
+    )
     dampings: list[float] = _DAMPINGS
     """Values of PageRank's damping factor d."""
     repeats: int = 20
@@ -213,7 +243,9 @@ class Damping(Kind):
             config = request.config(task)
             how = config.heads
             if not how.rank.startswith("pagerank"):
-                raise UsageError(f"heads.rank={how.rank} has no damping factor; this figure is for pagerank")
+                raise UsageError(
+                    f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
+                )
             layers = enumerate(zip(*request.head_scores(config).arrays, strict=True))
             for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
                 rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
@@ -225,10 +257,18 @@ class Damping(Kind):
         """Draw iterations and milliseconds by d, a line per task."""
         tasks = data["task"].map(lambda task: label_of("tasks", task))
         data = data.assign(task=tasks, **{"time of one layer [ms]": 1e3 * data["seconds"]})
-        long = data.melt(["task", "damping"], ["iterations", "time of one layer [ms]"], var_name="panel")
-        over_layers = long.groupby(["panel", "task", "damping"], sort=False)["value"].agg(["mean", "min", "max"]).reset_index()
+        long = data.melt(
+            ["task", "damping"], ["iterations", "time of one layer [ms]"], var_name="panel"
+        )
+        over_layers = (
+            long.groupby(["panel", "task", "damping"], sort=False)["value"]
+            .agg(["mean", "min", "max"])
+            .reset_index()
+        )
         labels = ("damping factor d", "")
-        return style.line_panels(over_layers, "damping", "mean", by="task", band=("min", "max"), labels=labels)[0]
+        return style.line_panels(
+            over_layers, "damping", "mean", by="task", band=("min", "max"), labels=labels
+        )[0]
 
 
 class HeadRanking(Kind):
@@ -260,13 +300,33 @@ class HeadRanking(Kind):
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)
                     ranks = np.argsort(ranked.order) + 1
                     for head, value in enumerate(ranked.values / ranked.values.mean()):
-                        place = {"value": value, "rank": ranks[head], "chosen": ranks[head] <= how.k}
+                        place = {
+                            "value": value,
+                            "rank": ranks[head],
+                            "chosen": ranks[head] <= how.k,
+                        }
                         yield {**keys, "panel": "values", "ranking": name, "head": head, **place}
                 for damping in self.dampings:
-                    top = {name: {*RANKINGS[name](richness, correlation, damping, how.epsilon).top(how.k)} for name in _LABELS}
+                    top = {
+                        name: {
+                            *RANKINGS[name](richness, correlation, damping, how.epsilon).top(how.k)
+                        }
+                        for name in _LABELS
+                    }
                     for name, signal in product(_PAGERANKS, _SIGNALS):
-                        shared = {"value": len(top[name] & top[signal]), "k": how.k, "chance": how.k**2 / heads}
-                        yield {**keys, "panel": "overlap", "damping": damping, "ranking": name, "with": signal, **shared}
+                        shared = {
+                            "value": len(top[name] & top[signal]),
+                            "k": how.k,
+                            "chance": how.k**2 / heads,
+                        }
+                        yield {
+                            **keys,
+                            "panel": "overlap",
+                            "damping": damping,
+                            "ranking": name,
+                            "with": signal,
+                            **shared,
+                        }
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw each ranking as a heatmap with the chosen heads marked; below, overlaps.
@@ -284,17 +344,32 @@ class HeadRanking(Kind):
         for ax, (name, label) in zip(heatmaps, _LABELS.items(), strict=True):
             heads = values[values["ranking"] == name]
             table = heads.pivot(index="layer", columns="head", values="value")
-            image = ax.imshow(table, vmin=1 - extent, vmax=1 + extent, aspect="auto", interpolation="nearest")
+            image = ax.imshow(
+                table, vmin=1 - extent, vmax=1 + extent, aspect="auto", interpolation="nearest"
+            )
             if np.ptp(table) > 1e-4:
                 chosen = heads[heads["chosen"].astype(bool)]
-                ax.plot(chosen["head"], chosen["layer"], "o", color="white", markeredgecolor="black", markersize=3)
+                ax.plot(
+                    chosen["head"],
+                    chosen["layer"],
+                    "o",
+                    color="white",
+                    markeredgecolor="black",
+                    markersize=3,
+                )
             ax.locator_params(integer=True)
             ax.set_yticks(table.index, [str(layer + 1) for layer in table.index])
             ax.set_title(label, fontsize=7)
             style.label_outer(ax, "", "layer")
             ax.set_xlabel("head")
-        figure.colorbar(image, ax=heatmaps, fraction=0.02, pad=0.01, aspect=18, label="value / layer's mean")
-        shared = overlaps.groupby(["with", "ranking", "damping"], sort=False)["value"].mean().reset_index()
+        figure.colorbar(
+            image, ax=heatmaps, fraction=0.02, pad=0.01, aspect=18, label="value / layer's mean"
+        )
+        shared = (
+            overlaps.groupby(["with", "ranking", "damping"], sort=False)["value"]
+            .mean()
+            .reset_index()
+        )
         shared = shared.assign(ranking=shared["ranking"].map(_LABELS))
         for ax, signal in zip((left, right), _SIGNALS, strict=True):
             style.lines(ax, shared[shared["with"] == signal], "damping", "value", "ranking")
@@ -335,7 +410,12 @@ class HeadBench(Kind):
                 keys = {"task": task, "method": first, "other": second, "panel": "correlation"}
                 yield {**keys, **rank_correlation(ranked[first], ranked[second])}
         for _, run in request.runs():
-            keys = {"task": run["task"], "method": run["method"], "panel": "score", "seed": run["seed"]}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "panel": "score",
+                "seed": run["seed"],
+            }
             yield {**keys, "score": run[run["report"]], "metric": run["metric"]}
 
     def draw(self, data: style.Frame) -> Figure:
@@ -350,7 +430,9 @@ class HeadBench(Kind):
             methods = list(dict.fromkeys([*ranked, *runs["method"]]))
             labels = [label_of("methods", method) for method in methods]
             _draw_correlations(left, pairs, ranked)
-            left.set_xticks(range(len(ranked) - 1), labels[: len(ranked) - 1], rotation=45, ha="right")
+            left.set_xticks(
+                range(len(ranked) - 1), labels[: len(ranked) - 1], rotation=45, ha="right"
+            )
             left.set_yticks(range(len(methods)), labels)
             title = label_of("tasks", task) if len(tasks) > 1 else ""
             left.set(xlim=(-0.5, len(ranked) - 1.5), ylim=(len(methods) - 0.5, -0.5), title=title)
@@ -362,14 +444,18 @@ def rank_correlation(ranking: list[Ranked], other: list[Ranked]) -> dict[str, fl
     """Correlate two rankings in each layer that neither ranks all equal, and average."""
     heads = len(ranking[0].values)
     pairs = zip(ranking, other, strict=True)
-    taus = pd.Series([kendalltau(own.preferences, others.preferences).statistic for own, others in pairs])
+    taus = pd.Series(
+        [kendalltau(own.preferences, others.preferences).statistic for own, others in pairs]
+    )
     variance = 2 * (2 * heads + 5) / (9 * heads * (heads - 1))
     noise = float(norm.ppf(0.975)) * (variance / max(1, taus.count())) ** 0.5
     return {"value": float(taus.mean()), "noise": noise}
 
 
 def _draw_correlations(ax: Axes, pairs: style.Frame, ranked: list[str]) -> None:
-    table = pairs.pivot(index="other", columns="method", values="value").reindex(index=ranked, columns=ranked)
+    table = pairs.pivot(index="other", columns="method", values="value").reindex(
+        index=ranked, columns=ranked
+    )
     ax.imshow(table, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto", interpolation="nearest")
     for (row, column), value in np.ndenumerate(table.to_numpy()):
         is_noise = abs(value) <= pairs["noise"].iloc[0]

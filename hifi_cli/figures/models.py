@@ -30,7 +30,13 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import MLPTaskHead, pool
 from hifi_cli.results.record import StepMetrics
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, rows_of, single_sequences
+from hifi_cli.tasks.encode import (
+    collate,
+    evaluation_order,
+    padding_values,
+    rows_of,
+    single_sequences,
+)
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import ResourceCache, load_splits, reload, task_of
 from hifi_cli.training.loop import Callback, Trainer
@@ -57,25 +63,41 @@ class Features(Kind):
 
         Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's stored model.
         """
-        pairs = ["pretrained-stage1", "stage1-stage2", "pretrained-stage2"] if self.stages else ["pretrained-tuned"]
+        pairs = (
+            ["pretrained-stage1", "stage1-stage2", "pretrained-stage2"]
+            if self.stages
+            else ["pretrained-tuned"]
+        )
         for cell, run in request.runs():
             examples = load_splits(cell.config, request.resources).train[: self.examples]
             states = self._features(request.resources, cell, single_sequences(examples))
             epoch = int(run["epochs" if run["report"] == "last" else "epoch_best"])
-            keys = {"task": run["task"], "method": run["method"], "label": label_of("methods", run["method"])}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "label": label_of("methods", run["method"]),
+            }
             for pair in pairs:
                 first, second = pair.split("-")
                 distances = np.linalg.norm(states[second] - states[first], axis=1)
-                numbers = {"examples": len(distances), "mean": distances.mean(), "std": distances.std()}
+                numbers = {
+                    "examples": len(distances),
+                    "mean": distances.mean(),
+                    "std": distances.std(),
+                }
                 yield {**keys, "seed": run["seed"], "epoch": epoch, "pair": pair, **numbers}
 
-    def _features(self, resources: ResourceCache, cell: GridCell, examples: list[Example]) -> dict[str, Floats]:
+    def _features(
+        self, resources: ResourceCache, cell: GridCell, examples: list[Example]
+    ) -> dict[str, Floats]:
         """Return the features of the pretrained encoder, after stage 1 if needed, and of the run."""
         pretrained = resources.pretrained(cell.config)
         pad = padding_values(pretrained.tokenizer)
         states = {"pretrained": features(Encoder(pretrained.model), examples, pad)}
         if self.stages:
-            states["stage1"] = features(train(cell.config, resources, only_stage1=True).encoder, examples, pad)
+            states["stage1"] = features(
+                train(cell.config, resources, only_stage1=True).encoder, examples, pad
+            )
         prepared, _ = reload(resources.results_dir / cell.run_path, resources)
         states["tuned"] = states["stage2"] = features(prepared.encoder, examples, pad)
         return states
@@ -86,8 +108,16 @@ class Features(Kind):
         count = data["method"].nunique() * (1 + 2 * self.stages)
         figure, axes = style.grid(len(panels), columns=2, height=0.8 + 0.24 * count)
         for ax, (task, panel) in zip(axes, panels, strict=True):
-            table = panel.pivot_table("mean", "label", "pair", ["mean", "std"], sort=False).fillna(0)
-            bars = {"width": 0.8, "edgecolor": "black", "linewidth": 0.6, "capsize": 2, "legend": self.stages}
+            table = panel.pivot_table("mean", "label", "pair", ["mean", "std"], sort=False).fillna(
+                0
+            )
+            bars = {
+                "width": 0.8,
+                "edgecolor": "black",
+                "linewidth": 0.6,
+                "capsize": 2,
+                "legend": self.stages,
+            }
             colors = ["#dce6f0", "#6f9fc8", "#28527a"] if self.stages else "#6f9fc8"
             table["mean"].plot.barh(ax=ax, xerr=table["std"], color=colors, **bars)
             for bar in ax.containers:
@@ -123,27 +153,56 @@ class Tsne(Kind):
         Raises:
             UsageError: the task has no classes, or its task head no hidden layer.
         """
-        for task, method, seed in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
+        for task, method, seed in product(
+            request.spec.tasks, request.spec.methods, request.spec.seeds
+        ):
             yield from self._map(request.config(task, method, seed), request.resources)
 
     def _map(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
         task, splits = task_of(config), load_splits(config, resources)
         if task.kind != "classification" or config.task_head.kind != "mlp":
-            raise UsageError(f"{task.label}: this figure requires a task with classes and task_head.kind=mlp")
+            raise UsageError(
+                f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
+            )
         train_part, dev_part = splits.train[: self.examples], splits.reported[: self.examples]
         pretrained = resources.pretrained(config)
-        states = features(Encoder(pretrained.model), [*train_part, *dev_part], padding_values(pretrained.tokenizer))
+        states = features(
+            Encoder(pretrained.model),
+            [*train_part, *dev_part],
+            padding_values(pretrained.tokenizer),
+        )
         hidden, logits = hidden_features(task_head(config, resources), states)
         perplexity = min(self.perplexity, (len(hidden) - 1) / 3)
-        points = TSNE(perplexity=perplexity, random_state=self.seed, init="pca").fit_transform(hidden).tolist()
+        points = (
+            TSNE(perplexity=perplexity, random_state=self.seed, init="pca")
+            .fit_transform(hidden)
+            .tolist()
+        )
         head = label_of("methods", config.stage1.method) if config.stage1 else "Random"
         size = len(train_part)
-        for split, part, own in (("train", train_part, slice(size)), ("dev", dev_part, slice(size, None))):
+        for split, part, own in (
+            ("train", train_part, slice(size)),
+            ("dev", dev_part, slice(size, None)),
+        ):
             labels = [example.row.label for example in part if isinstance(example.row.label, int)]
-            scores = metrics.compute(task, rows_of(part), metrics.predictions_of(task, part, logits[own]))
-            silhouette = float(silhouette_score(hidden[own], labels)) if len({*labels}) > 1 else None
-            keys = {"task": config.task, "method": config.method, "head": head, "seed": config.seed, "split": split}
-            numbers = {"score": scores[task.primary], "metric": task.primary, "silhouette": silhouette}
+            scores = metrics.compute(
+                task, rows_of(part), metrics.predictions_of(task, part, logits[own])
+            )
+            silhouette = (
+                float(silhouette_score(hidden[own], labels)) if len({*labels}) > 1 else None
+            )
+            keys = {
+                "task": config.task,
+                "method": config.method,
+                "head": head,
+                "seed": config.seed,
+                "split": split,
+            }
+            numbers = {
+                "score": scores[task.primary],
+                "metric": task.primary,
+                "silhouette": silhouette,
+            }
             for (x, y), label in zip(points[own], labels, strict=True):
                 yield {**keys, "x": x, "y": y, "label": task.labels[label], **numbers}
 
@@ -154,10 +213,19 @@ class Tsne(Kind):
         maps = data[data["seed"] == data["seed"].iloc[0]]
         panels = list(maps.groupby(keys, sort=False))
         panels.sort(key=lambda panel: panel[0][1] == "dev")  # after all training examples
-        figure, axes = style.grid(len(panels), columns=data["head"].nunique(), height=2.0, sharex="col", sharey="col")
+        figure, axes = style.grid(
+            len(panels), columns=data["head"].nunique(), height=2.0, sharex="col", sharey="col"
+        )
         for ax, (names, panel) in zip(axes, panels, strict=True):
             for label, points in panel.groupby("label"):
-                ax.plot(points["x"], points["y"], label=label, linestyle="", alpha=0.75, markeredgewidth=0)
+                ax.plot(
+                    points["x"],
+                    points["y"],
+                    label=label,
+                    linestyle="",
+                    alpha=0.75,
+                    markeredgewidth=0,
+                )
             score, silhouette = means.loc[names]
             numbers = f"{panel['metric'].iloc[0]} {100 * score:.0f} %, silhouette {silhouette:.2f}"
             ax.set_title(f"{names[2]} head, {names[1]}\n{numbers}", fontsize=7)
@@ -182,7 +250,11 @@ def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> 
 
 def task_head(config: RunConfig, resources: ResourceCache) -> MLPTaskHead:
     """Return the task head as stage 1 leaves it, or else a new one."""
-    encoder = train(config, resources, only_stage1=True).encoder if config.stage1 else resources.encoder(config)[0]
+    encoder = (
+        train(config, resources, only_stage1=True).encoder
+        if config.stage1
+        else resources.encoder(config)[0]
+    )
     return cast(MLPTaskHead, encoder.model.get_submodule("task_head").cpu())
 
 
@@ -220,9 +292,18 @@ class TrajectoryRecorder(Callback):
     _gradients: Row = field(default_factory=dict)
 
     def on_backward_end(self, trainer: Trainer) -> None:
-        gradients = {name: value.grad for name, value in trainer.model.named_parameters() if value.grad is not None}
-        of_head = [gradients.pop(name) for name in task_head_names(trainer.encoder) if name in gradients]
-        self._gradients = {"head_gradient": norm(of_head), "backbone_gradient": norm(gradients.values())}
+        gradients = {
+            name: value.grad
+            for name, value in trainer.model.named_parameters()
+            if value.grad is not None
+        }
+        of_head = [
+            gradients.pop(name) for name in task_head_names(trainer.encoder) if name in gradients
+        ]
+        self._gradients = {
+            "head_gradient": norm(of_head),
+            "backbone_gradient": norm(gradients.values()),
+        }
 
     def on_step_end(self, trainer: Trainer) -> None:
         step, stage = trainer.progress.step, trainer.progress.phase + 1
@@ -231,7 +312,9 @@ class TrajectoryRecorder(Callback):
             trainer.phase.method.before_evaluation(trainer.model)
             weights = dict(trainer.model.named_parameters())
             distance = norm(
-                weights[name] - value.to(weights[name].device) for name, value in self.pretrained.items() if name in weights
+                weights[name] - value.to(weights[name].device)
+                for name, value in self.pretrained.items()
+                if name in weights
             )
             place = {"stage": stage, "step": step, "stage_step": stage_step}
             self.rows.append({**place, "distance": distance, **self._gradients})
@@ -259,20 +342,35 @@ class TrainingCurves(Kind):
             refuse_own_keys(request.overrides, ["settings.stage1_fraction"], "this figure")
         for task, method in product(request.spec.tasks, request.spec.methods):
             varies = self.stage1_fractions and request.config(task, method).stage1
-            fractions = [{"settings.stage1_fraction": fraction} for fraction in self.stage1_fractions]
+            fractions = [
+                {"settings.stage1_fraction": fraction} for fraction in self.stage1_fractions
+            ]
             for keys, seed in product(fractions if varies else [{}], request.spec.seeds):
                 config = request.config(task, method, seed, {"log_every": 1, **keys})
-                labels = {"task": task, "method": method, "label": label_of("methods", method), "seed": seed}
+                labels = {
+                    "task": task,
+                    "method": method,
+                    "label": label_of("methods", method),
+                    "seed": seed,
+                }
                 for row in self._record(config, request.resources):
                     yield {**labels, **row}
 
     def _record(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
         encoder = Encoder(resources.pretrained(config).model)
         head = {*task_head_names(encoder)}
-        pretrained = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
+        pretrained = {
+            name: value.detach()
+            for name, value in encoder.model.named_parameters()
+            if name not in head
+        }
         recorder = TrajectoryRecorder(pretrained, self.every)
         trainer = train(config, resources, recorder)
-        losses = {line.step: line.loss for line in trainer.progress.log_history if isinstance(line, StepMetrics)}
+        losses = {
+            line.step: line.loss
+            for line in trainer.progress.log_history
+            if isinstance(line, StepMetrics)
+        }
         fraction = getattr(trainer.method.settings, "stage1_fraction", 0.0)
         for row in recorder.rows:
             yield {"stage1_fraction": fraction, **row, "loss": losses[row["step"]]}
@@ -282,14 +380,23 @@ class TrainingCurves(Kind):
         last = data.groupby(["method", "stage1_fraction"])["stage"].transform("max")
         data = data[data["stage"] == last]
         if data.groupby("method")["stage1_fraction"].nunique().max() > 1:
-            fractions = [f", {100 * fraction:g} % stage 1" if fraction else "" for fraction in data["stage1_fraction"]]
+            fractions = [
+                f", {100 * fraction:g} % stage 1" if fraction else ""
+                for fraction in data["stage1_fraction"]
+            ]
             data = data.assign(label=data["label"] + fractions)
         means = data.groupby(["task", "label", "stage_step"], sort=False)[self.curves].mean()
-        smooth = means.groupby(["task", "label"], sort=False, group_keys=False).apply(_running_mean).reset_index()
+        smooth = (
+            means.groupby(["task", "label"], sort=False, group_keys=False)
+            .apply(_running_mean)
+            .reset_index()
+        )
         long = smooth.melt(["task", "label", "stage_step"], self.curves, var_name="curve")
         long = long.assign(panel=style.panels(long, long["curve"].map(_TITLES)))
         labels, columns = ("iterations of full fine-tuning", ""), max(2, len(self.curves))
-        figure, axes = style.line_panels(long, "stage_step", "value", by="label", labels=labels, columns=columns)
+        figure, axes = style.line_panels(
+            long, "stage_step", "value", by="label", labels=labels, columns=columns
+        )
         for title, ax in axes.items():
             ax.set_yscale("log" if "gradient" in title else "linear")
         return figure
@@ -328,7 +435,9 @@ class SnapshotRecorder(Callback):
     def on_step_end(self, trainer: Trainer) -> None:
         step = trainer.progress.step
         if step in np.linspace(0, trainer.total_steps, self.count + 1).round():
-            self.snapshots[step] = [parameter.detach().cpu().clone() for parameter in trained(trainer.model)]
+            self.snapshots[step] = [
+                parameter.detach().cpu().clone() for parameter in trained(trainer.model)
+            ]
 
 
 class Landscape(Kind):
@@ -365,13 +474,25 @@ class Landscape(Kind):
         for task, shots, method, seed in product(spec.tasks, self.shots, spec.methods, spec.seeds):
             few_shot = {"shots": shots, "epochs": self.few_shot_epochs} if shots else {}
             config = request.config(task, method, seed, few_shot)
-            sample = head_selection.sample(load_splits(config, resources).train, self.examples, self.seed)
+            sample = head_selection.sample(
+                load_splits(config, resources).train, self.examples, self.seed
+            )
             regime = f"{shots}-shot" if shots else "full-shot"
-            labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method), "seed": seed}
-            for row in (self._principal if self.plane == "pca" else self._random)(config, resources, sample):
+            labels = {
+                "task": task,
+                "regime": regime,
+                "method": method,
+                "label": label_of("methods", method),
+                "seed": seed,
+            }
+            for row in (self._principal if self.plane == "pca" else self._random)(
+                config, resources, sample
+            ):
                 yield {**labels, **row}
 
-    def _principal(self, config: RunConfig, resources: ResourceCache, examples: list[Example]) -> Iterator[Row]:
+    def _principal(
+        self, config: RunConfig, resources: ResourceCache, examples: list[Example]
+    ) -> Iterator[Row]:
         recorder = SnapshotRecorder(self.snapshots)
         trainer = train(config, resources, recorder)
         directions, coordinates, explained = principal_plane(list(recorder.snapshots.values()))
@@ -381,10 +502,14 @@ class Landscape(Kind):
         low, high = coordinates.min(axis=0), coordinates.max(axis=0)
         margin = 0.25 * np.maximum(high - low, 1e-6)  # beyond the ends of the trajectory
         axes = np.linspace(low - margin, high + margin, self.points).T
-        for x, y, loss in surface(trainer.runner, trained(trainer.model), directions, axes, examples):
+        for x, y, loss in surface(
+            trainer.runner, trained(trainer.model), directions, axes, examples
+        ):
             yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
-    def _random(self, config: RunConfig, resources: ResourceCache, examples: list[Example]) -> Iterator[Row]:
+    def _random(
+        self, config: RunConfig, resources: ResourceCache, examples: list[Example]
+    ) -> Iterator[Row]:
         trainer = train(config, resources)
         trainer.method.merge(trainer.encoder)
         weights, draws = list(trainer.model.parameters()), torch.Generator().manual_seed(self.seed)
@@ -396,22 +521,34 @@ class Landscape(Kind):
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
         data = data[data["seed"] == data["seed"].iloc[0]]
-        panels = list(data.groupby(style.panels(data, data["label"] + ", " + data["regime"]), sort=False))
+        panels = list(
+            data.groupby(style.panels(data, data["label"] + ", " + data["regime"]), sort=False)
+        )
         figure, axes = style.grid(len(panels), columns=data["label"].nunique(), height=2.3)
         losses = data[data["part"] == "contour"]["loss"]
         low, high = float(losses.min()), float(np.quantile(losses, 0.98))
-        levels = MaxNLocator(16, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1e-6))  # round numbers
+        levels = MaxNLocator(16, steps=[1, 2, 5, 10]).tick_values(
+            low, max(high, low + 1e-6)
+        )  # round numbers
         for ax, (title, panel) in zip(axes, panels, strict=True):
-            contour, trajectory = (panel[panel["part"] == part] for part in ("contour", "trajectory"))
+            contour, trajectory = (
+                panel[panel["part"] == part] for part in ("contour", "trajectory")
+            )
             table = contour.pivot(index="y", columns="x", values="loss")
             image = ax.contourf(table.columns, table.index, table, levels=levels, extend="max")
-            ax.contour(table.columns, table.index, table, levels=levels, colors="#202020", linewidths=0.3)
-            ax.plot(trajectory["x"], trajectory["y"], "o-", color="#D55E00", markeredgecolor="white")
+            ax.contour(
+                table.columns, table.index, table, levels=levels, colors="#202020", linewidths=0.3
+            )
+            ax.plot(
+                trajectory["x"], trajectory["y"], "o-", color="#D55E00", markeredgecolor="white"
+            )
             ax.plot(0, 0, "*", color="white", markeredgecolor="black", markersize=9)
             ax.set_title(title, fontsize=7)
             directions = "principal" if self.plane == "pca" else "random"
             style.label_outer(ax, f"first {directions} direction", f"second {directions} direction")
-        bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02, aspect=35, ticks=levels[::2], format="%g")
+        bar = figure.colorbar(
+            image, ax=axes, fraction=0.03, pad=0.02, aspect=35, ticks=levels[::2], format="%g"
+        )
         bar.set_label("training loss")
         return figure
 
@@ -433,7 +570,10 @@ def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Fl
     pca = PCA(2, svd_solver="full").fit(differences)
     sizes = [weight.numel() for weight in snapshots[-1]]
     directions = [
-        [part.view(weight.shape) for part, weight in zip(component.split(sizes), snapshots[-1], strict=True)]
+        [
+            part.view(weight.shape)
+            for part, weight in zip(component.split(sizes), snapshots[-1], strict=True)
+        ]
         for component in torch.from_numpy(pca.components_)
     ]
     coordinates: Floats = (differences @ pca.components_.T).astype(np.float64)

@@ -40,7 +40,9 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def grid(panels: int, *, columns: int = 2, height: float = 2.2, **share: Any) -> tuple[Figure, list[Axes]]:
+def grid(
+    panels: int, *, columns: int = 2, height: float = 2.2, **share: Any
+) -> tuple[Figure, list[Axes]]:
     """Create a figure with a number of panels, row by row.
 
     Args:
@@ -82,7 +84,10 @@ def line_panels(
         of_grid: arguments of `grid`.
     """
     if spread:
-        data, band = data.assign(low=data[y] - data[spread], high=data[y] + data[spread]), ("low", "high")
+        data, band = (
+            data.assign(low=data[y] - data[spread], high=data[y] + data[spread]),
+            ("low", "high"),
+        )
     groups = dict(list(data.groupby("panel", sort=False)))
     figure, axes = grid(len(groups), **of_grid)
     for ax, (title, panel) in zip(axes, groups.items(), strict=True):
@@ -95,7 +100,9 @@ def line_panels(
     return figure, dict(zip(groups, axes, strict=True))
 
 
-def lines(ax: Axes, data: Frame, x: str, y: str, by: str, band: tuple[str, str] | None = None) -> None:
+def lines(
+    ax: Axes, data: Frame, x: str, y: str, by: str, band: tuple[str, str] | None = None
+) -> None:
     """Draw a line for each value of the column `by`, and shade the area between two columns."""
     for label, points in data.groupby(by, sort=False):
         (line,) = ax.plot(points[x], points[y], label=label, markevery=max(1, len(points) // 12))
@@ -106,8 +113,14 @@ def lines(ax: Axes, data: Frame, x: str, y: str, by: str, band: tuple[str, str] 
 
 def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """Add one legend for all panels, with each label once, in the order they were drawn."""
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 6))
+    handles = {
+        label: handle
+        for ax in axes
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 6)
+    )
 
 
 def label_outer(ax: Axes, x: str, y: str) -> None:

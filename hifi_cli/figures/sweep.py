@@ -46,29 +46,50 @@ class Sweep(Kind):
             cells += [request.cell(task, method, seed, varied) for seed in spec.seeds]
         return cells
 
-    def _varied(self, request: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
+    def _varied(
+        self, request: FigureRequest, task: str, method: str, value: float
+    ) -> dict[str, Any]:
         """Return the keys that a value changes; none for the run's own value."""
         config = request.config(task, method)
         keys = {self.key: int(value) if value == int(value) else value}
         if self.keep_stage2:
-            keys = {self.key: round(value / (1 + value), 6), "epochs": round(config.epochs * (1 + value))}
+            keys = {
+                self.key: round(value / (1 + value), 6),
+                "epochs": round(config.epochs * (1 + value)),
+            }
         defaults = implementation_of(config.method).Settings().model_dump(mode="json")
-        configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
+        configured = flatten(
+            {**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}}
+        )
         return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the score of every run."""
         spec = request.spec
-        values = (value for _, _, value, _ in product(spec.tasks, spec.methods, self.values, spec.seeds))
+        values = (
+            value for _, _, value, _ in product(spec.tasks, spec.methods, self.values, spec.seeds)
+        )
         for value, (cell, run) in zip(values, request.runs(), strict=True):
-            keys = {"task": run["task"], "method": run["method"], "key": self.key, "x": value, "seed": run["seed"]}
-            score = {"score": run[run["report"]], "metric": run["metric"], "epochs": cell.config.epochs}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "key": self.key,
+                "x": value,
+                "seed": run["seed"],
+            }
+            score = {
+                "score": run[run["report"]],
+                "metric": run["metric"],
+                "epochs": cell.config.epochs,
+            }
             yield {**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
-        groups = data.assign(panel=style.panels(data), line=lines).groupby(["panel", "line", "x"], sort=False)
+        groups = data.assign(panel=style.panels(data), line=lines).groupby(
+            ["panel", "line", "x"], sort=False
+        )
         table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
         metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
         labels = (self.label or self.key, f"{metric} [%]")
@@ -78,7 +99,9 @@ class Sweep(Kind):
 class SearchBudget(Kind):
     """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
 
-    explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
+    explanation = (
+        "settings drawn with replacement from those that were tried; bands: first to third quartile"
+    )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the expected best score and its quartiles, by task, method and number of settings.
@@ -87,12 +110,19 @@ class SearchBudget(Kind):
             MissingError: a task and method have no runs of a search.
         """
         spec = request.spec
-        config, tried = request.config(spec.tasks[0]), tried_settings(Study(request.resources.results_dir))
-        tried = tried[(tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)]
+        config, tried = (
+            request.config(spec.tasks[0]),
+            tried_settings(Study(request.resources.results_dir)),
+        )
+        tried = tried[
+            (tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)
+        ]
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
             if of_method.empty:
-                raise MissingError(f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)")
+                raise MissingError(
+                    f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
+                )
             scores = of_method["score"].dropna()
             if lost := len(of_method) - len(scores):
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
@@ -101,9 +131,13 @@ class SearchBudget(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per method, with a band between the quartiles."""
-        data = data.assign(panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]]))
+        data = data.assign(
+            panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]])
+        )
         labels = ("tried settings", "expected best score [%]")
-        return style.line_panels(data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels)[0]
+        return style.line_panels(
+            data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels
+        )[0]
 
 
 def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
@@ -116,6 +150,10 @@ def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
     """
     values = np.sort(list(scores))
     draws = np.arange(1, len(values) + 1)
-    below = (np.arange(len(values) + 1) / len(values)) ** draws[:, None]  # [n, k]: the highest is one of the k lowest
+    below = (np.arange(len(values) + 1) / len(values)) ** draws[
+        :, None
+    ]  # [n, k]: the highest is one of the k lowest
     first, third = (values[(below[:, 1:] < share).sum(1)] for share in (0.25, 0.75))
-    return pd.DataFrame({"settings": draws, "mean": np.diff(below) @ values, "quartile1": first, "quartile3": third})
+    return pd.DataFrame(
+        {"settings": draws, "mean": np.diff(below) @ values, "quartile1": first, "quartile3": third}
+    )

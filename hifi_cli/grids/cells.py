@@ -51,7 +51,9 @@ class GridSpec(ConfigModel):
     @property
     def varied(self) -> dict[str, Values]:
         """Each method with all keys that vary for it."""
-        own = self.methods if isinstance(self.methods, dict) else {name: {} for name in self.methods}
+        own = (
+            self.methods if isinstance(self.methods, dict) else {name: {} for name in self.methods}
+        )
         return {method: {**self.vary, **values} for method, values in own.items()}
 
     @property
@@ -71,20 +73,31 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     """
     spec = parse(GridSpec, _content(name), name)
     update = {key: value for key, value in changes.items() if value}
-    if "methods" in update and isinstance(spec.methods, dict):  # keys that vary for a method stay with it
+    if "methods" in update and isinstance(
+        spec.methods, dict
+    ):  # keys that vary for a method stay with it
         update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
         if spec.table or spec.methods or spec.config or spec.vary or (spec.claims and spec.tasks):
-            what = "a figure defines its own methods" if spec.figure else "claims define their own methods and tasks"
+            what = (
+                "a figure defines its own methods"
+                if spec.figure
+                else "claims define their own methods and tasks"
+            )
             raise UsageError(f"grid {name}: {what}: leave out what else names runs or keys")
         return spec
     if spec.table:
         table = table_spec.load(spec.table)
-        filled = {key: getattr(spec, key) or getattr(table, key) for key in ("protocol", "backbone", "seeds")}
+        filled = {
+            key: getattr(spec, key) or getattr(table, key)
+            for key in ("protocol", "backbone", "seeds")
+        }
         if table.kind == "scores":  # another has no runs of its own
             filled["tasks"] = spec.tasks or [registry.argument_of(task) for task in table.tasks]
-            filled["methods"] = spec.methods or [registry.argument_of(method) for method in table.methods]
+            filled["methods"] = spec.methods or [
+                registry.argument_of(method) for method in table.methods
+            ]
         spec = spec.model_copy(update=filled)
     for key in ("protocol", "backbone", "tasks", "methods"):
         if not getattr(spec, key):
@@ -148,7 +161,11 @@ class GridCell:
     @property
     def cost(self) -> float:
         """The expected duration in training examples seen."""
-        rows = self.config.limit or (registry.load("tasks", self.task).get("rows") or {}).get("train") or 1000
+        rows = (
+            self.config.limit
+            or (registry.load("tasks", self.task).get("rows") or {}).get("train")
+            or 1000
+        )
         return float(self.config.epochs * (2 * self.config.shots if self.config.shots else rows))
 
     @property
@@ -159,7 +176,16 @@ class GridCell:
 
     def train_command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
         """The command that trains the run; `where`: the options that name its data and results."""
-        names = ["--task", self.task, "--method", self.method, "--backbone", self.backbone, "--protocol", self.protocol]
+        names = [
+            "--task",
+            self.task,
+            "--method",
+            self.method,
+            "--backbone",
+            self.backbone,
+            "--protocol",
+            self.protocol,
+        ]
         others = ["--seeds", str(self.config.seed), *(["--force"] if force else []), *where]
         return ["hifi", "train", *names, *others, *self.overrides]
 
@@ -182,9 +208,13 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     """
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, overrides)]
     varied = {key for keys in grid.varied.values() for key in keys}
-    refuse_own_keys(overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}")
+    refuse_own_keys(
+        overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}"
+    )
     if len({cell.run_path for cell in all_cells}) < len(all_cells):
-        raise UsageError(f"grid {name}: two of its runs are the same; name each task, method, seed and value once")
+        raise UsageError(
+            f"grid {name}: two of its runs are the same; name each task, method, seed and value once"
+        )
     return all_cells
 
 
@@ -192,10 +222,14 @@ def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Itera
     backbone, protocol = str(grid.backbone), str(grid.protocol)
     for method, varied in grid.varied.items():
         for values in product(*varied.values()):
-            setting = [f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)]
+            setting = [
+                f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)
+            ]
             own = [*grid.words, *setting]
             words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
-            first = resolve(task=task, method=method, backbone=backbone, protocol=protocol, overrides=words)
+            first = resolve(
+                task=task, method=method, backbone=backbone, protocol=protocol, overrides=words
+            )
             for seed in grid.seeds:
                 config = first.model_copy(update={"seed": seed})
                 yield GridCell(task, method, backbone, protocol, words, config)
@@ -217,7 +251,9 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
         seeds = grid.seeds or file.seeds
         methods = [registry.argument_of(method) for method in dict.fromkeys(methods_of(claim))]
         tasks = [registry.argument_of(task) for task in tasks_of(claim, file)]
-        spec = GridSpec(protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds)
+        spec = GridSpec(
+            protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds
+        )
         for cell in cells(spec, name, overrides):
             cells_by_path.setdefault(cell.run_path, cell)
     return list(cells_by_path.values())
@@ -257,4 +293,6 @@ def selects_heads(method: str) -> bool:
     """Return whether a method selects heads, itself or in its first stage."""
     spec = method_spec(method)
     stage1 = (spec.config.get("stage1") or {}).get("method")
-    return "heads" in spec.config or any(selects_heads(name) for name in (spec.base, stage1) if name)
+    return "heads" in spec.config or any(
+        selects_heads(name) for name in (spec.base, stage1) if name
+    )

@@ -80,7 +80,9 @@ class GridState:
     @property
     def left(self) -> list[GridCell]:
         """The cells that neither finished nor failed."""
-        return [cell for cell in self.cells if cell not in self.finished and cell not in self.failed]
+        return [
+            cell for cell in self.cells if cell not in self.finished and cell not in self.failed
+        ]
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -119,7 +121,9 @@ def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = Fa
     return [*scored.values(), *trainings]
 
 
-def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0) -> None:
+def run(
+    state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0
+) -> None:
     """Run jobs to their end, and keep in `state` what became of their cells.
 
     A bar shows on a terminal how far the grid is, and otherwise a line whenever a job has ended.
@@ -131,7 +135,9 @@ def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, re
     console = Console(stderr=True)
     has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
     columns = BarColumn(bar_width=16), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not has_bar) as progress:
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, disable=not has_bar
+    ) as progress:
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -143,8 +149,12 @@ def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, re
                 elif not is_finished and job.cell:
                     state.failed[job.cell] = _reason(files[job.name], code)
                 elif not is_finished:
-                    logger.warning(f"{job.name} failed ({_reason(files[job.name], code)}); its runs try it again")
-                progress.update(bar, completed=len(state.finished) + len(state.failed), description=str(state))
+                    logger.warning(
+                        f"{job.name} failed ({_reason(files[job.name], code)}); its runs try it again"
+                    )
+                progress.update(
+                    bar, completed=len(state.finished) + len(state.failed), description=str(state)
+                )
                 if not has_bar:
                     logger.info(f"grid: {state}")
 
@@ -171,7 +181,9 @@ def local_executor(jobs: int) -> Iterator[Submit]:
 
     def execute(command: list[str], log: Path) -> int:
         # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
-        process = _start(command, log, env={**os.environ, **of_thread.variables}, start_new_session=True)
+        process = _start(
+            command, log, env={**os.environ, **of_thread.variables}, start_new_session=True
+        )
         running.add(process)
         if stopping.is_set():
             process.terminate()
@@ -196,16 +208,24 @@ def _start(command: Sequence[str], log: Path, **options: Any) -> "subprocess.Pop
     """Start a `hifi` command, whatever PATH and the working directory hold; its output is appended to a file."""
     words = [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
     with log.open("ab") as output:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options)
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
+        )
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
     """Return what each process gets: a GPU in turn, and its part of the cores, unless set."""
     gpus, threads = visible_gpus(), {}
     if not any(os.environ.get(name) for name in THREADS):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         threads = dict.fromkeys(THREADS, str(max(1, cores // jobs)))
-    devices = [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)]
+    devices = [
+        {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)
+    ]
     return [{**threads, **device} for device in devices]
 
 
@@ -213,7 +233,11 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that a process started here would see, as names for CUDA_VISIBLE_DEVICES."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
-        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
+        return [
+            name.strip()
+            for name in devices.split(",")
+            if name.strip() not in ("", "-1", "NoDevFiles")
+        ]
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -264,7 +288,9 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
     except Exception as error:  # what these constructors raise depends on the provider
         raise UsageError(f"site {site}: {' '.join(str(error).split())}") from error
     # Parsl starts its own scripts by name; they are next to this interpreter.
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    os.environ["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )
     config = parsl.Config(
         executors=[executor],
         run_dir=str(run_dir),
@@ -297,6 +323,8 @@ def _provider(arguments: Mapping[str, Any]) -> Any:
     if launcher := arguments.pop("launcher", None):
         launcher = dict(launcher) if isinstance(launcher, dict) else {"kind": launcher}
         arguments["launcher"] = getattr(launchers, launcher.pop("kind"))(**launcher)
-    if volumes := arguments.get("persistent_volumes"):  # of Kubernetes: tuples, which YAML does not have
+    if volumes := arguments.get(
+        "persistent_volumes"
+    ):  # of Kubernetes: tuples, which YAML does not have
         arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
     return getattr(providers, arguments.pop("kind"))(**arguments)

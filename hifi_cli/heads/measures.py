@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from hifi_cli.config.run_config import MeasuredRanking
-from hifi_cli.heads.scores import attention_entropy, attention_probabilities, confidence, head_mask, head_outputs, output_norm
+from hifi_cli.heads.scores import (
+    attention_entropy,
+    attention_probabilities,
+    confidence,
+    head_mask,
+    head_outputs,
+    output_norm,
+)
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
@@ -19,12 +26,16 @@ from hifi_cli.training.step import ModelRunner
 HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
 
 
-def measure_heads(rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32) -> Tensor:
+def measure_heads(
+    rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32
+) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
     runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
-    for indices in machine.progress(evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"):
+    for indices in machine.progress(
+        evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"
+    ):
         batch = [examples[index] for index in indices]
         total += len(batch) * MEASURES[rank](runner, batch).double().cpu()
     return total / len(examples)
@@ -35,7 +46,9 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
     encoder = runner.encoder
     mask = _ones(encoder, len(examples)).requires_grad_()
     with head_mask(encoder, mask):
-        loss = runner.loss(examples)  # a sum over the examples: each entry of the mask gets the gradient of its own
+        loss = runner.loss(
+            examples
+        )  # a sum over the examples: each entry of the mask gets the gradient of its own
     (gradients,) = torch.autograd.grad(loss, mask)
     return gradients.abs().mean(0)
 
@@ -74,7 +87,13 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     for example in examples:
         gradients = torch.autograd.grad(runner.loss([example]), [*layers])
         for layer, gradient_of_rows in zip(layers.values(), gradients, strict=True):
-            squares = gradient_of_rows.double().square().unflatten(0, (-1, encoder.head_size)).flatten(1).sum(1)
+            squares = (
+                gradient_of_rows.double()
+                .square()
+                .unflatten(0, (-1, encoder.head_size))
+                .flatten(1)
+                .sum(1)
+            )
             # heads of one group share rows of W_K and W_V
             total[layer] += squares.repeat_interleave(encoder.num_heads // len(squares)).cpu()
     return total / len(examples)
@@ -83,25 +102,35 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
 def _confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
     batch = collate(single_sequences(examples), runner.pad)
     token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
-    last_tokens = ids.gather(1, token_mask.sum(1, keepdim=True) - 1)  # every sequence of every family ends in a separator
+    last_tokens = ids.gather(
+        1, token_mask.sum(1, keepdim=True) - 1
+    )  # every sequence of every family ends in a separator
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack([confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers])
+    return torch.stack(
+        [confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers]
+    )
 
 
 def _entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
     batch = collate(single_sequences(examples), runner.pad)
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack([attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers])
+    return torch.stack(
+        [attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers]
+    )
 
 
 def _output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    ((layers, token_mask),) = head_outputs(runner.encoder, [collate(single_sequences(examples), runner.pad)])
+    ((layers, token_mask),) = head_outputs(
+        runner.encoder, [collate(single_sequences(examples), runner.pad)]
+    )
     return torch.stack([output_norm(layer, token_mask).mean(0) for layer in layers])
 
 
 def _ones(encoder: Encoder, examples: int) -> Tensor:
     """A mask that keeps every head, [examples, layers, heads], of the parameters' dtype and on their device."""
-    return next(encoder.model.parameters()).new_ones(examples, encoder.num_layers, encoder.num_heads)
+    return next(encoder.model.parameters()).new_ones(
+        examples, encoder.num_layers, encoder.num_heads
+    )
 
 
 MEASURES: dict[MeasuredRanking, HeadMeasure] = {

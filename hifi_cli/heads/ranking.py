@@ -60,10 +60,14 @@ def transition_matrix(correlation: Array) -> Array:
     """
     total = correlation.sum(1, keepdims=True)
     is_correlated = total > 0
-    return np.where(is_correlated, correlation / np.where(is_correlated, total, 1), 1 / len(correlation))
+    return np.where(
+        is_correlated, correlation / np.where(is_correlated, total, 1), 1 / len(correlation)
+    )
 
 
-def power_iteration(step: Array, start: Array, teleport: Array | float, damping: float, epsilon: float) -> Ranked:
+def power_iteration(
+    step: Array, start: Array, teleport: Array | float, damping: float, epsilon: float
+) -> Ranked:
     """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2)."""
     values = start
     for iteration in range(1, _MOST_ITERATIONS + 1):
@@ -73,29 +77,41 @@ def power_iteration(step: Array, start: Array, teleport: Array | float, damping:
     return Ranked(values, _MOST_ITERATIONS)
 
 
-def pagerank(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
+def pagerank(
+    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
+) -> Ranked:
     """PageRank with the transposed matrix and uniform teleport: the only reading of equation 10 that can rank.
 
     It starts from p_h(0), each head's fraction of the layer's richness (equation 8), but its fixed point does not depend on
     the start: the richness has no influence on the converged values.
     """
     start = richness / richness.sum()
-    return power_iteration(transition_matrix(correlation).T, start, 1 / len(richness), damping, epsilon)
+    return power_iteration(
+        transition_matrix(correlation).T, start, 1 / len(richness), damping, epsilon
+    )
 
 
-def pagerank_personalized(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
+def pagerank_personalized(
+    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
+) -> Ranked:
     """PageRank that teleports to heads in proportion to their richness: an extension in which both signals count."""
     fractions = richness / richness.sum()
     return power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon)
 
 
-def pagerank_literal(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
+def pagerank_literal(
+    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
+) -> Ranked:
     """Equation 10 as printed, with the row-stochastic matrix: its only fixed point is 1/H for every head."""
     start = richness / richness.sum()
-    return power_iteration(transition_matrix(correlation), start, 1 / len(richness), damping, epsilon)
+    return power_iteration(
+        transition_matrix(correlation), start, 1 / len(richness), damping, epsilon
+    )
 
 
-def pagerank_inverse(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
+def pagerank_inverse(
+    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
+) -> Ranked:
     """PageRank that prefers the lowest values (Table 3)."""
     return replace(pagerank(richness, correlation, damping, epsilon), lowest_first=True)
 
@@ -109,7 +125,9 @@ RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "richness": lambda richness, *_: Ranked(richness),
     "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
     "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
-    "first": lambda richness, *_: Ranked(np.arange(len(richness), dtype=np.float64), lowest_first=True),
+    "first": lambda richness, *_: Ranked(
+        np.arange(len(richness), dtype=np.float64), lowest_first=True
+    ),
 }
 
 
@@ -167,8 +185,12 @@ def rank_heads(
             what = "is measured on the model, not computed from scores"
             raise UsageError(f"ranking {rank} {what}: hifi select --task TASK heads.rank={rank}")
         return [Ranked(values) for values in measured]
-    ranked = [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
-    if rank == "pagerank-literal" and all(np.ptp(layer.values) <= 2 * epsilon / (1 - damping) for layer in ranked):
+    ranked = [
+        RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)
+    ]
+    if rank == "pagerank-literal" and all(
+        np.ptp(layer.values) <= 2 * epsilon / (1 - damping) for layer in ranked
+    ):
         raise UsageError(
             f"equation 10 read literally gives every head 1/{richness.shape[1]}: there is nothing to choose by; use"
             " heads.rank=pagerank (its transposed reading) or pagerank-personalized"
@@ -201,5 +223,12 @@ def choose_heads(ranked: list[Ranked], k: int, strategy: str = "layerwise") -> C
     else:
         lowest = layers // 2 if strategy == "midtop" else 0
         chosen = [layer.top(k) if number >= lowest else [] for number, layer in enumerate(ranked)]
-        ties = [number for number, layer in enumerate(ranked) if number >= lowest and layer.tied_at(k)]
-    return ChosenHeads(chosen, [layer.values.tolist() for layer in ranked], [layer.iterations for layer in ranked], ties)
+        ties = [
+            number for number, layer in enumerate(ranked) if number >= lowest and layer.tied_at(k)
+        ]
+    return ChosenHeads(
+        chosen,
+        [layer.values.tolist() for layer in ranked],
+        [layer.iterations for layer in ranked],
+        ties,
+    )

@@ -133,14 +133,18 @@ def _token_mean(values: Tensor, token_mask: Tensor) -> Tensor:
 
 
 @contextmanager
-def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], Any]) -> Iterator[None]:
+def _before_output_projections(
+    encoder: Encoder, act: Callable[[int, Tensor], Any]
+) -> Iterator[None]:
     """In this context, `act(layer, input)` gets what goes into each layer's output projection.
 
     The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
     it is None.
     """
     hooks = [
-        encoder.output_projection(layer).register_forward_pre_hook(lambda _, inputs, at=layer: act(at, inputs[0]))
+        encoder.output_projection(layer).register_forward_pre_hook(
+            lambda _, inputs, at=layer: act(at, inputs[0])
+        )
         for layer in range(encoder.num_layers)
     ]
     try:
@@ -151,7 +155,9 @@ def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], An
 
 
 @torch.inference_mode()
-def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[list[Tensor], Tensor]]:
+def head_outputs(
+    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]
+) -> Iterator[tuple[list[Tensor], Tensor]]:
     """O_h of every head: what goes into each layer's output projection, cut per head.
 
     Args:
@@ -168,12 +174,16 @@ def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> I
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
             joined = (captured[layer] for layer in range(encoder.num_layers))
-            outputs = [states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined]
+            outputs = [
+                states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined
+            ]
             yield outputs, batch["attention_mask"].bool()
 
 
 @torch.inference_mode()
-def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
+def score_batches(
+    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Richness and correlation of every head for every example, all layers together.
 
     Args:
@@ -185,7 +195,9 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
     """
     for outputs, token_mask in head_outputs(encoder, batches):
         yield (
-            torch.stack([information_richness(layer, token_mask, xi) for layer in outputs], 1).cpu(),
+            torch.stack(
+                [information_richness(layer, token_mask, xi) for layer in outputs], 1
+            ).cpu(),
             torch.stack([head_correlation(layer, token_mask) for layer in outputs], 1).cpu(),
         )
 

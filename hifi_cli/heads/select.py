@@ -145,17 +145,25 @@ def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
     return config.heads.given or choose(config, resources)[0].heads
 
 
-def choose(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
+def choose(
+    config: RunConfig, resources: ResourceCache, *, out: Path | None = None
+) -> tuple[HeadSelection, Path]:
     """Choose the heads of a backbone, task and setting by their scores, and store the choice with what drove it.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    check_k(config.heads.k, Encoder(resources.pretrained(config).model).num_heads)  # before minutes of scoring
+    check_k(
+        config.heads.k, Encoder(resources.pretrained(config).model).num_heads
+    )  # before minutes of scoring
     choice = choose_heads(rank(config, resources), config.heads.k, config.heads.strategy)
     how = config.heads.selection_arguments(config.seed)
-    selection = HeadSelection(backbone=config.backbone.name, task=config.task, **how, **asdict(choice))
-    folder = resources.results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
+    selection = HeadSelection(
+        backbone=config.backbone.name, task=config.task, **how, **asdict(choice)
+    )
+    folder = (
+        resources.results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
+    )
     path = out or folder / f"{digest([how, choice.values])}.json"
     selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
     return selection, path
@@ -165,13 +173,17 @@ def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
     """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
-    return rank_heads(*scores(config, resources)[0].arrays, **how, measured=importance(config, resources))
+    return rank_heads(
+        *scores(config, resources)[0].arrays, **how, measured=importance(config, resources)
+    )
 
 
 def describe_selection(selection: HeadSelection) -> str:
     """How many heads were chosen, and where equal values left the choice open, in one line."""
     tuned = [len(heads) for heads in selection.heads if heads]
-    layers = ", ".join(str(layer + 1) for layer in selection.ties) or "none"  # counted from 1, as for all readers
+    layers = (
+        ", ".join(str(layer + 1) for layer in selection.ties) or "none"
+    )  # counted from 1, as for all readers
     chosen = f"{np.mean(tuned):.3g} of {len(selection.values[0])} heads in {len(tuned)} layers"
     return f"{selection.rank}: {chosen}; layers with ties, broken by head number: {layers}"
 
@@ -188,7 +200,9 @@ def scores(
         The scores, and their file.
     """
     path = _path(config, resources)
-    head_scores = _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), force=force)
+    head_scores = _read_or_compute(
+        HeadScores, path, lambda: compute_scores(config, resources), force=force
+    )
     if out:
         head_scores.write(out)
     return head_scores, out or path
@@ -199,10 +213,14 @@ def importance(config: RunConfig, resources: ResourceCache) -> Array | None:
     if config.heads.rank not in get_args(MeasuredRanking):
         return None
     path = _path(config, resources, measured=True)
-    return np.array(_read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources)).values)
+    return np.array(
+        _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources)).values
+    )
 
 
-def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False) -> File:
+def _read_or_compute(
+    kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
+) -> File:
     """Read a stored file, or make it under its own lock; a damaged one is made again."""
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
@@ -232,7 +250,13 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
     name = f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
-    return resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task) / f"{name}.json"
+    return (
+        resources.results_dir
+        / "scores"
+        / safe_name(config.backbone.name)
+        / safe_name(config.task)
+        / f"{name}.json"
+    )
 
 
 def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
@@ -255,22 +279,34 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     runner, examples, common = _prepare(config, resources)
     rank = cast(MeasuredRanking, config.heads.rank)
     values = measure_heads(rank, runner, examples).tolist()
-    return HeadImportance(**common, rank=rank, values=values, provenance=machine.describe_provenance(runner.device))
+    return HeadImportance(
+        **common, rank=rank, values=values, provenance=machine.describe_provenance(runner.device)
+    )
 
 
-def _prepare(config: RunConfig, resources: ResourceCache) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
+def _prepare(
+    config: RunConfig, resources: ResourceCache
+) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
     """The model and the examples that are measured, and the fields that the files of all measurements have.
 
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
     what is measured does not depend on the run's seed, and all runs tune the same heads.
     """
     scoring, device = config.scoring, choose_device(config)
-    examples = sample(_training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed)
+    examples = sample(
+        _training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed
+    )
     seed = config.seed if scoring.warm_steps else scoring.seed
     encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
-    runner = ModelRunner(encoder, task_spec.load(config.task), config, padding_values(pretrained.tokenizer), device)
+    runner = ModelRunner(
+        encoder, task_spec.load(config.task), config, padding_values(pretrained.tokenizer), device
+    )
     if scoring.warm_steps:
-        _warm_up(runner, _training_examples(config, resources, config.max_length), pretrained.missing_keys)
+        _warm_up(
+            runner,
+            _training_examples(config, resources, config.max_length),
+            pretrained.missing_keys,
+        )
     common = {
         "backbone": config.backbone.name,
         "task": config.task,
@@ -286,15 +322,26 @@ def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[st
     """Train for `warm_steps` steps of full fine-tuning at the run's learning rate."""
     steps = runner.config.scoring.warm_steps
     if machine.process_state().num_processes > 1:  # the others wait for the scores' lock
-        raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")
+        raise UsageError(
+            "scoring.warm_steps requires one process: run hifi score first, without torchrun"
+        )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
-    trainer = Trainer(runner, methods.attach(config, runner.encoder, None, missing_keys), examples, max_steps=steps)
+    trainer = Trainer(
+        runner,
+        methods.attach(config, runner.encoder, None, missing_keys),
+        examples,
+        max_steps=steps,
+    )
     if steps > trainer.total_steps:
-        raise UsageError(f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps")
+        raise UsageError(
+            f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"
+        )
     trainer.train()
 
 
-def _training_examples(config: RunConfig, resources: ResourceCache, max_length: int) -> list[Example]:
+def _training_examples(
+    config: RunConfig, resources: ResourceCache, max_length: int
+) -> list[Example]:
     """The train split without what the run holds out."""
     held_out = set(holdout_ids(config, resources.rows(config.task).rows("train"))[1])
     examples = resources.examples(config, "train", max_length)

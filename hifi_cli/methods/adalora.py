@@ -44,7 +44,10 @@ class AdaLoRA(Peft):
 
     def adapter(self) -> tuple[str, dict[str, Any]]:
         settings = self.settings
-        if settings.target_r >= settings.initial_r or settings.warmup_fraction + settings.final_fraction >= 1:
+        if (
+            settings.target_r >= settings.initial_r
+            or settings.warmup_fraction + settings.final_fraction >= 1
+        ):
             rule = "target_r must be below initial_r, and warmup_fraction + final_fraction below 1"
             raise UsageError(f"adalora's settings: {rule}")
         options = {

@@ -35,7 +35,9 @@ class Adapter(Method):
             """A Linear with weights from a normal distribution, truncated at two sigmas."""
             linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
             std = _INIT_STD
-            nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+            nn.init.trunc_normal_(
+                linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator
+            )
             nn.init.zeros_(linear.bias)
             return linear
 

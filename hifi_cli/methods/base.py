@@ -74,7 +74,9 @@ class Method:
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
-    steps = range(0)  # numbers of the phase's steps within the run, known when its first step begins
+    steps = range(
+        0
+    )  # numbers of the phase's steps within the run, known when its first step begins
     # whether only the words of the train examples train: of other words a method must read no gradient and no weight
     trains_occurring_words = False
     mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
@@ -221,7 +223,9 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     Raises:
         UsageError: the names or shapes differ.
     """
-    ours, given = ({(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta))
+    ours, given = (
+        {(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta)
+    )
     if differing := sorted(name for name, _ in ours ^ given):
         name = f"{differing[0]} is missing or has another shape"
         raise UsageError(f"the delta does not fit this method and backbone: {name}")
@@ -264,7 +268,12 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[
         raise UsageError("a head is chosen twice in a layer")
     return [
         # heads of one group share rows of W_K and W_V
-        {part: list(dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))) for part in PROJECTIONS}
+        {
+            part: list(
+                dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))
+            )
+            for part in PROJECTIONS
+        }
         for layer in heads
     ]
 
@@ -277,7 +286,9 @@ def step_generator(seed: int, step: int, on: device) -> Generator:
 # --- the method of a configuration
 
 
-def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]) -> Method:
+def attach(
+    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
+) -> Method:
     """Build the method of a run and let it prepare the model.
 
     Raises:
@@ -290,13 +301,23 @@ def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_key
         if reason := unsupported_reason(encoder.config):
             raise UsageError(f"layer_decay: {reason}; remove it, or choose another backbone")
         added = method.trainable_parameters(encoder.model).keys() - pretrained
-        if outside := [name for name in added if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)]:
-            raise UsageError(f"layer_decay: method {config.method} adds {min(outside)}, which is in no layer; remove it")
+        if outside := [
+            name
+            for name in added
+            if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)
+        ]:
+            raise UsageError(
+                f"layer_decay: method {config.method} adds {min(outside)}, which is in no layer; remove it"
+            )
     return method
 
 
 def layer_wise(
-    groups: Iterable[dict[str, Any]], method: Method, encoder: Encoder, learning_rate: float, decay: float
+    groups: Iterable[dict[str, Any]],
+    method: Method,
+    encoder: Encoder,
+    learning_rate: float,
+    decay: float,
 ) -> list[dict[str, Any]]:
     """Split an optimizer's groups by layer, the task head's first, and lower their learning rates downwards."""
     parameters = method.trainable_parameters(encoder.model)
@@ -316,7 +337,9 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
         UsageError: unknown setting, or a value that does not fit.
     """
     method_class = implementation_of(training.method)
-    settings = parse(method_class.Settings, training.settings, f"method {training.method}, settings")
+    settings = parse(
+        method_class.Settings, training.settings, f"method {training.method}, settings"
+    )
     return method_class(settings, context)
 
 
@@ -336,7 +359,10 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
         return config.heads.given
     check_k(config.heads.k, encoder.num_heads)
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
-    return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
+    return [
+        list(range(config.heads.k)) if layer >= lowest else []
+        for layer in range(encoder.num_layers)
+    ]
 
 
 def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
@@ -398,8 +424,12 @@ def _from_file(path: Path, content: str) -> type[Method]:
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
     """The subclass of Method among a module's names that the module itself defines."""
-    classes = [value for value in names.values() if isinstance(value, type) and issubclass(value, Method)]
+    classes = [
+        value for value in names.values() if isinstance(value, type) and issubclass(value, Method)
+    ]
     own = [value for value in classes if value.__module__ == names["__name__"]]
     if len(own) != 1:
-        raise UsageError(f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}")
+        raise UsageError(
+            f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
+        )
     return own[0]

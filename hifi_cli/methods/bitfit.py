@@ -32,12 +32,16 @@ class BitFit(Method):
         biases = [name for name in names if "bias" in name.rpartition(".")[2]]
         if not set(biases) - set(head):
             kind = encoder.model_type
-            raise UsageError(f"nothing to train: this '{kind}' encoder has no biases; choose another method")
+            raise UsageError(
+                f"nothing to train: this '{kind}' encoder has no biases; choose another method"
+            )
         if self.settings.biases == "all":
             head = names_without_pretrained_values(encoder, self.context.missing_keys)
         else:
             layers = [name for name in biases if encoder.layer_of(name) is not None]
             last_norm = [name for name in layers if "norm" in name.lower()][-1:]
-            embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
+            embeddings = [
+                name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()
+            ]
             biases = [name for name in (*embeddings, *layers) if name not in last_norm]
         freeze_except(encoder, [*head, *biases])

@@ -23,7 +23,9 @@ class KroneckerLinear(nn.Module):
         t: [n, 1, out / n].
     """
 
-    def __init__(self, shared: nn.Parameter, inputs: int, outputs: int, generator: Generator) -> None:
+    def __init__(
+        self, shared: nn.Parameter, inputs: int, outputs: int, generator: Generator
+    ) -> None:
         super().__init__()
         n = len(shared)
         self.shared = shared

@@ -36,7 +36,9 @@ class GatedDifferences:
     def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
         self._parameters = parameters
         self._sizes = [parameter.numel() for parameter in parameters.values()]
-        self.pretrained = torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
+        self.pretrained = torch.cat(
+            [parameter.detach().flatten() for parameter in parameters.values()]
+        )
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
         self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
@@ -45,7 +47,9 @@ class GatedDifferences:
         """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
         noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
         tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
-        per_entry = [gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)]
+        per_entry = [
+            gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)
+        ]
         gates = hard_concrete(self.gate + noise) * torch.cat(per_entry)
         return self.pretrained + gates * self.difference
 
@@ -61,7 +65,9 @@ class GatedDifferences:
         """Take the gradient of all entries' theta out of the model's parameters."""
         parts = []
         for tensor in self._parameters.values():
-            parts.append((torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten())
+            parts.append(
+                (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten()
+            )
             tensor.grad = None
         return torch.cat(parts)
 
@@ -166,7 +172,9 @@ class DiffPruning(SparseMethod):
 
     def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
         if self.gated:
-            self._sampled = self.gated.weights(step_generator(self.context.seed, step, self.gated.gate.device))
+            self._sampled = self.gated.weights(
+                step_generator(self.context.seed, step, self.gated.gate.device)
+            )
             self.gated.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002

@@ -66,13 +66,17 @@ class Mixout(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._dropouts = [(module, key, getattr(module, key)) for module, key in self._replaced_dropouts(encoder)]
+        self._dropouts = [
+            (module, key, getattr(module, key)) for module, key in self._replaced_dropouts(encoder)
+        ]
         for module, key, _ in self._dropouts:
             setattr(module, key, 0.0)
         released = self.settings.backward == "released"
         for name in self._mixed_linears(encoder):
             linear: Any = encoder.model.get_submodule(name)
-            encoder.model.set_submodule(name, MixoutLinear(linear, self.settings.p, released_backward=released))
+            encoder.model.set_submodule(
+                name, MixoutLinear(linear, self.settings.p, released_backward=released)
+            )
 
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(MixoutLinear)
@@ -84,7 +88,12 @@ class Mixout(Method):
             modules = encoder.model.named_modules()
             return [name for name, module in modules if isinstance(module, nn.Linear)]
         layers = range(encoder.num_layers)
-        return [path for layer in layers for part in AFTER_DROPOUT for path in encoder.paths(layer, part)]
+        return [
+            path
+            for layer in layers
+            for part in AFTER_DROPOUT
+            for path in encoder.paths(layer, part)
+        ]
 
     def _replaced_dropouts(self, encoder: Encoder) -> list[tuple[nn.Module, str]]:
         """The dropouts that Mixout replaces, whose output it reads: module and rate's name."""

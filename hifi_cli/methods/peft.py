@@ -81,7 +81,9 @@ class Peft(Method):
         config_class = types.get(kind.lower())
         if config_class is None:
             known = ", ".join(sorted(types.keys() - REFUSED.keys()))
-            raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}")
+            raise UsageError(
+                f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}"
+            )
         if reason := REFUSED.get(kind.lower()):
             raise UsageError(f"settings.type={kind}: {reason}")
         modules = self.target_modules(encoder)
@@ -125,12 +127,20 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
     if target == NORMS:
         return encoder.norms
     if target in PARTS and encoder.has_known_parts:
-        return [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
+        return [
+            path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
+        ]
     backbone = set(encoder.base.modules())
     modules = {name: module for name, module in encoder.model.named_modules() if module in backbone}
     names = [name for name in modules if f".{name}".endswith(f".{target}")]
     if not names:
-        endings = sorted({name.rpartition(".")[2] for name, module in modules.items() if isinstance(module, nn.Linear)})
+        endings = sorted(
+            {
+                name.rpartition(".")[2]
+                for name, module in modules.items()
+                if isinstance(module, nn.Linear)
+            }
+        )
         known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS, *endings)
         hint = f"known are {', '.join(known)}, and other endings of the encoder's module names"
         raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
@@ -147,5 +157,7 @@ def _peft_errors(kind: str) -> Iterator[None]:
         except (ValueError, TypeError, NotImplementedError, ImportError) as error:
             reason = " ".join(str(error).split())
             if "meta tensor" in reason:
-                raise MissingError(f"settings.type={kind} counts its parameters by the weights' values") from None
+                raise MissingError(
+                    f"settings.type={kind} counts its parameters by the weights' values"
+                ) from None
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

@@ -31,7 +31,9 @@ class PrefixEncoder(nn.Module):
 
     values: Tensor | None
 
-    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator) -> None:
+    def __init__(
+        self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator
+    ) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
         if mlp:

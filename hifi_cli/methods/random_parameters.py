@@ -21,7 +21,9 @@ class RandomParameters(SparseMethod):
         """Number of weights over all layers together; null: as many as the layers have biases."""
 
     def prepare(self, encoder: Encoder) -> None:
-        sizes = {name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters}
+        sizes = {
+            name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters
+        }
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         total = sum(sizes.values())
         if not 0 < count <= total:

@@ -45,7 +45,9 @@ class RoCoFT(Method):
         r, by_row = self.settings.r, self.settings.axis == "row"
         size = linear.out_features if by_row else linear.in_features
         if r > size:
-            raise UsageError(f"settings.r={r}: a matrix of the encoder has only {size} {self.settings.axis}s")
+            raise UsageError(
+                f"settings.r={r}: a matrix of the encoder has only {size} {self.settings.axis}s"
+            )
         index = list(range(r))
         module = RowLinear(linear, index, biases=False) if by_row else ColumnLinear(linear, index)
         if self.settings.biases and linear.bias is not None:

@@ -19,7 +19,11 @@ class TopK(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         if self.settings.k > encoder.num_layers:
-            raise UsageError(f"settings.k={self.settings.k}: the encoder has only {encoder.num_layers} layers")
+            raise UsageError(
+                f"settings.k={self.settings.k}: the encoder has only {encoder.num_layers} layers"
+            )
         top_layers = range(encoder.num_layers - self.settings.k, encoder.num_layers)
-        parameters = [name for name in encoder.layer_parameters if encoder.layer_of(name) in top_layers]
+        parameters = [
+            name for name in encoder.layer_parameters if encoder.layer_of(name) in top_layers
+        ]
         freeze_except(encoder, [*task_head_names(encoder), *parameters])

@@ -38,7 +38,9 @@ class TwoStage(Method):
     def __init__(self, settings: Settings, context: MethodContext) -> None:
         super().__init__(settings, context)
         if context.stage1 is None:
-            raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
+            raise UsageError(
+                "stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit"
+            )
         self.stage1 = build(context.stage1, replace(context, stage1=None))
         self.mergeable = self.stage1.mergeable or not settings.reserve
 
@@ -48,7 +50,9 @@ class TwoStage(Method):
         head = dict(encoder.task_head_parameters())
         for parameter in head.values():
             parameter.requires_grad_(True)
-        if untrained := sorted(head.keys() - self.stage1.trainable_parameters(encoder.model).keys()):
+        if untrained := sorted(
+            head.keys() - self.stage1.trainable_parameters(encoder.model).keys()
+        ):
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
                 " is: choose another stage1.method"
@@ -57,7 +61,9 @@ class TwoStage(Method):
     def phases(self) -> list[Phase]:
         stage1 = self.settings.stage1_fraction
         first, training = self.stage1.phases(), self.context.stage1
-        first = [replace(phase, fraction=phase.fraction * stage1, training=training) for phase in first]
+        first = [
+            replace(phase, fraction=phase.fraction * stage1, training=training) for phase in first
+        ]
         return [*first, Phase(self, 1 - stage1, prepare_model=self.begin_stage_2)]
 
     @torch.no_grad()

@@ -79,7 +79,9 @@ class _Attention(Function):
     """Attention with dropout; only the weights before it and a byte per entry are kept."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float
+    ) -> Tensor:
         scores = query @ key.mT
         if mask is not None:
             scores += mask
@@ -93,7 +95,9 @@ class _Attention(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
         gradient = gradients[0]
-        value_grad = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        value_grad = (
+            _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        )
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
         weights_grad = _dropped(gradient @ value.mT, keep, ctx.scale)

@@ -68,7 +68,9 @@ class Encoder:
         """
         positions: int | None = getattr(self.config, "max_position_embeddings", None)
         modules = self.base.named_modules()
-        table = next((module for name, module in modules if name.endswith("position_embeddings")), None)
+        table = next(
+            (module for name, module in modules if name.endswith("position_embeddings")), None
+        )
         padding = getattr(table, "padding_idx", None)
         return positions if positions is None or padding is None else positions - padding - 1
 
@@ -105,7 +107,9 @@ class Encoder:
             UsageError: they are not known.
         """
         if reason := unsupported_reason(self.config):
-            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
+            then = (
+                "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
+            )
             raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
@@ -127,7 +131,9 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        return [name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None]
+        return [
+            name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None
+        ]
 
     @property
     def classifier_names(self) -> list[str]:
@@ -163,7 +169,9 @@ class Encoder:
         """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
         names = getattr(self.module_names, part)
         layers = f"{self._prefix}{self.module_names.layers}"
-        return [f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)]
+        return [
+            f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)
+        ]
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` that is one module."""
@@ -187,7 +195,11 @@ class Encoder:
         """The classifier and the pooler, which every method trains; names as in the whole model."""
         inside, pooler = self._prefix, f"{self._prefix}pooler."
         parameters = self.model.named_parameters()
-        return [pair for pair in parameters if not pair[0].startswith(inside) or pair[0].startswith(pooler)]
+        return [
+            pair
+            for pair in parameters
+            if not pair[0].startswith(inside) or pair[0].startswith(pooler)
+        ]
 
     # --- changes
 
@@ -262,7 +274,9 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     """The additive mask of transformers' own; it waits for no device to look for padding."""
     from transformers.masking_utils import eager_mask
 
-    settings["allow_is_bidirectional_skip"] = attention_mask is None and "allow_is_bidirectional_skip" in settings
+    settings["allow_is_bidirectional_skip"] = (
+        attention_mask is None and "allow_is_bidirectional_skip" in settings
+    )
     mask: Tensor | None = eager_mask(attention_mask=attention_mask, **settings)
     return mask
 

@@ -150,7 +150,9 @@ class WordRows:
         self.rows = nn.Parameter(self._weight.detach()[self._index])
         self.hook = embedding.register_forward_hook(self._embed_occurring)
 
-    def _embed_occurring(self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor) -> Tensor | None:
+    def _embed_occurring(
+        self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor
+    ) -> Tensor | None:
         """In training, what takes the place of the embedding's output."""
         if not embedding.training:
             return None
@@ -203,7 +205,9 @@ class BottleneckAdapter(nn.Module):
         return hidden + added
 
 
-def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]) -> list[str]:
+def insert_adapters(
+    encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]
+) -> list[str]:
     """Put a new adapter behind both sub-layers of every layer, before residual and LayerNorm.
 
     Args:
@@ -217,7 +221,9 @@ def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Mo
             down, up = (module.to(encoder.device) for module in build())
             encoder.replace(layer, part, partial(BottleneckAdapter, down=down, up=up))
     names = [name for name, _ in encoder.model.named_parameters()]
-    return [name for name in names if ".adapter." in name or name.rpartition(".")[0] in encoder.norms]
+    return [
+        name for name in names if ".adapter." in name or name.rpartition(".")[0] in encoder.norms
+    ]
 
 
 class SparseParameters:
@@ -270,7 +276,9 @@ class SparseParameters:
         for key in (key for key in delta if key.endswith(_MASK)):
             name = key.removesuffix(_MASK)
             size = model.get_parameter(name).numel()
-            masks[name] = torch.from_numpy(np.unpackbits(delta[key].numpy(), count=size).astype(bool))
+            masks[name] = torch.from_numpy(
+                np.unpackbits(delta[key].numpy(), count=size).astype(bool)
+            )
         sparse = cls(model, masks)
         for name, value in sparse.values.items():
             value.data.copy_(delta[name])

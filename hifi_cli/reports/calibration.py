@@ -55,16 +55,24 @@ def classes_of(task: str) -> list[str]:
 def measure(study: Study, runs: pd.DataFrame, score: Score | None, metric: str) -> pd.Series:
     """Return a measure of the predictions of each run of one task; NaN where there are none, or none of this epoch."""
     kept = runs["report"].map(lambda report: "last" if report == "last" else "best")
-    stored = {index: _stored(study, run.path, run.task) for index, run in runs[kept.eq(score) | (score is None)].iterrows()}
+    stored = {
+        index: _stored(study, run.path, run.task)
+        for index, run in runs[kept.eq(score) | (score is None)].iterrows()
+    }
     known = {index: table for index, table in stored.items() if table is not None}
     if metric != "churn":
         function = {"nll": nll, "brier": brier, "ece": ece}[metric]
-        values = {index: function(np.stack(table["logits"]), table["label"].to_numpy()) for index, table in known.items()}
+        values = {
+            index: function(np.stack(table["logits"]), table["label"].to_numpy())
+            for index, table in known.items()
+        }
     else:
         values = {}
         for _, group in runs.loc[[*known]].groupby("method"):
             predictions = pd.DataFrame({index: known[index]["prediction"] for index in group.index})
-            differing = {index: predictions.ne(predictions[index], axis=0).mean() for index in predictions}
+            differing = {
+                index: predictions.ne(predictions[index], axis=0).mean() for index in predictions
+            }
             values |= {index: shares.drop(index).mean() for index, shares in differing.items()}
     return pd.Series(values, index=runs.index, dtype=float)
 
@@ -79,4 +87,6 @@ def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
     if logits.shape[1] == 1:  # the sigmoid of z is the softmax of 0 and z
         logits = np.hstack([np.zeros_like(logits), logits])
     labels = table["label"].map(classes.index)
-    return pd.DataFrame({"logits": [*logits], "label": labels, "prediction": table["prediction"]}).set_index(table["id"])
+    return pd.DataFrame(
+        {"logits": [*logits], "label": labels, "prediction": table["prediction"]}
+    ).set_index(table["id"])

@@ -12,7 +12,9 @@ from hifi_cli.reports.pairs import protocol_config
 from hifi_cli.reports.table_spec import Method, Task, load_published
 
 Methods = Annotated[
-    list[Method], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)
+    list[Method],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Field(min_length=1),
 ]
 Margin = Annotated[float, Field(gt=0)]
 Filter = dict[str, Any]
@@ -142,8 +144,16 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
             raise UsageError(f"{origin}: protocols: change of an unknown claim '{min(unknown)}'")
         own = {key for key, claim in content["claims"].items() if "protocol" in claim}
         asked = {key: by_claim.get(key, {}) for key in content["claims"] if key not in own}
-        claims = {key: content["claims"][key] | change for key, change in asked.items() if change is not None}
-        file = parse(ClaimsFile, {**content, **changes, "claims": claims}, f"{origin} (protocols: {protocol})")
+        claims = {
+            key: content["claims"][key] | change
+            for key, change in asked.items()
+            if change is not None
+        }
+        file = parse(
+            ClaimsFile,
+            {**content, **changes, "claims": claims},
+            f"{origin} (protocols: {protocol})",
+        )
     return file.model_copy(update={"backbone": backbone or file.backbone})
 
 
@@ -162,7 +172,9 @@ def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
         name, claim = (word, "") if registry.is_file(word) else word.partition("/")[::2]
         file = load(name, **options)
         if claim and claim not in file.claims:
-            raise UsageError(f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}")
+            raise UsageError(
+                f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}"
+            )
         chosen = {claim: file.claims[claim]} if claim else file.claims
         before = files[name].claims if name in files else {}
         files[name] = file.model_copy(update={"claims": {**before, **chosen}})

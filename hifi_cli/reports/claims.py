@@ -116,7 +116,9 @@ def evaluate(
     @cache
     def runs_of(protocol: str, backbone: str) -> pd.DataFrame:
         shots = shots_of(protocol)
-        return with_changes(study, of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots))
+        return with_changes(
+            study, of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots)
+        )
 
     rows, notes, lacking, figures = [], [], [], []
     not_run: dict[str, list[str]] = {}  # by reason
@@ -134,7 +136,10 @@ def evaluate(
             verdict, reason = conclude(findings)
             last, _ = conclude(_differences(claim, file, study, runs, "last", counted))
             if "reproduced" in verdict and last != verdict:
-                verdict, reason = "undecided", f"{verdict} by the reported epochs, {last} by the last ones"
+                verdict, reason = (
+                    "undecided",
+                    f"{verdict} by the reported epochs, {last} by the last ones",
+                )
             finished = {*zip(runs["method"], runs["task"], runs["seed"], strict=True)}
             lacking += [name] if {*product(methods_of(claim), tasks, file.seeds)} - finished else []
         elif not reason and isinstance(claim, NumberClaim):
@@ -155,7 +160,14 @@ def evaluate(
         headings=HEADINGS,
         corner="Claim",
         formats={"runs": ".0f"},
-        notes=[*notes, *(f"not run{f' ({why})' * bool(why)}: {', '.join(names)}" for why, names in not_run.items()), RULE],
+        notes=[
+            *notes,
+            *(
+                f"not run{f' ({why})' * bool(why)}: {', '.join(names)}"
+                for why, names in not_run.items()
+            ),
+            RULE,
+        ],
         missing=[*missing, *dict.fromkeys(figures)],
     )
 
@@ -173,13 +185,18 @@ def _differences(
 ) -> list[Finding]:
     """Decide every comparison of a claim, by one score of its runs."""
     counted = {*counted} - {"changed"}
-    all_pairs = [pair(runs, *methods, score=score, counted=counted) for methods in product(claim.first, claim.second)]
+    all_pairs = [
+        pair(runs, *methods, score=score, counted=counted)
+        for methods in product(claim.first, claim.second)
+    ]
     entries = [entry for pairs in all_pairs for entry in _of_pairs(claim, file, study, pairs)]
     level = LEVEL / len(entries)
     return [find(entry, *bounds(claim, entry.published, file.margin), level) for entry in entries]
 
 
-def _of_pairs(claim: DifferenceClaim, file: ClaimsFile, study: Study, pairs: Pairs) -> list[Finding]:
+def _of_pairs(
+    claim: DifferenceClaim, file: ClaimsFile, study: Study, pairs: Pairs
+) -> list[Finding]:
     """The differences of two methods; with `every_task` one finding per task."""
     tasks, notes = [*tasks_of(claim, file)], []
     for task, of_task in pairs.frame.groupby("task"):
@@ -224,31 +241,51 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str | None:
     """
     run = pairs.iloc[0]
     metric = run["metric_first"]
-    stored = study.predictions(run["path_first"]) if metric in METRICS and metric != "f1_micro" else None
+    stored = (
+        study.predictions(run["path_first"]) if metric in METRICS and metric != "f1_micro" else None
+    )
     if stored is None:
         return None
     words = registry.load("tasks", run["task"]).get("labels", [])
-    labels = np.array([words.index(label) if isinstance(label, str) else label for label in stored["label"]], dtype=float)
-    constant = max(METRICS[metric](labels, np.full_like(labels, label)) for label in np.unique(labels))
-    error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(labels) ** -0.5  # of a correlation of 0
+    labels = np.array(
+        [words.index(label) if isinstance(label, str) else label for label in stored["label"]],
+        dtype=float,
+    )
+    constant = max(
+        METRICS[metric](labels, np.full_like(labels, label)) for label in np.unique(labels)
+    )
+    error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(
+        labels
+    ) ** -0.5  # of a correlation of 0
     mean = float(pairs[["score_first", "score_second"]].to_numpy().mean())
     if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):
         return ""
     return f"its mean score of {mean:.1f} is not clearly above {100 * constant:.1f}, which one class for every example has"
 
 
-def _number_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone: str) -> tuple[list[Finding], list[str]]:
+def _number_of_figure(
+    claim: NumberClaim, study: Study, protocol: str, backbone: str
+) -> tuple[list[Finding], list[str]]:
     """Decide the number that a figure's CSV has, or return the command that computes the figure."""
     figure = figure_spec.load(claim.figure, protocol=protocol)
     other = [backbone] if backbone != figure.backbone else []
     is_own = protocol == figure_spec.load(claim.figure).protocol
     # as the command line named protocol and backbone or not
     changes = [[protocol, *other], *([other] if is_own else [])]
-    paths = [figure_spec.csv_path(name_of(claim.figure), study.directory, words) for words in changes]
+    paths = [
+        figure_spec.csv_path(name_of(claim.figure), study.directory, words) for words in changes
+    ]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         words = ["--backbone", backbone] if other else []
-        return [Finding(claim.figure, {})], ["hifi", "figure", claim.figure, *words, "--protocol", protocol]
+        return [Finding(claim.figure, {})], [
+            "hifi",
+            "figure",
+            claim.figure,
+            *words,
+            "--protocol",
+            protocol,
+        ]
     frame = pd.read_csv(path)
     numbers = _reduced(frame, claim, claim.rows)
     if claim.second_rows:
@@ -268,15 +305,24 @@ def _number_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone:
 def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> pd.Series:
     """One number per task and repetition from the chosen rows of a figure's CSV; none where a value has no row."""
     if missing := {*claim.per, *rows, claim.column} - {*frame.columns}:
-        raise UsageError(f"{claim.figure}: the figure's CSV has no column '{min(missing)}' (it has {', '.join(frame.columns)})")
+        raise UsageError(
+            f"{claim.figure}: the figure's CSV has no column '{min(missing)}' (it has {', '.join(frame.columns)})"
+        )
     for column, accepted in rows.items():
         if isinstance(accepted, dict):
-            frame = frame[frame[column].between(accepted.get("min", -inf), accepted.get("max", inf))]
+            frame = frame[
+                frame[column].between(accepted.get("min", -inf), accepted.get("max", inf))
+            ]
         else:
             values = accepted if isinstance(accepted, list) else [accepted]
             frame = frame[frame[column].isin(values if {*values} <= {*frame[column]} else [])]
     numbers = frame.groupby(["task", *claim.per])[claim.column]
-    reduced = {"mean": numbers.mean, "last": numbers.last, "max": numbers.max, "rise": lambda: numbers.mean() - numbers.min()}
+    reduced = {
+        "mean": numbers.mean,
+        "last": numbers.last,
+        "max": numbers.max,
+        "rise": lambda: numbers.mean() - numbers.min(),
+    }
     return claim.scale * reduced[claim.take]()
 
 
@@ -298,7 +344,14 @@ def bounds(claim: Claim, effect: float | None = None, margin: float = 0.0) -> tu
     return (low, high), (claim.margin if claim.margin and low > -inf else low, high)
 
 
-def find(entry: Finding, required: Bounds, possible: Bounds, level: float = LEVEL, *, is_ratio: bool = False) -> Finding:
+def find(
+    entry: Finding,
+    required: Bounds,
+    possible: Bounds,
+    level: float = LEVEL,
+    *,
+    is_ratio: bool = False,
+) -> Finding:
     """Decide one comparison or number.
 
     Args:
@@ -311,7 +364,8 @@ def find(entry: Finding, required: Bounds, possible: Bounds, level: float = LEVE
     if as_logs:
         groups = [[log(value) for value in values] for values in groups]
         required, possible = (
-            (log(low) if low > 0 else -inf, log(high) if high < inf else inf) for low, high in (required, possible)
+            (log(low) if low > 0 else -inf, log(high) if high < inf else inf)
+            for low, high in (required, possible)
         )
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval([np.array(values) for values in groups])
@@ -320,7 +374,9 @@ def find(entry: Finding, required: Bounds, possible: Bounds, level: float = LEVE
     ahead = 0 if (verdict == "reproduced") == (required[0] > -inf) else 1
     if not reason and len(groups) < len(entry.tasks):
         reason = f"{len(groups)} of {len(entry.tasks)} tasks"
-    elif not reason and verdict != "undecided" and entry.diverged[ahead] > entry.diverged[1 - ahead]:
+    elif (
+        not reason and verdict != "undecided" and entry.diverged[ahead] > entry.diverged[1 - ahead]
+    ):
         reason = "the method that is ahead diverged more often"
     elif not reason and interval is None:
         reason = "a task has one seed"
@@ -328,7 +384,13 @@ def find(entry: Finding, required: Bounds, possible: Bounds, level: float = LEVE
         reason = "interval too wide"
     if as_logs:
         effect, interval = exp(effect), (exp(interval[0]), exp(interval[1])) if interval else None
-    return replace(entry, verdict="undecided" if reason else verdict, effect=effect, interval=interval, reason=reason)
+    return replace(
+        entry,
+        verdict="undecided" if reason else verdict,
+        effect=effect,
+        interval=interval,
+        reason=reason,
+    )
 
 
 def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL) -> Verdict:
@@ -336,12 +398,22 @@ def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LE
     negated = [[-value for value in values] for values in groups]
 
     def shows_outside(low: float, high: float) -> bool:
-        return (low > -inf and shows_above(negated, -low, level)) or (high < inf and shows_above(groups, high, level))
+        return (low > -inf and shows_above(negated, -low, level)) or (
+            high < inf and shows_above(groups, high, level)
+        )
 
     def shows_inside(low: float, high: float) -> bool:
-        return (low == -inf or shows_above(groups, low)) and (high == inf or shows_above(negated, -high))
+        return (low == -inf or shows_above(groups, low)) and (
+            high == inf or shows_above(negated, -high)
+        )
 
-    return "not reproduced" if shows_outside(*possible) else "reproduced" if shows_inside(*required) else "undecided"
+    return (
+        "not reproduced"
+        if shows_outside(*possible)
+        else "reproduced"
+        if shows_inside(*required)
+        else "undecided"
+    )
 
 
 def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:
@@ -351,7 +423,9 @@ def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:
         return "not reproduced", ""
     if counts["not run"] and len(counts) > 1:
         return "undecided", f"{counts['not run']} of {len(findings)} comparisons not run"
-    verdict: Verdict = "not run" if counts["not run"] else "undecided" if counts["undecided"] else "reproduced"
+    verdict: Verdict = (
+        "not run" if counts["not run"] else "undecided" if counts["undecided"] else "reproduced"
+    )
     return verdict, next((finding.reason for finding in findings if finding.reason), "")
 
 
@@ -371,7 +445,9 @@ def published_effect(
     asked = [column for task, column in columns_of(claim).items() if not tasks or task in tasks]
     cells = {column: (table.mean(first, column), table.mean(second, column)) for column in asked}
     differences = {
-        column: own - other for column, (own, other) in cells.items() if isinstance(own, float) and isinstance(other, float)
+        column: own - other
+        for column, (own, other) in cells.items()
+        if isinstance(own, float) and isinstance(other, float)
     }
     if not differences:
         return None, ["the published cells cannot be read"]
@@ -381,7 +457,11 @@ def published_effect(
     if value <= 0 and claim.at_least is None:
         doubts.append("the published numbers say the opposite")
     for row in (first, second):
-        notes = [note for column, note in table.rows[row].cell_notes.items() if column in (*differences, "average")]
+        notes = [
+            note
+            for column, note in table.rows[row].cell_notes.items()
+            if column in (*differences, "average")
+        ]
         doubts += [f"possible misprint, {label_of('methods', row)}: {note}" for note in notes]
     return value, doubts
 
@@ -389,7 +469,9 @@ def published_effect(
 # What the table of verdicts shows
 
 
-def _row(name: str, claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]) -> dict[str, Any]:
+def _row(
+    name: str, claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]
+) -> dict[str, Any]:
     """A row of the table: of several comparisons, one with the claim's verdict and the smallest effect."""
     finding = decisive(findings, verdict, claim)
     (low, high), ((at_least, at_most), _) = finding.interval or (None, None), bounds(claim)
@@ -415,10 +497,14 @@ def decisive(findings: Sequence[Finding], verdict: Verdict, claim: Claim) -> Fin
     required, _ = bounds(claim)
     known = [finding for finding in findings if finding.effect is not None]
     of_verdict = [finding for finding in known if finding.verdict == verdict]
-    return min(of_verdict or known or findings, key=lambda each: _inside(each.effect or 0.0, required))
+    return min(
+        of_verdict or known or findings, key=lambda each: _inside(each.effect or 0.0, required)
+    )
 
 
-def _sentences(claim: Claim, file: ClaimsFile, verdict: Verdict, reason: str, findings: list[Finding]) -> list[str]:
+def _sentences(
+    claim: Claim, file: ClaimsFile, verdict: Verdict, reason: str, findings: list[Finding]
+) -> list[str]:
     """Everything that a reader must know about a claim."""
     where = f"{claim.where}; {claim.only_backbone}" if claim.only_backbone else claim.where
     sentences = [f"{claim.text.rstrip('.')} ({where})", claim.note.rstrip(".")]
@@ -426,20 +512,29 @@ def _sentences(claim: Claim, file: ClaimsFile, verdict: Verdict, reason: str, fi
     known = dict.fromkeys(task for finding in findings for task in finding.values)
     sentences += [f"on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
     if len(findings) > 1 and verdict != "not run":
-        ours = [f"{each.label}: {_ours(each, claim)} {each.verdict}".replace("  ", " ") for each in findings]
+        ours = [
+            f"{each.label}: {_ours(each, claim)} {each.verdict}".replace("  ", " ")
+            for each in findings
+        ]
         sentences.append("; ".join(ours))
     doubts = dict.fromkeys(doubt for finding in findings for doubt in finding.doubts)
     sentences += [f"published: {'; '.join(doubts)}"] if doubts else []
     for finding in findings:
         (required, _), (possible, _) = bounds(claim, finding.published, file.margin)
         if finding.interval and required < finding.interval[0] and finding.interval[1] < possible:
-            sentences.append(f"there is a difference, but smaller than {_number(possible, claim)} {claim.unit}")
+            sentences.append(
+                f"there is a difference, but smaller than {_number(possible, claim)} {claim.unit}"
+            )
         sentences += finding.notes
     return [text[:1].upper() + text[1:] for text in dict.fromkeys(sentences) if text]
 
 
 def _ours(finding: Finding, claim: Claim) -> str:
-    ends = f" [{', '.join(_number(end, claim) for end in finding.interval)}]" if finding.interval else ""
+    ends = (
+        f" [{', '.join(_number(end, claim) for end in finding.interval)}]"
+        if finding.interval
+        else ""
+    )
     return "" if finding.effect is None else _number(finding.effect, claim) + ends
 
 

@@ -23,27 +23,40 @@ REFERENCE = "full-ft"  # both papers ask whether a method reaches full fine-tuni
 
 def render(study: Study, tables: Sequence[Table]) -> str:
     """Return the page."""
-    environment = Environment(loader=PackageLoader("hifi_cli.reports", "templates"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(
+        loader=PackageLoader("hifi_cli.reports", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+    )
     environment.globals.update(table_html=lambda table: Markup(as_html(table)))
     runs = study.runs[["path", "status", "metric", "last", "best", "max", "epochs", "weights"]]
     return environment.get_template("report.html.j2").render(
         version=__version__,
         tables=tables,
-        figures=[(path.stem, png(path.read_bytes())) for path in sorted((study.directory / "figures").glob("*.png"))],
+        figures=[
+            (path.stem, png(path.read_bytes()))
+            for path in sorted((study.directory / "figures").glob("*.png"))
+        ],
         curves=[*learning_curves(study)],
         runs=Markup(runs.to_html(index=False, border=0, na_rep="-", float_format="{:.4g}".format)),
     )
 
 
 def comparisons(
-    study: Study, reference: str, *, score: Score | None = None, counted: Collection[str] = pairs.COUNTED
+    study: Study,
+    reference: str,
+    *,
+    score: Score | None = None,
+    counted: Collection[str] = pairs.COUNTED,
 ) -> Iterator[Table]:
     """Yield the comparison of a method with each other that shares runs with it, under every protocol, backbone and shots."""
     for setting in pairs.settings(study.shown).drop_duplicates().to_dict("records"):
         runs = pairs.of_setting(study.runs, **setting)
         others = sorted({*runs["method"]} - {reference})
         with suppress(MissingError):  # none shares any
-            yield from pairs.compare(study, runs, [reference, *others], score=score, counted=counted)
+            yield from pairs.compare(
+                study, runs, [reference, *others], score=score, counted=counted
+            )
 
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
@@ -68,4 +81,6 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
 
 def png(content: bytes) -> Markup:
     """Return a picture as an element of the page."""
-    return Markup('<img alt="" src="data:image/png;base64,{}">').format(base64.b64encode(content).decode())
+    return Markup('<img alt="" src="data:image/png;base64,{}">').format(
+        base64.b64encode(content).decode()
+    )

@@ -16,31 +16,51 @@ from hifi_cli.results.study import SETTING, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
 SPLITS = ("train", "validation", "test")
-COSTS = {"trained_percent": "Trained %", "time": "Time", "memory": "Memory", "stored": "Stored", "stored_mb": "MB"}
+COSTS = {
+    "trained_percent": "Trained %",
+    "time": "Time",
+    "memory": "Memory",
+    "stored": "Stored",
+    "stored_mb": "MB",
+}
 
 
 def settings(spec: TableSpec, *, show_published: bool) -> Table:
     """Batch size and learning rate of each method on each task; needs no run and no data."""
     columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
-    rows = [row for row in spec.rows if row.method] or [RowSpec(method=name) for name in registry.names("methods")]
-    rows = [row.model_copy(update={"label": row.label or label_of("methods", str(row.method))}) for row in rows]
+    rows = [row for row in spec.rows if row.method] or [
+        RowSpec(method=name) for name in registry.names("methods")
+    ]
+    rows = [
+        row.model_copy(update={"label": row.label or label_of("methods", str(row.method))})
+        for row in rows
+    ]
     spec = spec.model_copy(update={"columns": columns, "rows": rows})
-    table = _beside_paper(spec, lambda row, column: _setting(spec, row, column.task), show_published)
-    table.title = f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})"
+    table = _beside_paper(
+        spec, lambda row, column: _setting(spec, row, column.task), show_published
+    )
+    table.title = (
+        f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})"
+    )
     table.notes.insert(0, "batch size / learning rate")
     return table
 
 
 def _setting(spec: TableSpec, method: str, task: str) -> str | None:
     known = {"methods": method, "tasks": task, "protocols": spec.protocol}
-    if any(not registry.is_file(name) and name not in registry.names(kind) for kind, name in known.items()):
+    if any(
+        not registry.is_file(name) and name not in registry.names(kind)
+        for kind, name in known.items()
+    ):
         return None
     config = resolve(task=task, method=method, backbone=spec.backbone, protocol=spec.protocol)
     mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
     return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
-def row_counts(spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show_published: bool) -> Table:
+def row_counts(
+    spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show_published: bool
+) -> Table:
     """Numbers of rows of each split of the local data.
 
     Args:
@@ -58,23 +78,35 @@ def row_counts(spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show
     return table
 
 
-def _beside_paper(spec: TableSpec, ours: Callable[[str, ColumnSpec], Any], show_published: bool) -> Table:
+def _beside_paper(
+    spec: TableSpec, ours: Callable[[str, ColumnSpec], Any], show_published: bool
+) -> Table:
     """A table of what `ours` says of each row and column, each row above the paper's."""
     paper = load_published(spec.published) if spec.published and show_published else None
     rows: list[dict[str, Any]] = []
     footnotes: dict[Place, list[str]] = {}
     for row in spec.rows:
         line = {"method": row.method, "label": row.label}
-        rows.append({**line, "source": "runs", **{column.name: ours(str(row.method), column) for column in spec.columns}})
+        rows.append(
+            {
+                **line,
+                "source": "runs",
+                **{column.name: ours(str(row.method), column) for column in spec.columns},
+            }
+        )
         if paper and row.published_name in paper[1].rows:
             printed, name = paper[1].rows[row.published_name], row.published_name
             footnotes[len(rows), ""] = [printed.note] if printed.note else []
-            theirs = {column.name: paper[1].mean(name, column.published_name) for column in spec.columns}
+            theirs = {
+                column.name: paper[1].mean(name, column.published_name) for column in spec.columns
+            }
             rows.append({**line, "source": "published", **theirs})
     return Table(
         title=spec.description,
         frame=pd.DataFrame(rows),
-        headings={column.name: column.label or label_of("tasks", column.task) for column in spec.columns},
+        headings={
+            column.name: column.label or label_of("tasks", column.task) for column in spec.columns
+        },
         footnotes=footnotes,
         notes=[f"published: {paper[0]}, table {paper[1].number}"] if paper else [],
     )
@@ -90,9 +122,13 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     runs = runs[runs["seed"].isin(spec.seeds or runs["seed"])]
     measured = relative_costs(pairs.comparable(pairs.with_changes(study, runs), counted)[0])
     rows = spec.rows or [RowSpec(method=name) for name in measured.index]
-    notes = ["time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"]
+    notes = [
+        "time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"
+    ]
     if alone := {*runs["method"]} - {*measured.index}:
-        notes.append(f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}")
+        notes.append(
+            f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}"
+        )
     names = {
         "method": [row.method for row in rows],
         "label": [row.label or label_of("methods", str(row.method)) for row in rows],
@@ -101,8 +137,14 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     marks: dict[str, list[Any]] = {}
     if spec.published:
         paper, table = load_published(spec.published)
-        marks = {column: [table.mean(str(row.published_name), column) for row in rows] for column in table.columns}
-        notes += [f"check marks as printed in {paper}, table {table.number}", *([table.note] if table.note else [])]
+        marks = {
+            column: [table.mean(str(row.published_name), column) for row in rows]
+            for column in table.columns
+        }
+        notes += [
+            f"check marks as printed in {paper}, table {table.number}",
+            *([table.note] if table.note else []),
+        ]
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
         frame=pd.DataFrame({**names, **marks}).join(measured, on="method"),
@@ -130,7 +172,9 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
         .mean()
     )
     ratios = ["time", "memory", "stored"]
-    full = by_cell.loc[by_cell.index.get_level_values("method") == FULL_FT, ratios].droplevel("method")
+    full = by_cell.loc[by_cell.index.get_level_values("method") == FULL_FT, ratios].droplevel(
+        "method"
+    )
     by_cell[ratios] = by_cell[ratios] / full.reindex(by_cell.index.droplevel("method")).to_numpy()
     return by_cell.dropna(subset=["time"]).groupby(level="method").mean()
 
@@ -152,12 +196,19 @@ def searches(
         MissingError: there is no such run.
     """
     tried = tried_settings(study)
-    wanted = {"protocol": [protocol] if protocol else [], "backbone": [backbone] if backbone else []}
+    wanted = {
+        "protocol": [protocol] if protocol else [],
+        "backbone": [backbone] if backbone else [],
+    }
     for key, names in {**wanted, "task": tasks, "method": methods}.items():
         tried = tried[tried[key].isin(names)] if names else tried
     if tried.empty:
-        raise MissingError(f"no such run of a search in {study.directory}; hifi grid demo-search is an example of one")
-    return [_search(names, rows) for names, rows in tried.groupby(SETTING, sort=False, dropna=False)]
+        raise MissingError(
+            f"no such run of a search in {study.directory}; hifi grid demo-search is an example of one"
+        )
+    return [
+        _search(names, rows) for names, rows in tried.groupby(SETTING, sort=False, dropna=False)
+    ]
 
 
 def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
@@ -167,19 +218,28 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     cells = tried.assign(label=tried["task"].map(tasks)).groupby(["method", "setting"], sort=False)
     order = [*cells.groups]
     scores, deviations = (
-        100 * tried.pivot(index=["method", "setting"], columns="task", values=value).reindex(order)[[*tasks]]
+        100
+        * tried.pivot(index=["method", "setting"], columns="task", values=value).reindex(order)[
+            [*tasks]
+        ]
         for value in ("score", "deviation")
     )
     frame = pd.concat([scores, deviations.add_suffix("_std")], axis=1)
     if len(tasks) > 1:
         frame["mean"] = scores.mean(axis=1, skipna=False)
-    frame["seeds"] = cells["seeds"].agg(lambda numbers: " and ".join(map(str, sorted(numbers.unique()))))
+    frame["seeds"] = cells["seeds"].agg(
+        lambda numbers: " and ".join(map(str, sorted(numbers.unique())))
+    )
     frame["best_on"] = (
-        tried[tried["best"]].groupby(["method", "setting"])["task"].agg(lambda names: ", ".join(names.map(tasks)))
+        tried[tried["best"]]
+        .groupby(["method", "setting"])["task"]
+        .agg(lambda names: ", ".join(names.map(tasks)))
     )
     frame = frame.reset_index()
     keys = frame.pop("setting").replace("", "as configured")
-    frame.insert(1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + keys)
+    frame.insert(
+        1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + keys
+    )
     frame.insert(2, "source", "runs")
     diverged = tried[tried["score"].isna()]
     places = [(order.index((run.method, run.setting)), run.task) for run in diverged.itertuples()]
@@ -192,5 +252,7 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
         corner="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
         footnotes={place: ["diverged"] for place in places},
-        notes=[f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"],
+        notes=[
+            f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"
+        ],
     )

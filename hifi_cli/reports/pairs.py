@@ -16,7 +16,15 @@ from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
 from hifi_cli.reports.render import Table
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.study import Study
-from hifi_cli.statistics import LEVEL, Groups, PairedStatistics, holm, paired_statistics, seeds_needed, smallest_p
+from hifi_cli.statistics import (
+    LEVEL,
+    Groups,
+    PairedStatistics,
+    holm,
+    paired_statistics,
+    seeds_needed,
+    smallest_p,
+)
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
 # and changed settings are named
@@ -38,7 +46,14 @@ _IDENTITY = {**CONDITIONS, "method_code": "method code", "heads": "heads", "sett
 # Keys of a configuration that tables show themselves, or that say how and not what is computed
 _NOT_SETTINGS = {
     *("task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"),
-    *("device", "log_every", "eval_batch_size", "gradient_accumulation_steps", "kernels", "padding_free"),
+    *(
+        "device",
+        "log_every",
+        "eval_batch_size",
+        "gradient_accumulation_steps",
+        "kernels",
+        "padding_free",
+    ),
 }
 Notes = dict[tuple[str, str], list[str]]  # by method and task
 
@@ -66,7 +81,9 @@ def of_setting(runs: pd.DataFrame, **setting: str | None) -> pd.DataFrame:
     return runs
 
 
-def only_setting(runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **setting: str | None) -> pd.DataFrame:
+def only_setting(
+    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **setting: str | None
+) -> pd.DataFrame:
     """Return the runs of some methods under the only protocol, backbone and number of shots.
 
     Args:
@@ -80,10 +97,14 @@ def only_setting(runs: pd.DataFrame, names: Sequence[str], *, by: str = "method"
     for name in names:
         if name not in runs[by].values:
             chosen = "".join(f" --{key} {value}" for key, value in setting.items() if value)
-            raise MissingError(f"no finished run of {name}{chosen}; make one with hifi train --{by} {name}")
+            raise MissingError(
+                f"no finished run of {name}{chosen}; make one with hifi train --{by} {name}"
+            )
     for key, values in settings(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
-            raise UsageError(f"there are runs of several {key}: choose one with --{key} ({', '.join(sorted({*values}))})")
+            raise UsageError(
+                f"there are runs of several {key}: choose one with --{key} ({', '.join(sorted({*values}))})"
+            )
     return runs
 
 
@@ -102,10 +123,14 @@ def protocol_config(
     """
     source = backbone if backbone in registry.names("backbones") else f"local/{backbone}"
     try:
-        config = resolve(task=task, method=method, backbone=source, protocol=protocol, overrides=overrides)
+        config = resolve(
+            task=task, method=method, backbone=source, protocol=protocol, overrides=overrides
+        )
     except HifiError:
         return None
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": backbone})})
+    return config.model_copy(
+        update={"backbone": config.backbone.model_copy(update={"name": backbone})}
+    )
 
 
 def changed_settings(run: Any, config: RunConfig | None) -> str:
@@ -134,7 +159,10 @@ def with_changes(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     changes, expected = {}, {}
     for run in runs.drop_duplicates("setting").itertuples():
         directory = RunDirectory(study.directory / str(run.path))
-        names = {"task": directory.own("tasks", str(run.task)), "method": directory.own("methods", str(run.method))}
+        names = {
+            "task": directory.own("tasks", str(run.task)),
+            "method": directory.own("methods", str(run.method)),
+        }
         names |= {"backbone": str(run.backbone), "protocol": str(run.protocol)}
         shots = [f"shots={override_value(run.shots)}"]
         config = protocol_config(**names, overrides=shots)
@@ -151,7 +179,11 @@ def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
     runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
     count = int(runs["variant"].notna().sum())
     noun = counted_noun(count, "run")
-    return [f"{noun} of searches and other variants left out (hifi table search, or --variants)"] if count else []
+    return (
+        [f"{noun} of searches and other variants left out (hifi table search, or --variants)"]
+        if count
+        else []
+    )
 
 
 # Runs that belong together
@@ -204,7 +236,9 @@ def comparable(runs: pd.DataFrame, counted: Collection[str]) -> tuple[pd.DataFra
     if "unequal" not in counted:
         # the settings of limited runs differ by the limit at least
         full = runs[(reasons == "") & runs["limit"].isna()]
-        cells = full.drop_duplicates(["method", "task", *_IDENTITY]).groupby(["method", "task"]).size()
+        cells = (
+            full.drop_duplicates(["method", "task", *_IDENTITY]).groupby(["method", "task"]).size()
+        )
         for method, task in cells.index[cells > 1]:
             cell = full[(full["method"] == method) & (full["task"] == task)]
             for index, causes in unlike(cell, _IDENTITY).items():
@@ -213,11 +247,15 @@ def comparable(runs: pd.DataFrame, counted: Collection[str]) -> tuple[pd.DataFra
                 reasons[index] = words
     kept = runs[reasons == ""]
     notes: Notes = {}
-    for (method, task, reason), count in Counter(zip(runs["method"], runs["task"], reasons, strict=True)).items():
+    for (method, task, reason), count in Counter(
+        zip(runs["method"], runs["task"], reasons, strict=True)
+    ).items():
         noun, _, words = reason.partition(";")
         if reason:
             notes.setdefault((method, task), []).append(f"{counted_noun(count, noun)} {words}")
-    for method, task, changed in dict.fromkeys(zip(kept["method"], kept["task"], kept["changed"], strict=True)):
+    for method, task, changed in dict.fromkeys(
+        zip(kept["method"], kept["task"], kept["changed"], strict=True)
+    ):
         if changed:
             notes.setdefault((method, task), []).append(f"not the protocol's: {changed}")
     return kept, notes
@@ -280,7 +318,9 @@ def pair(
     both = both.dropna(subset="difference").sort_values(["task", "seed"])
     labels = {method: label_of("methods", method) for method in (first, second)}
     notes = [
-        f"{labels[method]} on {label_of('tasks', task)}: {note}" for (method, task), texts in left_out.items() for note in texts
+        f"{labels[method]} on {label_of('tasks', task)}: {note}"
+        for (method, task), texts in left_out.items()
+        for note in texts
     ]
     conditions = usable[[*CONDITIONS, "own_epochs"]].to_dict("index")
     for task, of_task in both.groupby("task"):
@@ -303,12 +343,19 @@ def pair(
         noun = counted_noun(unpaired, "run")
         notes.append(f"{noun} left out: the other one has no run with the same task and seed")
     counts = runs["method"][runs["status"] != "done"].value_counts()
-    return Pairs(first, second, both, (int(counts.get(first, 0)), int(counts.get(second, 0))), notes)
+    return Pairs(
+        first, second, both, (int(counts.get(first, 0)), int(counts.get(second, 0))), notes
+    )
 
 
 # What may be concluded from pairs
 
-HEADINGS = {"verdict": "Verdict", "mean": "Difference", "interval": "95 % interval", "p_holm": "p (Holm)"}
+HEADINGS = {
+    "verdict": "Verdict",
+    "mean": "Difference",
+    "interval": "95 % interval",
+    "p_holm": "p (Holm)",
+}
 NUMBERS = (
     "difference: mean over tasks of each task's mean over seeds, in points; 95 % t-interval and exact sign-flip test, about"
     " these tasks and new seeds"
@@ -336,7 +383,9 @@ def compare(
     """
     first, others = methods[0], methods[1:]
     compared = with_changes(study, runs[runs[by].isin(methods)])
-    if by == "backbone":  # they are told apart as methods are; their weights differ, but not those of one
+    if (
+        by == "backbone"
+    ):  # they are told apart as methods are; their weights differ, but not those of one
         weights = compared["weights"].astype(str).groupby(compared["backbone"])
         is_usual = weights.transform(lambda of_one: of_one == of_one.mode()[0])
         compared = compared.assign(method=compared["backbone"], weights=is_usual)
@@ -357,23 +406,47 @@ def compare(
         word, note = verdict(pairs, numbers, p, smallest)
         rows.append(_row(pairs, numbers, p, word))
         notes += [note] if note else []
-        needed = seeds_needed(pairs.groups, level=LEVEL / len(all_pairs)) if word == NOT_SHOWN else None
+        needed = (
+            seeds_needed(pairs.groups, level=LEVEL / len(all_pairs)) if word == NOT_SHOWN else None
+        )
         if needed:
-            notes.append(f"{pairs.labels[1]}: about {needed} seeds are needed to show a difference as large as now")
+            notes.append(
+                f"{pairs.labels[1]}: about {needed} seeds are needed to show a difference as large as now"
+            )
     if any(row["verdict"] == NOT_SHOWN for row in rows):
         notes.insert(0, f"{NOT_SHOWN} is not equality")
-    chosen = {(score or report, selection) for report, selection in zip(runs["report"], runs["selection"], strict=True)}
-    if any(name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen):
-        notes.append("the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this")
-    notes += [NUMBERS, *lacking, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
+    chosen = {
+        (score or report, selection)
+        for report, selection in zip(runs["report"], runs["selection"], strict=True)
+    }
+    if any(
+        name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen
+    ):
+        notes.append(
+            "the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this"
+        )
+    notes += [
+        NUMBERS,
+        *lacking,
+        *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes),
+    ]
     notes = _merged(notes)
     run = next(runs.itertuples())
     notes += note_on_variants(study, run.protocol, run.backbone)
     constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
-    setting = f"protocol {run.protocol}, {constant}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
+    setting = f"protocol {run.protocol}, {constant}" + (
+        "" if pd.isna(run.shots) else f", {run.shots:.0f}-shot"
+    )
     title = f"{label_of('methods', first)} minus each other {by}"
     formats = {"mean": "+z.2f", "p_holm": ".3g"}
-    table = Table(f"{title}, in points ({setting})", pd.DataFrame(rows), HEADINGS, "Minus", formats, notes=notes)
+    table = Table(
+        f"{title}, in points ({setting})",
+        pd.DataFrame(rows),
+        HEADINGS,
+        "Minus",
+        formats,
+        notes=notes,
+    )
     return [table, _per_task(title, all_pairs)]
 
 
@@ -383,7 +456,10 @@ def _merged(notes: Sequence[str]) -> list[str]:
     for note in notes:
         subject, _, text = note.partition(": ")
         subjects.setdefault(text or note, []).append(subject)
-    return [text if text in of_text else f"{', '.join(of_text)}: {text}" for text, of_text in subjects.items()]
+    return [
+        text if text in of_text else f"{', '.join(of_text)}: {text}"
+        for text, of_text in subjects.items()
+    ]
 
 
 def _row(pairs: Pairs, statistics: PairedStatistics, p: float, word: str) -> dict[str, object]:
@@ -402,7 +478,9 @@ def _row(pairs: Pairs, statistics: PairedStatistics, p: float, word: str) -> dic
     }
 
 
-def verdict(pairs: Pairs, statistics: PairedStatistics, p: float, smallest: float) -> tuple[str, str]:
+def verdict(
+    pairs: Pairs, statistics: PairedStatistics, p: float, smallest: float
+) -> tuple[str, str]:
     """What can be concluded from one comparison: a word about the first method, and what else a reader must know.
 
     A difference is shown where the test and the interval agree: the test is valid for few seeds and any distribution of
@@ -421,8 +499,13 @@ def verdict(pairs: Pairs, statistics: PairedStatistics, p: float, smallest: floa
         return NOT_SHOWN, ""
     ahead = 0 if statistics.mean > 0 else 1
     if diverged[ahead] > diverged[1 - ahead]:
-        more = f"{labels[ahead]} is ahead, but {counted_noun(diverged[ahead], 'run')} of it diverged"
-        return "no conclusion", f"{more}, {diverged[1 - ahead]} of {labels[1 - ahead]}: these have no score"
+        more = (
+            f"{labels[ahead]} is ahead, but {counted_noun(diverged[ahead], 'run')} of it diverged"
+        )
+        return (
+            "no conclusion",
+            f"{more}, {diverged[1 - ahead]} of {labels[1 - ahead]}: these have no score",
+        )
     return ("worse" if ahead else "better"), ""
 
 

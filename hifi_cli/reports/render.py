@@ -73,7 +73,11 @@ class Table:
         ours = {*method[source == "runs"]}
         rows = zip(self.frame["label"], source, method, strict=True)
         return [
-            label if source in ("runs", "test server") else f"  {source}" if name in ours else f"  {source}: {label}"
+            label
+            if source in ("runs", "test server")
+            else f"  {source}"
+            if name in ours
+            else f"  {source}: {label}"
             for label, source, name in rows
         ]
 
@@ -83,9 +87,17 @@ class Table:
         places: dict[Place, int] = {}
         for key in self.best:
             for source, rows in self.frame.groupby("source"):
-                compared = [row for row in rows.index if (row, key) not in self.apart and source != "difference"]
+                compared = [
+                    row
+                    for row in rows.index
+                    if (row, key) not in self.apart and source != "difference"
+                ]
                 printed = pd.Series({row: self.number(row, key) for row in compared}, dtype=object)
-                ranks = printed[printed != DASH].astype(float).rank(method="dense", ascending=key in self.lower_is_better)
+                ranks = (
+                    printed[printed != DASH]
+                    .astype(float)
+                    .rank(method="dense", ascending=key in self.lower_is_better)
+                )
                 if ranks.nunique() > 1:
                     places |= {(row, key): int(rank) for row, rank in ranks[ranks <= 2].items()}
         return places
@@ -165,7 +177,9 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
     ]
     columns = [[cell(row, key) for row in range(len(labels))] for key in table.headings]
     headings = map(style.line, [table.corner, *table.headings.values()])
-    return pd.DataFrame(zip(labels, *columns, strict=True), columns=pd.Index([*headings], dtype=object))
+    return pd.DataFrame(
+        zip(labels, *columns, strict=True), columns=pd.Index([*headings], dtype=object)
+    )
 
 
 def emit(tables: Sequence[Table], name: str | None, out: Path | None) -> None:
@@ -174,7 +188,11 @@ def emit(tables: Sequence[Table], name: str | None, out: Path | None) -> None:
     Raises:
         UsageError: the file's name ends in another format.
     """
-    suffix = "" if name else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
+    suffix = (
+        ""
+        if name
+        else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
+    )
     text = render(name or _FORMAT_OF_SUFFIX.get(suffix, "text"), tables)
     if out is None:
         return print(text, end="")
@@ -193,17 +211,35 @@ def render(name: str, tables: Sequence[Table]) -> str:
         frame = pd.concat(frames).droplevel(1)
         return str(frame.to_csv(index=several, lineterminator="\n"))
     if name == "tex":
-        return "\n".join([r"% in the preamble: \usepackage{booktabs,amssymb}", *map(_as_latex, tables)]) + "\n"
+        return (
+            "\n".join(
+                [r"% in the preamble: \usepackage{booktabs,amssymb}", *map(_as_latex, tables)]
+            )
+            + "\n"
+        )
     return "\n".join(_as_markdown(table) if name == "md" else as_text(table) for table in tables)
 
 
 def _as_json(table: Table) -> dict[str, Any]:
     """Title, headings, rows (lines of the frame, with their footnotes by column), notes, missing, and scores of each seed."""
-    rows, scores = (frame.astype(object).where(frame.notna(), None).to_dict("records") for frame in (table.frame, table.scores))
+    rows, scores = (
+        frame.astype(object).where(frame.notna(), None).to_dict("records")
+        for frame in (table.frame, table.scores)
+    )
     for row, content in enumerate(rows):
-        notes = {key or "row": texts for (number, key), texts in table.footnotes.items() if number == row and texts}
+        notes = {
+            key or "row": texts
+            for (number, key), texts in table.footnotes.items()
+            if number == row and texts
+        }
         content |= {"notes": notes} if notes else {}
-    content = {"title": table.title, "headings": table.headings, "rows": rows, "notes": table.notes, "missing": table.missing}
+    content = {
+        "title": table.title,
+        "headings": table.headings,
+        "rows": rows,
+        "notes": table.notes,
+        "missing": table.missing,
+    }
     return content | ({"scores": scores} if scores else {})
 
 
@@ -219,7 +255,11 @@ def as_text(table: Table, width: int | None = None) -> str:
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for at, heading in enumerate(cells):
         words = Text.from_markup(" ".join([heading, *cells.iloc[:, at]])).plain.split()
-        least = max(map(len, words)) if at else max(len(label[:_LABEL_WIDTH]) for label in cells.iloc[:, 0])
+        least = (
+            max(map(len, words))
+            if at
+            else max(len(label[:_LABEL_WIDTH]) for label in cells.iloc[:, 0])
+        )
         grid.add_column(heading, justify="right" if at else "left", min_width=least)
     for label, *texts in cells.itertuples(index=False):
         grid.add_row(label, *texts, style="dim" if label.startswith(" ") else "")
@@ -228,10 +268,14 @@ def as_text(table: Table, width: int | None = None) -> str:
         for column in grid.columns:
             column.width = column.min_width
     whole = Console(width=10_000).measure(grid).maximum
-    Console(file=stream, width=max(width, whole), force_terminal=terminal, highlight=False).print(grid)
+    Console(file=stream, width=max(width, whole), force_terminal=terminal, highlight=False).print(
+        grid
+    )
     drawn = [line.rstrip() for line in stream.getvalue().splitlines()]
     below = [f"{mark}: {text}" for text, mark in table.marks.items()] + table.notes
-    wrapped = [textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) for text in below]
+    wrapped = [
+        textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) for text in below
+    ]
     missing = [f"missing: {text}" for text in table.missing]  # ends with a command, which is copied
     return "\n".join([" ".join(table.title.split()), *drawn, *wrapped, *missing]) + "\n"
 

@@ -120,7 +120,10 @@ def by_names(spec: TableSpec) -> TableSpec:
         MissingError: there is no such file.
         UsageError: there is no such backbone.
     """
-    names = {"protocol": run_name("protocols", spec.protocol), "backbone": run_name("backbones", spec.backbone)}
+    names = {
+        "protocol": run_name("protocols", spec.protocol),
+        "backbone": run_name("backbones", spec.backbone),
+    }
     return spec.model_copy(update=names)
 
 
@@ -139,7 +142,13 @@ def with_changes(
 
     Methods and tasks that the table does not have are added at the end.
     """
-    options = {"protocol": protocol, "backbone": backbone, "seeds": seeds, "shots": shots, "metrics": metrics}
+    options = {
+        "protocol": protocol,
+        "backbone": backbone,
+        "seeds": seeds,
+        "shots": shots,
+        "metrics": metrics,
+    }
     update: dict[str, Any] = {key: value for key, value in options.items() if value}
     if methods:
         added = [RowSpec(method=name) for name in methods if name not in spec.methods]
@@ -152,9 +161,15 @@ def with_changes(
 
 def shots_of(protocol: str) -> str:
     """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
-    if protocol not in registry.names("protocols") and not registry.own_file(registry.name_of(protocol)):
+    if protocol not in registry.names("protocols") and not registry.own_file(
+        registry.name_of(protocol)
+    ):
         return "full"
-    keys = {key: value for rules in protocol_chain(protocol).values() for key, value in rules.config.items()}
+    keys = {
+        key: value
+        for rules in protocol_chain(protocol).values()
+        for key, value in rules.config.items()
+    }
     return str(keys.get("shots") or "full")
 
 
@@ -223,7 +238,9 @@ class PublishedTable(ConfigModel):
 
     def deviation(self, row: str, column: str) -> float | None:
         """A printed standard deviation; None where the table has none."""
-        return dict(zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)).get(column)
+        return dict(
+            zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)
+        ).get(column)
 
 
 class PublishedFile(ConfigModel):

@@ -17,7 +17,14 @@ from hifi_cli.errors import counted_noun
 from hifi_cli.reports import pairs
 from hifi_cli.reports.calibration import MEASURES, UNSCALED, classes_of, measure
 from hifi_cli.reports.render import Place, Table
-from hifi_cli.reports.table_spec import ColumnSpec, PublishedTable, RowSpec, TableSpec, load_published, shots_of
+from hifi_cli.reports.table_spec import (
+    ColumnSpec,
+    PublishedTable,
+    RowSpec,
+    TableSpec,
+    load_published,
+    shots_of,
+)
 from hifi_cli.results.study import Study
 
 METRIC_NAMES = {
@@ -39,8 +46,17 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates().to_dict("records")
-    settings.sort(key=lambda names: (names["protocol"], names["backbone"], names["shots"] != "full", names["shots"].zfill(9)))
+    settings = (
+        pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates().to_dict("records")
+    )
+    settings.sort(
+        key=lambda names: (
+            names["protocol"],
+            names["backbone"],
+            names["shots"] != "full",
+            names["shots"].zfill(9),
+        )
+    )
     return [TableSpec.model_validate(names) for names in settings]
 
 
@@ -70,15 +86,23 @@ def build(
     columns = _columns_of_metrics(columns, spec.metrics) if spec.metrics else columns
     spec = spec.model_copy(update={"rows": rows, "columns": columns})
     metrics = {column.name: column.metric or _primary(column.task, runs) for column in columns}
-    keys = [*metrics, *(["average"] if spec.average and len(columns) > 1 and len(spec.metrics) < 2 else [])]
+    keys = [
+        *metrics,
+        *(["average"] if spec.average and len(columns) > 1 and len(spec.metrics) < 2 else []),
+    ]
     scores, notes_of, apart = _scores(spec, study, runs, metrics, score, counted)
     paper = load_published(spec.published) if show_published and spec.published else None
     ours, theirs = _means(spec, scores, [*metrics]), _printed(spec, paper, [*metrics])
     # two seeds disagree with each other equally often, which is no spread of 0
     ours[[f"{key}_std" for key, metric in metrics.items() if metric == "churn"]] = math.nan
-    difference = ((ours[keys] + 1e-9).round(spec.decimals) - theirs.reindex(columns=keys)).round(spec.decimals)
+    difference = ((ours[keys] + 1e-9).round(spec.decimals) - theirs.reindex(columns=keys)).round(
+        spec.decimals
+    )
     for column in columns:
-        of_paper, metric = paper and paper[1].columns.get(column.published_name), metrics[column.name]
+        of_paper, metric = (
+            paper and paper[1].columns.get(column.published_name),
+            metrics[column.name],
+        )
         if metric and of_paper and metric != of_paper:
             difference[column.name] = None
             note = f"no difference: our metric is {metric}, the paper's is {of_paper}"
@@ -94,7 +118,10 @@ def build(
             footnotes |= {(len(lines), key): notes_of.get((row.method, key), []) for key in keys}
             lines.append({**line, **ours.loc[at]})
         if paper and at in theirs.index:
-            footnotes |= {(len(lines), key): notes for key, notes in _notes_on_row(spec, row, paper[1]).items()}
+            footnotes |= {
+                (len(lines), key): notes
+                for key, notes in _notes_on_row(spec, row, paper[1]).items()
+            }
             label = row.label or paper[1].rows[str(row.published_name)].label or labels[at]
             lines.append({**line, "label": label, "source": "published", **theirs.loc[at]})
         if difference.loc[at].notna().any():
@@ -111,18 +138,28 @@ def build(
     return Table(
         title=_title(spec, few, score, runs),
         frame=frame.astype({name: "Int64" for name in frame if name.endswith("_seeds")}),
-        headings=_headings(columns, metrics) | ({"average": "Avg."} if "average" in keys else {}) | fractions,
+        headings=_headings(columns, metrics)
+        | ({"average": "Avg."} if "average" in keys else {})
+        | fractions,
         formats=dict.fromkeys(keys, f"z.{spec.decimals}f")
         | dict.fromkeys(fractions, "z.2f")
         | {key: "z.3f" for key, metric in measures.items() if metric in UNSCALED},
         best=keys,
         lower_is_better={*measures},
-        apart={(line, key) for line, name in enumerate(frame["method"]) for method, key in apart if name == method},
+        apart={
+            (line, key)
+            for line, name in enumerate(frame["method"])
+            for method, key in apart
+            if name == method
+        },
         footnotes={place: texts for place, texts in footnotes.items() if texts},
         notes=[
             *(_notes_on_paper(spec, paper, runs) if show_published else []),
             *_notes(spec, study, runs, other_shots, scores),
-            *(f"{METRIC_NAMES[metric]}: {MEASURES[metric]}" for metric in dict.fromkeys(measures.values())),
+            *(
+                f"{METRIC_NAMES[metric]}: {MEASURES[metric]}"
+                for metric in dict.fromkeys(measures.values())
+            ),
         ],
         missing=_missing(spec, runs, scores, grid) if grid else [],
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
@@ -168,17 +205,35 @@ def _scores(
             scores = 100 * study.scores(of_task, score, metric or "")
         parts.append(of_task.assign(column=column.name, score=scores))
         of_methods = of_task.assign(report=score or of_task["report"]).drop_duplicates("method")
-        unlike = {of_task["method"][index]: names for index, names in pairs.unlike(of_methods).items()}
+        unlike = {
+            of_task["method"][index]: names for index, names in pairs.unlike(of_methods).items()
+        }
         most = len(spec.seeds) or of_task["method"].value_counts().max()
         for method in spec.methods:
-            cell, notes = of_task[of_task["method"] == method], [*left_out.get((method, column.task), [])]
-            for flag, where in (("collapsed", cell["collapsed"]), ("limited", cell["limit"].notna())):
-                notes += [f"{where.sum()} of {counted_noun(len(cell), 'run')} {flag}, included"] if where.any() else []
+            cell, notes = (
+                of_task[of_task["method"] == method],
+                [*left_out.get((method, column.task), [])],
+            )
+            for flag, where in (
+                ("collapsed", cell["collapsed"]),
+                ("limited", cell["limit"].notna()),
+            ):
+                notes += (
+                    [f"{where.sum()} of {counted_noun(len(cell), 'run')} {flag}, included"]
+                    if where.any()
+                    else []
+                )
             if method in unlike:
-                notes.append(f"not compared with the column's other runs, which differ in {unlike[method]}")
+                notes.append(
+                    f"not compared with the column's other runs, which differ in {unlike[method]}"
+                )
                 apart.add((method, column.name))
             if lost := int(scores[cell.index].isna().sum()):
-                why = "churn takes two seeds" if metric == "churn" and lost == 1 else f"no {metric} stored for this score"
+                why = (
+                    "churn takes two seeds"
+                    if metric == "churn" and lost == 1
+                    else f"no {metric} stored for this score"
+                )
                 notes.append(f"{counted_noun(lost, 'run')} left out: {why}")
             notes += [f"{len(cell)} of {most} seeds"] if 0 < len(cell) < most else []
             notes_of[method, column.name] = notes
@@ -190,8 +245,16 @@ def _means(spec: TableSpec, scores: pd.DataFrame, names: list[str]) -> pd.DataFr
     methods, columns = [row.method for row in spec.rows], dict[str, pd.Series]()
     cells = scores.groupby(["column", "method"])["score"].agg(["mean", "std", "count"])
     for name in names:
-        of_column = cells[cells.index.get_level_values("column") == name].droplevel("column").reindex(methods)
-        columns |= {name: of_column["mean"], f"{name}_std": of_column["std"], f"{name}_seeds": of_column["count"].fillna(0)}
+        of_column = (
+            cells[cells.index.get_level_values("column") == name]
+            .droplevel("column")
+            .reindex(methods)
+        )
+        columns |= {
+            name: of_column["mean"],
+            f"{name}_std": of_column["std"],
+            f"{name}_seeds": of_column["count"].fillna(0),
+        }
     frame = pd.DataFrame(columns, index=methods)
     frame["average"] = frame[names].mean(axis=1, skipna=False)
     runs = scores.drop_duplicates("method").set_index("method").reindex(methods)
@@ -206,10 +269,17 @@ def _printed(spec: TableSpec, paper: Paper | None, names: list[str]) -> pd.DataF
     for at, row in enumerate(spec.rows):
         if paper and row.published_name in paper[1].rows:
             name, table = row.published_name, paper[1]
-            rows[at] = {column.name: table.mean(name, column.published_name) for column in spec.columns}
-            rows[at] |= {f"{column.name}_std": table.deviation(name, column.published_name) for column in spec.columns}
+            rows[at] = {
+                column.name: table.mean(name, column.published_name) for column in spec.columns
+            }
+            rows[at] |= {
+                f"{column.name}_std": table.deviation(name, column.published_name)
+                for column in spec.columns
+            }
             rows[at]["average"] = table.rows[name].average
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*names, *(f"{name}_std" for name in names), "average"])
+    frame = pd.DataFrame.from_dict(
+        rows, orient="index", columns=[*names, *(f"{name}_std" for name in names), "average"]
+    )
     frame = frame.apply(pd.to_numeric, errors="coerce")
     if paper and not spec.has_columns_of(paper[1]):
         frame["average"] = frame[names].mean(axis=1, skipna=False).where(frame["average"].notna())
@@ -219,7 +289,9 @@ def _printed(spec: TableSpec, paper: Paper | None, names: list[str]) -> pd.DataF
 def _notes_on_row(spec: TableSpec, row: RowSpec, paper: PublishedTable) -> dict[str, list[str]]:
     """Footnotes on what a paper prints in a row, by column; on the row as a whole: of column ""."""
     printed = paper.rows[str(row.published_name)]
-    published = {column.name: printed.cell_notes.get(column.published_name) for column in spec.columns}
+    published = {
+        column.name: printed.cell_notes.get(column.published_name) for column in spec.columns
+    }
     notes = {"": printed.note, **published, "average": printed.cell_notes.get("average")}
     if printed.average is not None and not spec.has_columns_of(paper):
         notes["average"] = (
@@ -232,17 +304,24 @@ def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict
     labels = [column.label or label_of("tasks", column.task) for column in columns]
     labels = _distinct(labels, [column.label or column.task for column in columns])
     named = zip(metrics.items(), labels, strict=True)
-    return {key: f"{label} ({METRIC_NAMES.get(metric, metric)})" if metric else label for (key, metric), label in named}
+    return {
+        key: f"{label} ({METRIC_NAMES.get(metric, metric)})" if metric else label
+        for (key, metric), label in named
+    }
 
 
-def _notes(spec: TableSpec, study: Study, runs: pd.DataFrame, other_shots: pd.Series, scores: pd.DataFrame) -> list[str]:
+def _notes(
+    spec: TableSpec, study: Study, runs: pd.DataFrame, other_shots: pd.Series, scores: pd.DataFrame
+) -> list[str]:
     """What was left out, and what was cut."""
     notes = [
         f"{counted_noun(count, f'{name}-shot run')} not in this table (--shots {name} shows them)"
         for name, count in other_shots.value_counts().items()
     ]
     if spec.seeds and (others := int((~runs["seed"].isin(spec.seeds)).sum())):
-        notes.append(f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)")
+        notes.append(
+            f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)"
+        )
     notes += pairs.note_on_variants(study, spec.protocol, spec.backbone)
     cut = scores[(scores[["truncated_train", "truncated_reported"]].astype(float) > 0).any(axis=1)]
     parts = [
@@ -259,8 +338,15 @@ def _notes_on_paper(spec: TableSpec, paper: Paper | None, runs: pd.DataFrame) ->
         return ["published: no paper's numbers are known for this table"]
     name, table = paper
     seeds = counted_noun(table.seeds, "seed") if table.seeds else None
-    ours = {"backbone": (spec.backbone, table.backbone), "split": (next(iter(runs["split"]), None), table.split)}
-    differing = [f"our {key} is {own}" for key, (own, other) in ours.items() if own and other and own != other]
+    ours = {
+        "backbone": (spec.backbone, table.backbone),
+        "split": (next(iter(runs["split"]), None), table.split),
+    }
+    differing = [
+        f"our {key} is {own}"
+        for key, (own, other) in ours.items()
+        if own and other and own != other
+    ]
     differing += ["the difference also comes from that"] if differing else []
     words = "; ".join([", ".join(filter(None, [table.split, table.backbone, seeds])), *differing])
     return [f"published: {name}, table {table.number} ({words})"]
@@ -277,7 +363,12 @@ def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: st
 def _title(spec: TableSpec, few: str, score: Score | None, runs: pd.DataFrame) -> str:
     reported = [score] if score else sorted(runs["report"].unique())
     shots = "" if few == "full" else f"{few}-shot"
-    setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", shots, ", ".join(EPOCHS[name] for name in reported)]
+    setting = [
+        f"protocol {spec.protocol}",
+        f"backbone {spec.backbone}",
+        shots,
+        ", ".join(EPOCHS[name] for name in reported),
+    ]
     return f"{spec.description or 'Finished runs'} ({', '.join(filter(None, setting))})"
 
 
@@ -291,4 +382,7 @@ def _primary(task: str, runs: pd.DataFrame) -> str | None:
 def _distinct(labels: list[str], names: list[str]) -> list[str]:
     """The labels, where several names share one the names: a copy of a task or method keeps the original's label."""
     shared = [label for label, _ in {*zip(labels, names, strict=True)}]
-    return [name if shared.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+    return [
+        name if shared.count(label) > 1 else label
+        for label, name in zip(labels, names, strict=True)
+    ]

@@ -15,7 +15,14 @@ from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, Score, run_path_of
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError
-from hifi_cli.files import TEMPORARY_SUFFIX, json_text, make_directory, read_json, read_jsonl, write_text
+from hifi_cli.files import (
+    TEMPORARY_SUFFIX,
+    json_text,
+    make_directory,
+    read_json,
+    read_jsonl,
+    write_text,
+)
 
 
 class Record(BaseModel):
@@ -404,7 +411,9 @@ class RunDirectory:
         stored = self.read_config()
         for kind, own, copy in self._user_files(config):
             if _text_of(own) != _text_of(copy):
-                raise ConflictError(f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}")
+                raise ConflictError(
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}"
+                )
         if stored.config_hash != config.config_hash:
             left_keys, right_keys = (flatten(c.model_dump(mode="json")) for c in (stored, config))
             differing = next(
@@ -415,7 +424,9 @@ class RunDirectory:
                 ),
                 "in its keys",
             )
-            raise ConflictError(f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}")
+            raise ConflictError(
+                f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}"
+            )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
@@ -475,7 +486,10 @@ class RunDirectory:
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, its copy's place; code too."""
-        for kind, name in [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]:
+        for kind, name in [
+            ("tasks", config.task),
+            *(("methods", stage.method) for stage in config.stages),
+        ]:
             own, copy = registry.own_file(name), self.user_files / kind / f"{name}.yaml"
             yield kind, own, copy
             source = own or copy
@@ -493,7 +507,10 @@ class RunDirectory:
             if path.is_file() and path not in copies:
                 path.unlink()
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.config_hash}\n{text}")
+        write_text(
+            self.config_file,
+            f"# the resolved configuration of this run; hash {config.config_hash}\n{text}",
+        )
 
     def read_result(self) -> RunResult:
         """The result of a finished run.
@@ -513,7 +530,9 @@ class RunDirectory:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(_metrics_text(line))
 
-    def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
+    def write_predictions(
+        self, predictions: Sequence[Prediction], split: str | None = None
+    ) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
         path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
         lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
@@ -528,7 +547,10 @@ class RunDirectory:
             UsageError: a line is damaged; it is named.
         """
         lines = read_jsonl(self.predictions, what="predictions")
-        return [validated(Prediction, line, f"{self.predictions}, line {number}") for number, line in enumerate(lines, start=1)]
+        return [
+            validated(Prediction, line, f"{self.predictions}, line {number}")
+            for number, line in enumerate(lines, start=1)
+        ]
 
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:

@@ -93,8 +93,12 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     prepared, result = reload(path, resources)
     config = prepared.config
     data = resources.rows(config.task).fingerprint
-    if any(data[split] != result.data.get(split) for split in data if split.startswith("validation")):
-        raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
+    if any(
+        data[split] != result.data.get(split) for split in data if split.startswith("validation")
+    ):
+        raise UsageError(
+            f"the run in {path} was made on other validation data: restore them, or give --data-dir with them"
+        )
     splits = load_splits(config, resources)
     scores, logits = measure_reported(prepared, splits)
     predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
@@ -103,10 +107,14 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
         raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
-    logits_now, logits_then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
+    logits_now, logits_then = (
+        np.concatenate([row.logits for row in lines]) for lines in (rows, stored)
+    )
     difference = float(np.abs(logits_now - logits_then).max())
     primary = prepared.task.primary
-    compared = {name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}}
+    compared = {
+        name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}
+    }
     kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
     differing = [
         name
@@ -118,7 +126,9 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     return Evaluation(path, compared, difference, differing)
 
 
-def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Predictions, list[Prediction]]:
+def _predict(
+    prepared: PreparedRun, examples: list[Example]
+) -> tuple[Predictions, list[Prediction]]:
     """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
     logits = prepared.predict(examples)
     predictions = metrics.predictions_of(prepared.task, examples, logits)
@@ -164,7 +174,9 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     if reader == "conll":
         header = task.local.header if task.local.reader == "conll" else task.inputs
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
-    records = (_complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout)))
+    records = (
+        _complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout))
+    )
     task = task.model_copy(update={"skip_incomplete": False})
     return task_rows.parse_rows(task, records, layout, str(path), labelled=False)
 
@@ -187,7 +199,9 @@ def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]
     if task.kind in ("regression", "span"):
         return content
     # one logit is that of the second of two classes
-    logits = np.array(prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]])
+    logits = np.array(
+        prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]]
+    )
     values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
     return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
@@ -197,13 +211,17 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     if form == "json":
         return json_text(predictions)
     if form == "jsonl":
-        return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
+        return "".join(
+            json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions
+        )
     frame = pd.DataFrame([{**row, **row.get("probabilities", {})} for row in predictions]).drop(
         columns="probabilities", errors="ignore"
     )
     for column in frame:  # several labels are joined by |, words and their tags by spaces
         separator = "|" if column == "prediction" else " "
-        frame[column] = [separator.join(value) if isinstance(value, list) else value for value in frame[column]]
+        frame[column] = [
+            separator.join(value) if isinstance(value, list) else value for value in frame[column]
+        ]
     separator = "\t" if form == "tsv" else ","
     return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
 
@@ -211,7 +229,9 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
 # --- predict test splits
 
 
-def predict_test(paths: Sequence[Path], resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
+def predict_test(
+    paths: Sequence[Path], resources: ResourceCache, submission_dir: Path | None = None
+) -> list[Path]:
     """Predict the test splits of finished runs.
 
     Args:
@@ -232,12 +252,18 @@ def predict_test(paths: Sequence[Path], resources: ResourceCache, submission_dir
         data = resources.rows(config.task)
         unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
         names = submission.spec_of(task).files if submission_dir else unlabelled
-        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+        for split in [split for split in names if split == "test" or split in data.splits] or [
+            "test"
+        ]:
             rows = data.rows(split)
-            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+            predictions, lines = _predict(
+                prepared, resources.examples(config, split, config.max_length)
+            )
             written.append(RunDirectory(path).write_predictions(lines, split))
             if submission_dir:
-                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+                written.append(
+                    submission.write(task, split, rows, np.asarray(predictions), submission_dir)
+                )
                 benchmarks.add(submission.spec_of(task).benchmark)
     if submission_dir:
         written += [submission.pack(benchmark, submission_dir) for benchmark in sorted(benchmarks)]
@@ -325,9 +351,15 @@ def fits_peft(prepared: PreparedRun) -> bool:
     if not isinstance(prepared.method, Peft) or prepared.method.needs_heads:
         return False
     kind, options = prepared.method.adapter()
-    other = any(options.get(key) for key in ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern"))
-    is_plain_lora = kind.lower() == "lora" and not other and options.get("init_lora_weights", True) is True
-    return is_plain_lora or not _fused_parts(prepared.encoder, prepared.method.target_modules(prepared.encoder))
+    other = any(
+        options.get(key) for key in ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern")
+    )
+    is_plain_lora = (
+        kind.lower() == "lora" and not other and options.get("init_lora_weights", True) is True
+    )
+    return is_plain_lora or not _fused_parts(
+        prepared.encoder, prepared.method.target_modules(prepared.encoder)
+    )
 
 
 def _fused_parts(encoder: Encoder, modules: Iterable[str]) -> list[str]:
@@ -352,9 +384,13 @@ def _stack(encoder: Encoder, adapter: Any) -> list[str]:
         fused = encoder.module_names.fused
         slices = tuple(f".{fused}.{part}" for part in parts)
         modules = adapter.target_modules
-        adapter.target_modules = {name.rpartition(".")[0] if name.endswith(slices) else name for name in modules}
+        adapter.target_modules = {
+            name.rpartition(".")[0] if name.endswith(slices) else name for name in modules
+        }
         adapter.rank_pattern = {fused: adapter.r * len(parts)}
-        adapter.alpha_pattern = {fused: adapter.lora_alpha * len(parts) ** (0.5 if adapter.use_rslora else 1)}
+        adapter.alpha_pattern = {
+            fused: adapter.lora_alpha * len(parts) ** (0.5 if adapter.use_rslora else 1)
+        }
     return parts
 
 
@@ -368,7 +404,9 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
 
     config = prepared.config
     untrained, _ = resources.encoder(config)
-    base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
+    base = (
+        config.backbone.hub or config.backbone.package or config.backbone.name
+    )  # no path of this machine
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
     method: Any = prepared.method
@@ -396,12 +434,16 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
             owner, _, part = module.rpartition(".")
             if matrix and part in parts:
                 ranks = slice(adapter.r * parts.index(part), adapter.r * (parts.index(part) + 1))
-                rows = slice(len(value) * PROJECTIONS.index(part), len(value) * (PROJECTIONS.index(part) + 1))
+                rows = slice(
+                    len(value) * PROJECTIONS.index(part), len(value) * (PROJECTIONS.index(part) + 1)
+                )
                 whole = parameters[f"{owner}.lora_{matrix}"]
                 (whole[ranks] if matrix.startswith("A") else whole[rows, ranks]).copy_(value)
             else:
                 parameters[name].copy_(value)
-    model.save_pretrained(to, safe_serialization=True, save_embedding_layers=False)  # else it looks for the base model
+    model.save_pretrained(
+        to, safe_serialization=True, save_embedding_layers=False
+    )  # else it looks for the base model
 
 
 def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: str) -> None:

@@ -29,7 +29,14 @@ from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
 HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
-_FILES = ("config.yaml", "metrics.jsonl", "predictions*.jsonl", "delta.safetensors", _OWN_YAMLS, "results.json")
+_FILES = (
+    "config.yaml",
+    "metrics.jsonl",
+    "predictions*.jsonl",
+    "delta.safetensors",
+    _OWN_YAMLS,
+    "results.json",
+)
 _CODE = "own/methods/*.py"
 # Two runs at one path that agree in them are the same run
 _SAME = ("config_hash", "data", "backbone_weights", "scores")
@@ -51,7 +58,9 @@ def pack(source: Path, out: Path) -> int:
         for path, files in _files(study, [_OWN_YAMLS]).items():
             lines.append(json.dumps({"path": path, "record": study.records[path]}) + "\n")
             if (table := study.predictions(path)) is not None:
-                texts = {key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")}
+                texts = {
+                    key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")
+                }
                 tables.append(table.assign(run=path, **texts))
             _copy(files, source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
@@ -80,7 +89,9 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     for path, files in _files(theirs, [*_FILES, *([_CODE] if trust else [])]).items():
         if path in ours.records or (target / path).exists():
             own, other = ours.records.get(path, {}), theirs.records[path]
-            states[path] = "same" if all(own.get(key) == other[key] for key in _SAME) else "conflict"
+            states[path] = (
+                "same" if all(own.get(key) == other[key] for key in _SAME) else "conflict"
+            )
         else:
             with atomic_path(target / path) as folder:
                 _copy(files, source / path, folder)
@@ -114,11 +125,15 @@ def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
     for path in study.records:
         study.result(path)  # refuses a path that may lead out of the directory
         folder, place = study.directory / path, study.directory.resolve() / path
-        files = [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+        files = [
+            file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()
+        ]
         found[path] = [file.relative_to(folder) for file in files]
         for file in found[path]:
             if (folder / file).resolve() != place / file:
-                raise UsageError(f"{folder / file} is a link, or behind one; put the file itself there")
+                raise UsageError(
+                    f"{folder / file} is a link, or behind one; put the file itself there"
+                )
     return found
 
 
@@ -134,7 +149,9 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         return merge(source, Path(to), trust=trust)
     study = Study(source)
     if study.is_packed:
-        raise UsageError(f"{source} is packed: send it with hf upload, or merge it into a directory")
+        raise UsageError(
+            f"{source} is packed: send it with hf upload, or merge it into a directory"
+        )
     runs = _files(study, [*_FILES, *([_CODE] if trust else [])])
     repository = to.removeprefix(HUB)
     try:
@@ -142,7 +159,9 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
         names = [f"{path}/{file}" for path, files in new.items() for file in files]
         if new:
-            HfApi().upload_folder(repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names)
+            HfApi().upload_folder(
+                repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names
+            )
     except Exception as error:  # network errors have no common base class
         raise _hub_error(to, error) from None
     return {path: "copied" if path in new else "there" for path in runs}
@@ -168,7 +187,9 @@ def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
 
 def _hub_error(name: str, error: Exception) -> MissingError:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return MissingError(f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again")
+    return MissingError(
+        f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
+    )
 
 
 # --- check
@@ -211,7 +232,10 @@ def check(directory: Path) -> CheckedStudy:
                 recomputed += spec.primary in spec.metrics and spec.primary not in _NEED_TEXTS
             first, other = with_weights.setdefault(result.delta_sha256 or path, (path, result))
             # Variants of one method and seed may train the same, as when they select the same heads
-            if any(getattr(result, key) != getattr(other, key) for key in ("task", "backbone", "method", "seed")):
+            if any(
+                getattr(result, key) != getattr(other, key)
+                for key in ("task", "backbone", "method", "seed")
+            ):
                 problems.append(f"has the weights of {first} (delta_sha256)")
         except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
             problems = [f"is damaged ({error})"]
@@ -233,7 +257,11 @@ def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         lowest = -1 if name.startswith(_SIGNED) else 0
         if not lowest <= value <= 1 and not spec.evaluate:
             yield f"{name} {value:g} is outside its range"
-    lines, total, patience = result.epoch_metrics, result.config["epochs"], result.config.get("patience")
+    lines, total, patience = (
+        result.epoch_metrics,
+        result.config["epochs"],
+        result.config.get("patience"),
+    )
     if patience:
         total = min(total, result.epochs.best + patience)
     if [line.epoch for line in lines] != list(range(1, total + 1)):
@@ -256,7 +284,9 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     names = [name for name in spec.metrics if name not in _NEED_TEXTS]
     if names:
-        computable = spec.model_copy(update={"metrics": names, "primary": names[0], "evaluate": None})
+        computable = spec.model_copy(
+            update={"metrics": names, "primary": names[0], "evaluate": None}
+        )
         for name, score in metrics.compute(computable, rows, predictions).items():
             if abs(score - result.metrics[name]) > _TOLERANCE:
                 yield f"{name} is {result.metrics[name]:.4f}, and by its predictions {score:.4f}"
@@ -272,7 +302,11 @@ def _row(spec: TaskSpec, name: str, label: Any) -> Row:
 def _predictions(spec: TaskSpec, table: pd.DataFrame) -> Predictions:
     if spec.kind in ("span", "token-classification"):
         return [Output(prediction, []) for prediction in table["prediction"]]
-    predictions = table["prediction"] if spec.kind == "regression" else [_label(spec, value) for value in table["prediction"]]
+    predictions = (
+        table["prediction"]
+        if spec.kind == "regression"
+        else [_label(spec, value) for value in table["prediction"]]
+    )
     return np.array(predictions, dtype=np.float64)
 
 

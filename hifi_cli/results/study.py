@@ -76,10 +76,32 @@ _COMPUTED = [
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
     *["state", "protocol", "backbone", "task", "method", "variant", "seed", "shots", "metric"],
-    *["score", "last", "best", "max", "epoch", "epochs", "flags", "trained_percent", "time_s", "peak_memory_bytes"],
+    *[
+        "score",
+        "last",
+        "best",
+        "max",
+        "epoch",
+        "epochs",
+        "flags",
+        "trained_percent",
+        "time_s",
+        "peak_memory_bytes",
+    ],
     *["config_hash", "setting_hash", "path", "detail"],
 ]
-_COPIED_TO_LIST = ["protocol", "backbone", "task", "method", "variant", "seed", "shots", "metric", "epochs", "time_s"]
+_COPIED_TO_LIST = [
+    "protocol",
+    "backbone",
+    "task",
+    "method",
+    "variant",
+    "seed",
+    "shots",
+    "metric",
+    "epochs",
+    "time_s",
+]
 
 
 class Study:
@@ -106,7 +128,9 @@ class Study:
         """
         if not self.is_packed:
             finished = [run for run in run_directories(self.directory) if run.results.is_file()]
-            paths = {run.path.relative_to(self.directory).as_posix(): run.results for run in finished}
+            paths = {
+                run.path.relative_to(self.directory).as_posix(): run.results for run in finished
+            }
             return {path: read_json(paths[path], what="results") for path in sorted(paths)}
         packed = self.directory / PACKED
         runs = read_jsonl(packed, what="packed study")
@@ -137,7 +161,10 @@ class Study:
                 table[column] = table[column].map(json.loads)
         except ValueError as error:
             raise UsageError(f"{file} is damaged ({error}); pack the study again") from None
-        return {str(path): rows.drop(columns="run").reset_index(drop=True) for path, rows in table.groupby("run")}
+        return {
+            str(path): rows.drop(columns="run").reset_index(drop=True)
+            for path, rows in table.groupby("run")
+        }
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -159,10 +186,15 @@ class Study:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
-        frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
+        frame = pd.DataFrame(
+            rows, columns=[*_COMPUTED, *_COPIED], dtype=object
+        )  # None of `shots` is a value of its own
         for kind, column in (("tasks", "task"), ("methods", "method")):
             shipped = frame[column].isin(registry.names(kind))
-            own = [RunDirectory(self.directory / run.path).own(kind, run[column]) for _, run in frame[~shipped].iterrows()]
+            own = [
+                RunDirectory(self.directory / run.path).own(kind, run[column])
+                for _, run in frame[~shipped].iterrows()
+            ]
             frame.loc[~shipped, column] = pd.Series(own, frame.index[~shipped], dtype=object)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
@@ -176,7 +208,9 @@ class Study:
         """The study with each variant of a method as a method of its own, METHOD/VARIANT."""
         study, runs = copy(self), self.runs
         names = runs["method"] + "/" + runs["variant"]
-        study.runs = runs.assign(method=names.where(runs["variant"].notna(), runs["method"]), variant=None)
+        study.runs = runs.assign(
+            method=names.where(runs["variant"].notna(), runs["method"]), variant=None
+        )
         return study
 
     def names(self, kind: str) -> set[str]:
@@ -203,22 +237,32 @@ class Study:
             return run.metrics.get(metric)
         lines = [line for line in self.records[run.path].get("epoch_metrics", []) if metric in line]
         if name == "max":
-            return max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
-        return next((line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None)
+            return (
+                max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
+            )
+        return next(
+            (line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None
+        )
 
     def no_run_error(self) -> MissingError:
         """The error for a directory without runs that tables show."""
         searches = f" but {len(self.runs)} of searches: hifi table search" if len(self.runs) else ""
-        return MissingError(f"no finished run in {self.directory}{searches}; make one with hifi train, or give --results-dir")
+        return MissingError(
+            f"no finished run in {self.directory}{searches}; make one with hifi train, or give --results-dir"
+        )
 
     def no_setting_error(self, **options: str | None) -> MissingError:
         """The error for a protocol, backbone or shots that no run has; it says which there are."""
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         present = [
             f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
-            for protocol, backbone, shots in sorted({*map(tuple, self.shown[SETTING].to_numpy())}, key=str)
+            for protocol, backbone, shots in sorted(
+                {*map(tuple, self.shown[SETTING].to_numpy())}, key=str
+            )
         ]
-        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}")
+        return MissingError(
+            f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}"
+        )
 
 
 def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
@@ -273,7 +317,9 @@ def tried_settings(study: Study) -> pd.DataFrame:
     runs = study.runs[study.runs["variant"].notna()]
     runs = runs.assign(score=[_selecting_score(study, run) for run in runs.itertuples()])
     of_methods = runs.groupby([*SETTING, "method"], sort=False, dropna=False)
-    runs["setting"] = pd.concat([_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)])
+    runs["setting"] = pd.concat(
+        [_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)]
+    )
     tried = runs.groupby([*of_search, "setting"], sort=False, dropna=False).agg(
         score=("score", lambda values: values.mean(skipna=False)),
         deviation=("score", "std"),
@@ -283,7 +329,9 @@ def tried_settings(study: Study) -> pd.DataFrame:
     most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
     complete = tried["score"].where(tried["seeds"] == most_seeds)
     # of equal scores the first
-    tried["best"] = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first") == 1
+    tried["best"] = (
+        complete.groupby(of_search, dropna=False).rank(ascending=False, method="first") == 1
+    )
     return tried.reset_index()
 
 
@@ -298,12 +346,18 @@ def _selecting_score(study: Study, run: Any) -> float | None:
 
 def _settings(runs: pd.DataFrame) -> pd.Series:
     """The keys in which some of a method's runs on one task differ, with their values in each."""
-    configs = [{key: override_value(value) for key, value in flatten(config).items()} for config in runs["config"]]
+    configs = [
+        {key: override_value(value) for key, value in flatten(config).items()}
+        for config in runs["config"]
+    ]
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
     varied = frame.loc[:, values_on_a_task > 1].astype(object)
     rows = varied.where(varied.notna(), None).to_dict("records")
-    texts = [" ".join(f"{key}={value}" for key, value in row.items() if value is not None) for row in rows]
+    texts = [
+        " ".join(f"{key}={value}" for key, value in row.items() if value is not None)
+        for row in rows
+    ]
     return pd.Series(texts, index=runs.index)
 
 
@@ -321,11 +375,17 @@ def read_results(directory: str | Path = "results") -> pd.DataFrame:
         UsageError: a run is damaged.
     """
     if not Path(directory).is_dir():
-        raise MissingError(f"no directory {directory}; hifi train --results-dir {directory} makes it")
+        raise MissingError(
+            f"no directory {directory}; hifi train --results-dir {directory} makes it"
+        )
     study = Study(Path(directory))
     rows = []
     for run in study.runs.to_dict("records"):
-        settings = {key: value for key, value in flatten(run["config"]).items() if not key.startswith("backbone.")}
+        settings = {
+            key: value
+            for key, value in flatten(run["config"]).items()
+            if not key.startswith("backbone.")
+        }
         rows.append(settings | _finished(run, study.directory))
     return _frame(rows)
 
@@ -337,8 +397,12 @@ def list_runs(results_dir: Path) -> pd.DataFrame:
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
-    frame = frame.reindex(columns=[*_LISTED, *(column for column in frame if column not in _LISTED)])
-    return frame.astype(dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64"))
+    frame = frame.reindex(
+        columns=[*_LISTED, *(column for column in frame if column not in _LISTED)]
+    )
+    return frame.astype(
+        dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
+    )
 
 
 def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
@@ -347,20 +411,38 @@ def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
     state, detail = "running" if is_locked(directory.lock) else "unfinished", ""
     if directory.results.is_file():
         try:
-            return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
+            return _finished(
+                row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir),
+                results_dir,
+            )
         except UsageError as error:
             state, detail = (state, "") if state == "running" else ("damaged", str(error))
     protocol, backbone, task, method, *variant, seed = path.parts[1:]
-    names = {"protocol": protocol, "backbone": backbone, "task": task, "method": method, "variant": "/".join(variant) or None}
+    names = {
+        "protocol": protocol,
+        "backbone": backbone,
+        "task": task,
+        "method": method,
+        "variant": "/".join(variant) or None,
+    }
     number = int(seed.removeprefix("seed")) if re.fullmatch(r"seed\d+", seed) else None
-    return {"state": state, **names, "seed": number, "flags": "", "path": str(directory.path), "detail": detail}
+    return {
+        "state": state,
+        **names,
+        "seed": number,
+        "flags": "",
+        "path": str(directory.path),
+        "detail": detail,
+    }
 
 
 def _finished(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
     """A row of `Study.runs` as a listed run, scores in percent."""
     flags = {"collapsed": run["collapsed"], "limited": run["limit"] is not None}
     is_done = run["status"] == "done"
-    percent = {name: None if run[name] is None else 100 * run[name] for name in ("last", "best", "max")}
+    percent = {
+        name: None if run[name] is None else 100 * run[name] for name in ("last", "best", "max")
+    }
     return {
         **{key: run[key] for key in [*_COPIED_TO_LIST, "peak_memory_bytes", "config_hash"]},
         **percent,

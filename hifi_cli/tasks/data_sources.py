@@ -34,7 +34,9 @@ PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # 
 PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
 
 
-def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
+def load(
+    spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS
+) -> TaskData:
     """Load a task's rows: the demo's, from `data_dir`, or from the hub when no directory is given.
 
     Raises:
@@ -47,7 +49,11 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
     elif spec.hub:
         data = _load_hub(spec, spec.hub)
     else:
-        missing = f"no directory {spec.local.directory}" if spec.local.directory else f"{spec.label} is not on the hub"
+        missing = (
+            f"no directory {spec.local.directory}"
+            if spec.local.directory
+            else f"{spec.label} is not on the hub"
+        )
         raise MissingError(f"{missing}: give --data-dir")
     for split, name in spec.validation_of.items():
         other = _load_validation(task_spec.load(name), data_dir)
@@ -59,8 +65,14 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
 def _load_validation(spec: TaskSpec, data_dir: Path | None) -> TaskData:
     """Load a task's validation split alone."""
     local = spec.local.model_copy(update={"files": {"validation": spec.local.files["validation"]}})
-    hub = spec.hub and spec.hub.model_copy(update={"splits": {"validation": spec.hub.splits["validation"]}})
-    return load(spec.model_copy(update={"local": local, "hub": hub}), data_dir=data_dir, required=["validation"])
+    hub = spec.hub and spec.hub.model_copy(
+        update={"splits": {"validation": spec.hub.splits["validation"]}}
+    )
+    return load(
+        spec.model_copy(update={"local": local, "hub": hub}),
+        data_dir=data_dir,
+        required=["validation"],
+    )
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:
@@ -75,7 +87,9 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
         with suppress(MissingError):
             if find_directory(task, data_dir):
                 splits = load(task, data_dir=data_dir, required=()).splits
-                counts[name] = {split: task.count(split_rows) for split, split_rows in splits.items()}
+                counts[name] = {
+                    split: task.count(split_rows) for split, split_rows in splits.items()
+                }
     return counts
 
 
@@ -117,7 +131,10 @@ def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> T
             raise MissingError(f"{missing}; the {split} split is required")
         elif is_labelled(split):
             logger.warning(f"note: {missing}; the {split} split is missing")
-    origin = {split: str(path.relative_to(directory) if spec.local.generated else path) for split, path in files.items()}
+    origin = {
+        split: str(path.relative_to(directory) if spec.local.generated else path)
+        for split, path in files.items()
+    }
     return TaskData(splits, {split: file_digest(path) for split, path in files.items()}, origin)
 
 
@@ -140,16 +157,22 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
         if any(present.values()):
             return {split: path for split, path in present.items() if path}
     if not any(folder.is_dir() for folder in folders):
-        raise MissingError(f"no folder {local.folder} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}")
+        raise MissingError(
+            f"no folder {local.folder} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}"
+        )
     return {}
 
 
-def _split_rows(spec: TaskSpec, split: Split, records: Iterable[RawRecord], source: Source, origin: str) -> list[Row]:
+def _split_rows(
+    spec: TaskSpec, split: Split, records: Iterable[RawRecord], source: Source, origin: str
+) -> list[Row]:
     """Return the rows of a split; logs a warning if their number is not the official one."""
     split_rows = rows.parse_rows(spec, records, source, origin, labelled=is_labelled(split))
     official, count = spec.rows.get(split), spec.count(split_rows)
     if official and count != official:
-        logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
+        logger.warning(
+            f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})"
+        )
     return split_rows
 
 
@@ -167,11 +190,17 @@ def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
             tables[config], commit = load_tables(hub, config)
         if hub_split in tables[config]:
             origin = f"{hub.id}, {hub_split}"
-            splits[split] = _split_rows(spec, split, hub_records(tables[config][hub_split], origin), hub, origin)
+            splits[split] = _split_rows(
+                spec, split, hub_records(tables[config][hub_split], origin), hub, origin
+            )
         elif is_labelled(split):
-            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
+            raise UsageError(
+                f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}"
+            )
     digests = {split: rows_digest(split_rows) for split, split_rows in splits.items()}
-    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
+    return TaskData(
+        splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""}
+    )
 
 
 def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
@@ -195,11 +224,17 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
 def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
     """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
     features = table.features.items()
-    names_of = {column: dict(enumerate(found)) for column, feature in features if (found := class_names(feature))}
+    names_of = {
+        column: dict(enumerate(found))
+        for column, feature in features
+        if (found := class_names(feature))
+    }
     for number, values in enumerate(table):
         for column, names in names_of.items():
             value = values[column]
-            values[column] = [names[index] for index in value] if isinstance(value, list) else names.get(value)
+            values[column] = (
+                [names[index] for index in value] if isinstance(value, list) else names.get(value)
+            )
         yield RawRecord(values, f"{origin}, row {number}")
 
 
@@ -213,7 +248,9 @@ def class_names(feature: Any) -> list[str]:
 
 def _shuffled(rows: Sequence[Row], seed: int) -> list[int]:
     """Sort row numbers by SHA-256 of seed and number: no library's random generator decides."""
-    return sorted(range(len(rows)), key=lambda number: hashlib.sha256(f"{seed}:{number}".encode()).digest())
+    return sorted(
+        range(len(rows)), key=lambda number: hashlib.sha256(f"{seed}:{number}".encode()).digest()
+    )
 
 
 def _cut(data: TaskData, cut: Cut) -> TaskData:
@@ -227,23 +264,33 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
         UsageError: there are too few rows.
     """
     train = data.rows("train")
-    first = {row.sequences: number for number, row in reversed([*enumerate(train)])}  # the first row with each texts
+    first = {
+        row.sequences: number for number, row in reversed([*enumerate(train)])
+    }  # the first row with each texts
     distinct = {*first.values()}
     shuffled = [number for number in _shuffled(train, cut.seed) if number in distinct]
     order = sorted(shuffled, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
-    cut_off = {number for at, number in enumerate(order) if int((at + 1) * cut.validation) > int(at * cut.validation)}
+    cut_off = {
+        number
+        for at, number in enumerate(order)
+        if int((at + 1) * cut.validation) > int(at * cut.validation)
+    }
     parts = {
         "train": [row for row in train if first[row.sequences] not in cut_off],
         "validation": [row for row in train if first[row.sequences] in cut_off],
     }
     if not all(parts.values()):
         where = data.origin.get("train", "the data")
-        raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
+        raise UsageError(
+            f"{where}: {len(order)} rows with different texts are too few to cut off a validation split"
+        )
     digests = {split: rows_digest(part) for split, part in parts.items()}
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
 
 
-def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> tuple[list[Row], list[Row]]:
+def few_shot_sample(
+    spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int
+) -> tuple[list[Row], list[Row]]:
     """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev (HiFi, section 4.1).
 
     Raises:
@@ -269,10 +316,14 @@ def few_shot_sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) 
 def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> FewShotRows:
     """Return the ids of a few-shot run's rows, and a SHA-256 over ids, texts and labels."""
     content = [[row.id, row.sequences, row.label] for row in (*train, *dev)]
-    return FewShotRows(train=[row.id for row in train], dev=[row.id for row in dev], sha256=digest(content, 64))
+    return FewShotRows(
+        train=[row.id for row in train], dev=[row.id for row in dev], sha256=digest(content, 64)
+    )
 
 
 def check_few_shot(spec: TaskSpec) -> None:
     """Raise UsageError if the task has no classes to sample from."""
     if not spec.classes:
-        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and its rows have no class")
+        raise UsageError(
+            f"task {spec.label} has no few-shot setting: shots are counted per class, and its rows have no class"
+        )

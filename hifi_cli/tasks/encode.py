@@ -18,7 +18,9 @@ MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the othe
 _WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
 
 
-def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunConfig) -> list[Example]:
+def tokenize(
+    tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunConfig
+) -> list[Example]:
     """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
     Raises:
@@ -27,7 +29,12 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunCon
     if spec.kind == "span":
         return _tokenize_windows(tokenizer, rows, config)
     order = slice(None, None, -1 if config.swap_texts else 1)
-    columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
+    columns = [
+        list(column)
+        for column in zip(
+            *(sequence[order] for row in rows for sequence in row.sequences), strict=True
+        )
+    ]
     is_pair = len(columns) == 2
     room = _room_for_texts(tokenizer, config) if is_pair else config.max_length
     is_cut = [False] * len(columns[0])  # each sequence
@@ -45,10 +52,16 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunCon
     for row in rows:
         numbers = range(first, first + len(row.sequences))
         sequences = tuple(_model_inputs(encoded, index) for index in numbers)
-        is_truncated = any(is_cut[index] or encoded.encodings[index].overflowing for index in numbers)
+        is_truncated = any(
+            is_cut[index] or encoded.encodings[index].overflowing for index in numbers
+        )
         spans = _token_spans(encoded, first, row, order, config) if spec.has_target_words else ()
         is_tagged = spec.kind == "token-classification"
-        tokens = tuple(_first_token(encoded, first, span) for span in row.word_spans) if is_tagged else ()
+        tokens = (
+            tuple(_first_token(encoded, first, span) for span in row.word_spans)
+            if is_tagged
+            else ()
+        )
         examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
         first += len(row.sequences)
     if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
@@ -72,23 +85,35 @@ def truncated_rows(examples: Iterable[Example]) -> int:
 
 def single_sequences(examples: Iterable[Example]) -> list[Example]:
     """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
-    return [Example(example.row, (sequence,)) for example in examples for sequence in example.sequences]
+    return [
+        Example(example.row, (sequence,)) for example in examples for sequence in example.sequences
+    ]
 
 
 def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
-    return {name: np.array(encoded[name][index], dtype=np.int32) for name in encoded if name in ("input_ids", "token_type_ids")}
+    return {
+        name: np.array(encoded[name][index], dtype=np.int32)
+        for name in encoded
+        if name in ("input_ids", "token_type_ids")
+    }
 
 
-def _token_spans(encoded: Any, index: int, row: Row, order: slice, config: RunConfig) -> tuple[Span, ...]:
+def _token_spans(
+    encoded: Any, index: int, row: Row, order: slice, config: RunConfig
+) -> tuple[Span, ...]:
     """Return the span of the tokens that overlap the target word of each text."""
     offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     token_spans = []
     for text, (start, end) in enumerate(row.word_spans[order]):
         tokens = [
-            token for token, (first, last) in enumerate(offsets) if text_ids[token] == text and first < end and last > start
+            token
+            for token, (first, last) in enumerate(offsets)
+            if text_ids[token] == text and first < end and last > start
         ]
         if not tokens or offsets[tokens[-1]][1] < end:
-            raise UsageError(f"row {row.id}: max_length={config.max_length} truncates the target word; increase max_length")
+            raise UsageError(
+                f"row {row.id}: max_length={config.max_length} truncates the target word; increase max_length"
+            )
         token_spans.append((tokens[0], tokens[-1] + 1))
     return tuple(token_spans)
 
@@ -102,7 +127,9 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
     """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
     room = _room_for_texts(tokenizer, config) - question_length
-    questions, is_cut = _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length)
+    questions, is_cut = _truncate(
+        tokenizer, [row.sequences[0][0].strip() for row in rows], question_length
+    )
     encoded = tokenizer(
         questions,
         [row.sequences[0][1] for row in rows],
@@ -122,7 +149,9 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
         row = rows[row_number]
         answer = _answer_tokens(row, offsets)
         inputs, is_truncated = _model_inputs(encoded, window), is_cut[row_number]
-        examples.append(Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated))
+        examples.append(
+            Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated)
+        )
     return examples
 
 
@@ -130,15 +159,25 @@ def _room_for_texts(tokenizer: Any, config: RunConfig) -> int:
     """Return how many tokens the two texts of a pair may have together."""
     room: int = config.max_length - tokenizer.num_special_tokens_to_add(pair=True)
     if room < 2:
-        raise UsageError(f"max_length={config.max_length} leaves no room for two texts; increase max_length")
+        raise UsageError(
+            f"max_length={config.max_length} leaves no room for two texts; increase max_length"
+        )
     return room
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
     """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
-    encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True)
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        truncation=True,
+        max_length=max_tokens,
+        return_offsets_mapping=True,
+    )
     ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
-    return [text[:end] for text, end in zip(texts, ends, strict=True)], [bool(one.overflowing) for one in encoded.encodings]
+    return [text[:end] for text, end in zip(texts, ends, strict=True)], [
+        bool(one.overflowing) for one in encoded.encodings
+    ]
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
@@ -146,13 +185,21 @@ def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
     text, start = row.answers[0]
     end = start + len(text)
     context_tokens = [token for token, span in enumerate(offsets) if span != OUTSIDE]
-    if not context_tokens or offsets[context_tokens[0]][0] > start or offsets[context_tokens[-1]][1] < end:
+    if (
+        not context_tokens
+        or offsets[context_tokens[0]][0] > start
+        or offsets[context_tokens[-1]][1] < end
+    ):
         return (0, 0)
-    answer_tokens = [token for token in context_tokens if offsets[token][0] < end and offsets[token][1] > start]
+    answer_tokens = [
+        token for token in context_tokens if offsets[token][0] < end and offsets[token][1] > start
+    ]
     return (answer_tokens[0], answer_tokens[-1]) if answer_tokens else (0, 0)
 
 
-def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int) -> list[list[int]]:
+def training_order(
+    lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int
+) -> list[list[int]]:
     """Return the batches of an epoch: every example once, in random order.
 
     The result depends only on the arguments, so that a resumed run gets the same batches.
@@ -174,7 +221,9 @@ def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, se
     if strategy == "random":
         return list(_batches(shuffled, batch_size))
     size = batch_size * _WINDOW
-    windows = [sorted(window, key=lambda index: lengths[index]) for window in _batches(shuffled, size)]
+    windows = [
+        sorted(window, key=lambda index: lengths[index]) for window in _batches(shuffled, size)
+    ]
     batches = [batch for window in windows for batch in _batches(window, batch_size)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
@@ -190,7 +239,9 @@ def padding_values(tokenizer: Any) -> dict[str, int]:
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
-def collate(examples: Sequence[Example], pad: dict[str, int], *, multiple: int = 1) -> dict[str, Tensor]:
+def collate(
+    examples: Sequence[Example], pad: dict[str, int], *, multiple: int = 1
+) -> dict[str, Tensor]:
     """Pad examples to the longest sequence and stack them.
 
     Args:

@@ -19,7 +19,10 @@ NO_ENTITY = "O"
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_BEGINS, _CONTINUES = "BI", "IEL"  # prefixes of an entity's words: after which it can go on, and with which
+_BEGINS, _CONTINUES = (
+    "BI",
+    "IEL",
+)  # prefixes of an entity's words: after which it can go on, and with which
 
 
 class Output(NamedTuple):
@@ -79,7 +82,11 @@ def gender_parity(_: Sequence[Row], predictions: Values) -> float:
     2018).
     """
     pairs = len(predictions) // 2  # a limit may cut off half of a pair
-    return float(np.mean(predictions[: 2 * pairs : 2] == predictions[1 : 2 * pairs : 2])) if pairs else 0.0
+    return (
+        float(np.mean(predictions[: 2 * pairs : 2] == predictions[1 : 2 * pairs : 2]))
+        if pairs
+        else 0.0
+    )
 
 
 def normalize_answer(text: str) -> list[str]:
@@ -102,10 +109,15 @@ def word_f1(answer: str, accepted: Sequence[str]) -> float:
     return max(f1)
 
 
-def _mean_over_answers(score: Callable[[str, Sequence[str]], float], rows: Sequence[Row], predictions: Predictions) -> float:
+def _mean_over_answers(
+    score: Callable[[str, Sequence[str]], float], rows: Sequence[Row], predictions: Predictions
+) -> float:
     """Mean score of SQuAD's answers, or of the entities that ReCoRD's predictions choose."""
     chosen = [
-        (str(output.prediction) if isinstance(output, Output) else row.candidate, [text for text, _ in row.answers])
+        (
+            str(output.prediction) if isinstance(output, Output) else row.candidate,
+            [text for text, _ in row.answers],
+        )
         for row, output in zip(rows, predictions, strict=True)
         if output
     ]
@@ -123,7 +135,9 @@ def entities(tags: Tags) -> list[tuple[str, int, int]]:
     previous = NO_ENTITY
     for word, tag in enumerate(tags):
         type_ = tag.partition("-")[2]
-        continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == previous.partition("-")[2]
+        continues = (
+            tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == previous.partition("-")[2]
+        )
         if type_:
             first = result.pop()[1] if continues else word
             result.append((type_, first, word))
@@ -137,7 +151,10 @@ def entity_scores(labels: Sequence[Tags], predictions: Sequence[Tags]) -> dict[s
     An entity is correct if its type, first and last word are; 0 where there is nothing to divide
     by.
     """
-    pairs = [(set(entities(label)), set(entities(tags))) for label, tags in zip(labels, predictions, strict=True)]
+    pairs = [
+        (set(entities(label)), set(entities(tags)))
+        for label, tags in zip(labels, predictions, strict=True)
+    ]
     correct = sum(len(label & predicted) for label, predicted in pairs)
     in_labels, in_predictions = (sum(map(len, side)) for side in zip(*pairs, strict=True))
     return {
@@ -152,7 +169,9 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
     return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
 
 
-_F1 = partial(sklearn_score, "f1_score", zero_division=0)  # of class 1; 0 if there is nothing to divide by
+_F1 = partial(
+    sklearn_score, "f1_score", zero_division=0
+)  # of class 1; 0 if there is nothing to divide by
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,
@@ -182,18 +201,24 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
         MissingError: the metric of the `evaluate` library cannot be loaded.
     """
     if spec.kind == "token-classification":
-        tags = [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
+        tags = [
+            [spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)
+        ]
         predicted = [output.prediction for output in predictions if isinstance(output, Output)]
         known = {**entity_scores(tags, predicted), "word_accuracy": word_accuracy(tags, predicted)}
         return {name: known[name] for name in spec.metrics}
     labels = labels_of(rows)
     scores = {
-        name: ROW_METRICS[name](rows, predictions) if name in ROW_METRICS else METRICS[name](labels, np.asarray(predictions))
+        name: ROW_METRICS[name](rows, predictions)
+        if name in ROW_METRICS
+        else METRICS[name](labels, np.asarray(predictions))
         for name in spec.metrics
     }
     scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
     if spec.primary not in scores:
-        raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
+        raise UsageError(
+            f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}"
+        )
     return scores
 
 
@@ -202,7 +227,9 @@ def labels_of(rows: Sequence[Row]) -> Values:
     return np.array([row.label for row in rows], dtype=np.float64)
 
 
-def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
+def _evaluate(
+    spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions
+) -> dict[str, float]:
     """Compute a metric of the `evaluate` library, with the library's names of the scores.
 
     An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in
@@ -215,11 +242,19 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
         metric = evaluate.load(name)
     except (OSError, ValueError, ImportError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise MissingError(f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded ({reason})") from None
+        raise MissingError(
+            f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded ({reason})"
+        ) from None
     number = float if spec.kind == "regression" else int
-    outputs, references = (np.asarray(values).astype(number).tolist() for values in (predictions, labels_of(rows)))
+    outputs, references = (
+        np.asarray(values).astype(number).tolist() for values in (predictions, labels_of(rows))
+    )
     scores = metric.compute(predictions=outputs, references=references)
-    return {key: float(np.nan_to_num(value)) for key, value in scores.items() if not isinstance(value, dict)}
+    return {
+        key: float(np.nan_to_num(value))
+        for key, value in scores.items()
+        if not isinstance(value, dict)
+    }
 
 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
@@ -242,7 +277,10 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
     if spec.kind == "span":
         return _best_answers(examples, logits)
     if spec.kind == "token-classification":
-        return [_tags(spec.labels, example, values) for example, values in zip(examples, logits, strict=True)]
+        return [
+            _tags(spec.labels, example, values)
+            for example, values in zip(examples, logits, strict=True)
+        ]
     if spec.kind == "regression":
         return np.asarray(logits[:, 0])
     if spec.kind == "multi-label":
@@ -263,8 +301,14 @@ def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
 def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
     """Return each word's tag with the highest logit at its first token; logits: [tags, tokens]."""
     return Output(
-        [NO_ENTITY if token == UNREAD else labels[int(logits[:, token].argmax())] for token in example.word_tokens],
-        [0.0 if token == UNREAD else float(np.float32(logits[:, token].max())) for token in example.word_tokens],
+        [
+            NO_ENTITY if token == UNREAD else labels[int(logits[:, token].argmax())]
+            for token in example.word_tokens
+        ],
+        [
+            0.0 if token == UNREAD else float(np.float32(logits[:, token].max()))
+            for token in example.word_tokens
+        ],
     )
 
 
@@ -285,9 +329,16 @@ def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
         row = example.row
         best.setdefault(row.id, Output("", [float(starts[0]), float(ends[0])]))
         is_inside = np.array([span != OUTSIDE for span in example.offsets])
-        firsts, lasts = (np.argsort(-side[: len(example)], kind="stable")[:N_BEST] for side in (starts, ends))
+        firsts, lasts = (
+            np.argsort(-side[: len(example)], kind="stable")[:N_BEST] for side in (starts, ends)
+        )
         tokens = lasts - firsts[:, None] + 1
-        is_valid = (tokens > 0) & (tokens <= MAX_ANSWER_TOKENS) & is_inside[firsts][:, None] & is_inside[lasts]
+        is_valid = (
+            (tokens > 0)
+            & (tokens <= MAX_ANSWER_TOKENS)
+            & is_inside[firsts][:, None]
+            & is_inside[lasts]
+        )
         scores = np.where(is_valid, starts[firsts][:, None] + ends[lasts], -np.inf)
         at, to = np.unravel_index(scores.argmax(), scores.shape)
         if scores[at, to] > highest.get(row.id, -np.inf):
@@ -303,7 +354,9 @@ def is_collapsed(predictions: Predictions) -> bool:
     if not isinstance(predictions, np.ndarray):
         outputs = np.concatenate([np.atleast_1d(output.prediction) for output in predictions])
         return len(predictions) > 1 and len(set(outputs)) == 1
-    return bool(not np.isfinite(predictions).all() or (len(predictions) > 1 and _constant(predictions)))
+    return bool(
+        not np.isfinite(predictions).all() or (len(predictions) > 1 and _constant(predictions))
+    )
 
 
 def _constant(values: Values) -> bool:

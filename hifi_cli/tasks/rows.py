@@ -66,17 +66,23 @@ class RawRecord:
         if not isinstance(value, str | None):
             raise self.error(f"{name} is {value!r:.40}, not text")
         if not (value and value.strip()):
-            raise IncompleteRow(f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}")
+            raise IncompleteRow(
+                f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}"
+            )
         return value
 
     def texts(self, name: str) -> list[str]:
         """Return the value of a column that holds a list of texts, or one text that is split at spaces."""
         value = self.value(name)
         texts = value.split() if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+        if not isinstance(texts, list) or not all(
+            isinstance(text, str) and text.strip() for text in texts
+        ):
             raise self.error(f"{name} is {value!r:.40}, not a list of texts")
         if not texts:
-            raise IncompleteRow(f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}")
+            raise IncompleteRow(
+                f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}"
+            )
         return texts
 
     def error(self, problem: str) -> UsageError:
@@ -121,23 +127,31 @@ def _parquet(path: Path) -> Iterator[RawRecord]:
     try:
         table = parquet.read_table(path).to_pylist()
     except (OSError, ArrowException) as error:
-        raise UsageError(f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
+        raise UsageError(
+            f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})"
+        ) from None
     yield from (RawRecord(values, f"{path}, row {number}") for number, values in enumerate(table))
 
 
 def _table(path: Path, text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
     """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
     csv.field_size_limit(1 << 30)  # Python's own limit is 131,072 characters
-    dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    dialect: Any = (
+        {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    )
     table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
     try:
         for values in table:
             where, names = f"{path}, line {table.line_num}", table.fieldnames or []
             if None in values or len({*names}) < len(names):
-                raise UsageError(f"{where}: more columns than names, or a name stands twice ({', '.join(names)[:200]})")
+                raise UsageError(
+                    f"{where}: more columns than names, or a name stands twice ({', '.join(names)[:200]})"
+                )
             yield RawRecord(values, where)
     except csv.Error as error:
-        raise UsageError(f"{path}, line {table.reader.line_num}: not valid {form.upper()}: {error}") from None
+        raise UsageError(
+            f"{path}, line {table.reader.line_num}: not valid {form.upper()}: {error}"
+        ) from None
 
 
 def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
@@ -149,25 +163,39 @@ def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
     """
     separator = "\t" if "\t" in text else None
     is_comment = re.compile("#[^\t]*" if separator else "(?!)").fullmatch
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if not is_comment(line)]
-    for is_sentence, words in groupby(lines, lambda line: line[1].strip() and not line[1].startswith("-DOCSTART-")):
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.split("\n"), start=1)
+        if not is_comment(line)
+    ]
+    for is_sentence, words in groupby(
+        lines, lambda line: line[1].strip() and not line[1].startswith("-DOCSTART-")
+    ):
         if is_sentence:
-            numbers, rows = zip(*((number, line.split(separator)) for number, line in words), strict=True)
+            numbers, rows = zip(
+                *((number, line.split(separator)) for number, line in words), strict=True
+            )
             columns = [list(column) for column in zip_longest(*rows)]
             header = [*names, *map(str, range(len(names) + 1, len(columns) + 1))]
             if len({*map(len, rows)}) > 1:
-                raise UsageError(f"{path}, line {numbers[0]}: the words of this sentence have unlike numbers of columns")
+                raise UsageError(
+                    f"{path}, line {numbers[0]}: the words of this sentence have unlike numbers of columns"
+                )
             yield RawRecord(dict(zip(header, columns, strict=False)), f"{path}, line {numbers[0]}")
 
 
 def _json(path: Path, text: str, reader: str) -> Iterator[RawRecord]:
     """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
-    lines = [(f"{path}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)]
+    lines = [
+        (f"{path}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)
+    ]
     for where, line in [(str(path), text)] if reader == "squad" else lines:
         try:
             records = list(_RECORDS_OF[reader](json.loads(line))) if line.strip() else []
         except _MALFORMED as error:
-            raise UsageError(f"{where}: invalid JSON, or not that of '{reader}' files: {error!r:.120}") from None
+            raise UsageError(
+                f"{where}: invalid JSON, or not that of '{reader}' files: {error!r:.120}"
+            ) from None
         yield from (RawRecord(values, where) for values in records)
 
 
@@ -183,7 +211,11 @@ def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
                 "paragraph": value["passage"]["text"],
                 "question": question["question"],
                 "answer": answer["text"],
-                "idx": {"paragraph": value["idx"], "question": question["idx"], "answer": answer["idx"]},
+                "idx": {
+                    "paragraph": value["idx"],
+                    "question": question["idx"],
+                    "answer": answer["idx"],
+                },
                 "label": answer.get("label"),
             }
 
@@ -195,8 +227,13 @@ def _record_queries(value: Any) -> Iterator[dict[str, Any]]:
         yield {
             "passage": passage,
             "query": query["query"],
-            "entities": [passage[entity["start"] : entity["end"] + 1] for entity in value["passage"]["entities"]],
-            "answers": [answer["text"] for answer in query.get("answers", [])],  # the test split has none
+            "entities": [
+                passage[entity["start"] : entity["end"] + 1]
+                for entity in value["passage"]["entities"]
+            ],
+            "answers": [
+                answer["text"] for answer in query.get("answers", [])
+            ],  # the test split has none
             "idx": {"passage": value["idx"], "query": query["idx"]},
         }
 
@@ -208,7 +245,10 @@ def _squad_questions(value: Any) -> Iterator[dict[str, Any]]:
             yield {
                 "id": question["id"],
                 "question": question["question"],
-                "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
+                "answers": {
+                    key: [answer[key] for answer in question["answers"]]
+                    for key in ("text", "answer_start")
+                },
                 "context": paragraph["context"],
             }
 
@@ -224,7 +264,9 @@ _RECORDS_OF: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
 # Rows
 
 
-def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, origin: str, *, labelled: bool) -> list[Row]:
+def parse_rows(
+    spec: TaskSpec, records: Iterable[RawRecord], source: Source, origin: str, *, labelled: bool
+) -> list[Row]:
     """Convert the records of a split to rows.
 
     Args:
@@ -247,7 +289,9 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
             if labelled and spec.has_label_column:
                 record.label = parse_label(spec, record, source.labels)
             number = len(rows)
-            record.id = str(record.values.get(record.column(spec.id), number) if spec.id else number)
+            record.id = str(
+                record.values.get(record.column(spec.id), number) if spec.id else number
+            )
             parsed = _FORMATS[spec.format](spec, record)
         except IncompleteRow:
             if not spec.skip_incomplete:
@@ -263,7 +307,9 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
                 raise record.error("no answers")
             rows[row.id] = row
     if skipped:
-        logger.warning(f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label")
+        logger.warning(
+            f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label"
+        )
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return list(rows.values())
@@ -276,7 +322,9 @@ def label_name(value: Any) -> str:
 
 def is_missing(value: Any) -> bool:
     """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
-    return not isinstance(value, list) and (value is None or label_name(value).lower() in ("", "nan"))
+    return not isinstance(value, list) and (
+        value is None or label_name(value).lower() in ("", "nan")
+    )
 
 
 def as_number(value: Any) -> float | None:
@@ -289,7 +337,13 @@ def as_number(value: Any) -> float | None:
 
 def labels_in(value: Any, separator: str | None) -> list[str]:
     """Return the labels of a row with several: a list, or a text with separators (None: spaces)."""
-    parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, list) else [value]
+    parts = (
+        value.split(separator)
+        if isinstance(value, str)
+        else value
+        if isinstance(value, list)
+        else [value]
+    )
     return [label for part in parts if (label := label_name(part))]
 
 
@@ -309,9 +363,13 @@ def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = Non
     value = record.value("label")
     if value is None or (spec.kind != "multi-label" and is_missing(value)):
         column = record.column("label")
-        raise IncompleteRow(f"{record.where}: the label column '{column}' is empty; fill it in or remove the row{_SKIP}")
+        raise IncompleteRow(
+            f"{record.where}: the label column '{column}' is empty; fill it in or remove the row{_SKIP}"
+        )
     if spec.kind == "multi-label":
-        present = {_class_index(name, names, record) for name in labels_in(value, spec.label_separator)}
+        present = {
+            _class_index(name, names, record) for name in labels_in(value, spec.label_separator)
+        }
         return tuple(int(index in present) for index in range(len(names)))
     if spec.kind == "token-classification":
         return tuple(_class_index(tag, names, record) for tag in labels_in(value, None))
@@ -319,7 +377,9 @@ def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = Non
         return _class_index(label_name(value), names, record)
     number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
     if number is None or not math.isfinite(number) or not low <= number <= high:
-        raise record.error(f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]")
+        raise record.error(
+            f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]"
+        )
     return number
 
 
@@ -359,7 +419,9 @@ def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
     connective = CONNECTIVES[record.text("question")]
     premise = record.text("premise").strip().removesuffix(".")
     choices = (record.text(name).strip() for name in ("choice1", "choice2"))
-    texts = tuple((f"{premise} {connective} {choice[0].lower()}{choice[1:]}",) for choice in choices)
+    texts = tuple(
+        (f"{premise} {connective} {choice[0].lower()}{choice[1:]}",) for choice in choices
+    )
     return [Row(record.id, texts, record.label)]
 
 
@@ -380,7 +442,9 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
     length, index = len(pronoun), record.value("span2_index")
     places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
     if not places:
-        raise record.error(f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names")
+        raise record.error(
+            f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names"
+        )
     # One official validation row names the word before the pronoun.
     first = min(places, key=lambda at: abs(at - index))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
@@ -390,7 +454,10 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.value("idx")
-    texts = (record.text("paragraph"), f"{record.text('question')} {record.value('answer')}")  # an official answer is empty
+    texts = (
+        record.text("paragraph"),
+        f"{record.text('question')} {record.value('answer')}",
+    )  # an official answer is empty
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 
@@ -417,7 +484,9 @@ def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
     """One pair per ending: the first sentence, and the second one's beginning with the ending."""
     context, start = record.text("sent1"), record.text("sent2")
     endings = [record.text(f"ending{at}") for at in range(4)]
-    return [Row(record.id, tuple((context, f"{start} {ending}") for ending in endings), record.label)]
+    return [
+        Row(record.id, tuple((context, f"{start} {ending}") for ending in endings), record.label)
+    ]
 
 
 def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
@@ -426,7 +495,9 @@ def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
     accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
     for text, start in accepted:
         if start < 0 or context[start : start + len(text)] != text:
-            raise record.error(f"question {record.id[:40]}: the answer {text[:40]!r} is not at character {start}")
+            raise record.error(
+                f"question {record.id[:40]}: the answer {text[:40]!r} is not at character {start}"
+            )
     return [Row(record.id, ((record.text("question"), context),), None, answers=accepted)]
 
 

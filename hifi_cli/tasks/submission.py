@@ -22,11 +22,15 @@ def spec_of(task: TaskSpec) -> Submission:
         UsageError: the task belongs to no benchmark.
     """
     if task.submission is None:
-        raise UsageError(f"task {task.label} has no submission: it is in neither GLUE nor SuperGLUE")
+        raise UsageError(
+            f"task {task.label} has no submission: it is in neither GLUE nor SuperGLUE"
+        )
     return task.submission
 
 
-def write(task: TaskSpec, split: Split, rows: Sequence[Row], predictions: Values, directory: Path) -> Path:
+def write(
+    task: TaskSpec, split: Split, rows: Sequence[Row], predictions: Values, directory: Path
+) -> Path:
     """Write the submission file of one split.
 
     Raises:
@@ -35,23 +39,39 @@ def write(task: TaskSpec, split: Split, rows: Sequence[Row], predictions: Values
     path = directory / spec_of(task).files[split]
     count, official = task.count(rows), task.rows[split]
     if count != official:
-        raise UsageError(f"{path.name} is refused: {count} rows, the official {split} split of {task.label} has {official}")
+        raise UsageError(
+            f"{path.name} is refused: {count} rows, the official {split} split of {task.label} has {official}"
+        )
     if not rows[0].group and [row.id for row in rows] != [str(number) for number in range(count)]:
-        raise UsageError(f"{path.name} is refused: the ids of the {split} split do not count from 0, as the server expects")
+        raise UsageError(
+            f"{path.name} is refused: the ids of the {split} split do not count from 0, as the server expects"
+        )
     write_text(path, "".join(line + "\n" for line in _lines(task, rows, predictions)))
     return path
 
 
 def _lines(task: TaskSpec, rows: Sequence[Row], predictions: Values) -> list[str]:
     if task.format == "record":
-        chosen = {int(row.group): row.candidate for row, is_chosen in zip(rows, predictions, strict=True) if is_chosen}
-        return [json.dumps({"idx": query, "label": entity}) for query, entity in sorted(chosen.items())]
+        chosen = {
+            int(row.group): row.candidate
+            for row, is_chosen in zip(rows, predictions, strict=True)
+            if is_chosen
+        }
+        return [
+            json.dumps({"idx": query, "label": entity}) for query, entity in sorted(chosen.items())
+        ]
     labels = [_server_label(task, float(value)) for value in predictions]
     if task.format == "multirc":
         return [json.dumps(passage) for passage in _multirc_passages(rows, labels)]
     if spec_of(task).benchmark == "glue":
-        return ["index\tprediction", *(f"{row.id}\t{label}" for row, label in zip(rows, labels, strict=True))]
-    return [json.dumps({"idx": int(row.id), "label": label}) for row, label in zip(rows, labels, strict=True)]
+        return [
+            "index\tprediction",
+            *(f"{row.id}\t{label}" for row, label in zip(rows, labels, strict=True)),
+        ]
+    return [
+        json.dumps({"idx": int(row.id), "label": label})
+        for row, label in zip(rows, labels, strict=True)
+    ]
 
 
 def _server_label(task: TaskSpec, value: float) -> str | int:
@@ -65,10 +85,16 @@ def _server_label(task: TaskSpec, value: float) -> str | int:
 
 def _multirc_passages(rows: Sequence[Row], labels: Sequence[str | int]) -> Iterator[dict[str, Any]]:
     """Nest MultiRC's labels: paragraphs contain questions, questions contain answers."""
-    answers_with_ids = [([int(part) for part in row.id.split("-")], label) for row, label in zip(rows, labels, strict=True)]
+    answers_with_ids = [
+        ([int(part) for part in row.id.split("-")], label)
+        for row, label in zip(rows, labels, strict=True)
+    ]
     for paragraph, of_paragraph in itertools.groupby(answers_with_ids, key=lambda item: item[0][0]):
         questions = [
-            {"idx": question, "answers": [{"idx": ids[2], "label": label} for ids, label in answers]}
+            {
+                "idx": question,
+                "answers": [{"idx": ids[2], "label": label} for ids, label in answers],
+            }
             for question, answers in itertools.groupby(of_paragraph, key=lambda item: item[0][1])
         ]
         yield {"idx": paragraph, "passage": {"questions": questions}}
@@ -96,7 +122,10 @@ def pack(benchmark: str, directory: Path) -> Path:
             f"{benchmark}.zip is not written: {directory} lacks {', '.join(missing)}, and the server requires all files"
         )
     path = directory / f"{benchmark}.zip"
-    with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        atomic_path(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
         for file in files:
             archive.write(directory / file, file)
     return path

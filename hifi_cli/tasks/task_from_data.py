@@ -19,7 +19,17 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks import data_sources, rows
 from hifi_cli.tasks.rows import as_number, is_missing, label_name, labels_in
-from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, HubDataset, Kind, LocalFiles, Name, Names, Reader, TaskSpec
+from hifi_cli.tasks.task_spec import (
+    ENTITY_TAG,
+    METRICS,
+    HubDataset,
+    Kind,
+    LocalFiles,
+    Name,
+    Names,
+    Reader,
+    TaskSpec,
+)
 
 logger = logging.getLogger("hifi")
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
@@ -43,7 +53,10 @@ INPUT_NAMES = [  # the first of these that the data have
 ]
 SEPARATOR = "|"  # between the labels of a row
 LABEL_NAMES = ("label", "labels", "tags", "ner_tags")
-SPLIT_NAMES = {"validation": ("validation", "dev", "valid", "val"), "test": ("test",)}  # of hub datasets
+SPLIT_NAMES = {
+    "validation": ("validation", "dev", "valid", "val"),
+    "test": ("test",),
+}  # of hub datasets
 
 
 class DataOptions(ConfigModel):
@@ -57,7 +70,9 @@ class DataOptions(ConfigModel):
     """The character between the labels of a row (multi-label)."""
     id: str | None = None
     """Column of the row's unique id."""
-    kind: Literal["classification", "multi-label", "regression", "token-classification"] | None = None
+    kind: Literal["classification", "multi-label", "regression", "token-classification"] | None = (
+        None
+    )
     """What is predicted."""
     labels: Names = []
     """Class names, in label order; default: sorted."""
@@ -78,7 +93,9 @@ def is_data_source(name: str) -> bool:
 
 def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Separate the `key=value` arguments about data from those of the run's configuration."""
-    about_data = [text for text in overrides if text.partition("=")[0].strip() in DataOptions.model_fields]
+    about_data = [
+        text for text in overrides if text.partition("=")[0].strip() in DataOptions.model_fields
+    ]
     return about_data, [text for text in overrides if text not in about_data]
 
 
@@ -110,7 +127,9 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     data = (_read_hub if source.startswith(HUB) else _read_file)(source, options)
     content = _task(source, data, options)
     parse(TaskSpec, content, source)
-    return content["label"], f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
+    return content[
+        "label"
+    ], f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
 
 
 class _Data(NamedTuple):
@@ -135,12 +154,18 @@ def _read_file(source: str, options: DataOptions) -> _Data:
     path = Path(source)
     directory = path.resolve().parent
     reader = READER_OF_SUFFIX[path.suffix.lower()]
-    records = [record.values for record in rows.read(path, LocalFiles(folder=".", files={}, reader=reader))]
+    records = [
+        record.values for record in rows.read(path, LocalFiles(folder=".", files={}, reader=reader))
+    ]
     if not records:
         raise UsageError(f"{path} has no rows")
     validation = options.validation if isinstance(options.validation, str) else None
     given = {"train": source, "validation": validation, "test": options.test}
-    files = {split: os.path.relpath(Path(file).resolve(), directory) for split, file in given.items() if file}
+    files = {
+        split: os.path.relpath(Path(file).resolve(), directory)
+        for split, file in given.items()
+        if file
+    }
     local = {"folder": ".", "directory": str(directory), "reader": reader, "files": files}
     name = directory.name if path.stem == "train" else path.stem
     return _Data(name, {"local": local}, files, records, {})
@@ -149,18 +174,29 @@ def _read_file(source: str, options: DataOptions) -> _Data:
 def _read_hub(source: str, options: DataOptions) -> _Data:
     repository, _, config = source.removeprefix(HUB).partition(":")
     tables, _ = data_sources.load_tables(HubDataset(id=repository), config or None)
-    usual = {split: next((name for name in names if name in tables), None) for split, names in SPLIT_NAMES.items()}
-    given = {"train": "train", "validation": options.validation or usual["validation"], "test": options.test or usual["test"]}
+    usual = {
+        split: next((name for name in names if name in tables), None)
+        for split, names in SPLIT_NAMES.items()
+    }
+    given = {
+        "train": "train",
+        "validation": options.validation or usual["validation"],
+        "test": options.test or usual["test"],
+    }
     splits = {split: name for split, name in given.items() if isinstance(name, str)}
     for name in splits.values():
         if name not in tables:
             raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
     table = tables["train"]
     records = [record.values for record in data_sources.hub_records(table, source)]
-    class_names = {column: data_sources.class_names(feature) for column, feature in table.features.items()}
+    class_names = {
+        column: data_sources.class_names(feature) for column, feature in table.features.items()
+    }
     hub = {"id": repository, "config": config or None, "splits": splits}
     name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
-    return _Data(name, {"local": {"folder": ".", "files": {}}, "hub": hub}, splits, records, class_names)
+    return _Data(
+        name, {"local": {"folder": ".", "files": {}}, "hub": hub}, splits, records, class_names
+    )
 
 
 def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
@@ -168,7 +204,9 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
     columns = list(data.records[0])
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
     last = str(len(columns))  # of a CoNLL file's
-    label = options.label or next(iter(_usual([[name] for name in (*LABEL_NAMES, last)], columns)), None)
+    label = options.label or next(
+        iter(_usual([[name] for name in (*LABEL_NAMES, last)], columns)), None
+    )
     if not inputs or not label:
         raise UsageError(
             f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
@@ -176,7 +214,9 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
         )
     if unknown := next((column for column in (*inputs, label) if column not in columns), None):
         suggestion = registry.nearest(unknown, columns)
-        raise UsageError(f"{source}: no column '{unknown}'{suggestion}; the columns are {', '.join(columns)}")
+        raise UsageError(
+            f"{source}: no column '{unknown}'{suggestion}; the columns are {', '.join(columns)}"
+        )
     has_words = isinstance(data.records[0][inputs[0]], list)
     values = [record.get(label) for record in data.records]
     kind = options.kind or ("token-classification" if has_words else _kind(values, options))
@@ -211,7 +251,9 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
 def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
     """Return the columns with usual names, whatever their case; empty if there are none."""
     by_name = {column.lower(): column for column in columns}
-    return next(([by_name[name] for name in usual] for usual in names if by_name.keys() >= {*usual}), [])
+    return next(
+        ([by_name[name] for name in usual] for usual in names if by_name.keys() >= {*usual}), []
+    )
 
 
 def _kind(values: list[Any], options: DataOptions) -> Kind:
@@ -240,7 +282,12 @@ def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) ->
     present = [value for value in values if not is_missing(value)]
     if kind == "classification":
         names = {label_name(value) for value in present}
-        return sorted(names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name))
+        return sorted(
+            names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name)
+        )
     names = {name for value in present for name in labels_in(value, separators[kind])}
     # the tags of a type stand together, `O` first
-    return sorted(names, key=lambda name: name.partition("-")[::-1] if kind == "token-classification" else name)
+    return sorted(
+        names,
+        key=lambda name: name.partition("-")[::-1] if kind == "token-classification" else name,
+    )

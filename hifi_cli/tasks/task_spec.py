@@ -17,7 +17,9 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 
 Split = str  # train, validation or test; a task may have more, such as validation_mismatched
-Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"]
+Kind = Literal[
+    "classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"
+]
 Label = int | float | tuple[int, ...]
 Span = tuple[int, int]
 OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
@@ -142,7 +144,9 @@ class TaskSpec(ConfigModel):
     kind: Kind = "classification"
     """What is predicted: a class, any number of classes, a number, one of several texts, a part of the
     text, or a tag of each word."""
-    format: Literal["plain", "words", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"] = "plain"
+    format: Literal[
+        "plain", "words", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"
+    ] = "plain"
     """How a record's columns become a row's texts; see `hifi_cli.tasks.rows`."""
     inputs: list[str]
     """Text columns, or the column of words; each must exist and must not be empty."""
@@ -188,7 +192,9 @@ class TaskSpec(ConfigModel):
         """
         if metric is not None and metric not in self.metrics and not self.evaluate:
             suggestion = registry.nearest(metric, self.metrics)
-            raise UsageError(f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}")
+            raise UsageError(
+                f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}"
+            )
         return self.model_copy(update={"primary": metric}) if metric else self
 
     def on_split(self, split: Split) -> "TaskSpec":
@@ -220,7 +226,11 @@ class TaskSpec(ConfigModel):
     def extra_validation(self) -> dict[str, Split]:
         """The additional validation splits, by the suffix of their metrics (MNLI: mismatched)."""
         splits = [*self.local.files, *(self.hub.splits if self.hub else ()), *self.validation_of]
-        return {split.removeprefix("validation_"): split for split in splits if split.startswith("validation_")}
+        return {
+            split.removeprefix("validation_"): split
+            for split in splits
+            if split.startswith("validation_")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +297,9 @@ class Example:
 
 def rows_digest(rows: Sequence[Row]) -> str:
     """Return the SHA-256 of some rows' content."""
-    return digest([[row.id, row.sequences, row.label, row.word_spans, row.answers] for row in rows], 64)
+    return digest(
+        [[row.id, row.sequences, row.label, row.word_spans, row.answers] for row in rows], 64
+    )
 
 
 @dataclass(frozen=True)
@@ -311,7 +323,9 @@ class TaskData:
             MissingError: the source has no such split.
         """
         if split not in self.splits:
-            raise MissingError(f"the data have no {split} split; the splits are {', '.join(self.splits)}")
+            raise MissingError(
+                f"the data have no {split} split; the splits are {', '.join(self.splits)}"
+            )
         return self.splits[split]
 
 
@@ -339,15 +353,23 @@ def load(name: str) -> TaskSpec:
     number_of_labels = {"regression": len(labels) == 1, "span": not labels}
     fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]
     named = [*spec.metrics, *itertools.chain(*spec.split_metrics.values())]
-    unfit = [name for name in named if name not in fitting or (name in ("f1", "f1a") and len(labels) != 2)]
+    unfit = [
+        name
+        for name in named
+        if name not in fitting or (name in ("f1", "f1a") and len(labels) != 2)
+    ]
     requirements = {
-        f"primary: '{spec.primary}' is not among metrics {spec.metrics}": spec.primary in spec.metrics or spec.evaluate,
-        "inputs: one or two text columns are required": spec.format != "plain" or len(spec.inputs) in (1, 2),
+        f"primary: '{spec.primary}' is not among metrics {spec.metrics}": spec.primary
+        in spec.metrics
+        or spec.evaluate,
+        "inputs: one or two text columns are required": spec.format != "plain"
+        or len(spec.inputs) in (1, 2),
         "labels: spans require none, regression requires one name, all others two or more": number_of_labels.get(
             spec.kind, len(labels) > 1
         ),
         "labels: one is named twice": len({*labels}) == len(labels),
-        f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format in formats,
+        f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format
+        in formats,
         "evaluate: only for tasks whose predictions are classes or numbers": not spec.evaluate
         or spec.kind not in ("span", "token-classification"),
         f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"

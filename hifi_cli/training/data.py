@@ -67,7 +67,9 @@ class ResourceCache:
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = task_spec.load(task)
-        key = spec.model_dump_json()  # not the name: runs with own YAMLs may name different tasks alike
+        key = (
+            spec.model_dump_json()
+        )  # not the name: runs with own YAMLs may name different tasks alike
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
@@ -101,7 +103,10 @@ class ResourceCache:
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
-        task_head, decisive = task_head_of(config), {"backbone", "dropout", "kernels", "precision", "device", "start_from"}
+        task_head, decisive = (
+            task_head_of(config),
+            {"backbone", "dropout", "kernels", "precision", "device", "start_from"},
+        )
         key = f"{task_head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             start = self._starting_model(config) if config.start_from else None
@@ -137,12 +142,21 @@ class ResourceCache:
         given, stored = Path(config.start_from), self.results_dir / run_name(config.start_from)
         directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
         if not directory.config_file.is_file():
-            raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
+            raise MissingError(
+                f"start_from={config.start_from}: no run there, nor in {stored}; train it first"
+            )
         # merged on the CPU by stock PyTorch, wherever this run trains
-        how = {"backbone": config.backbone, "device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
+        how = {
+            "backbone": config.backbone,
+            "device": "cpu",
+            "kernels": "torch",
+            "deterministic": config.deterministic,
+        }
         prepared, result = reload(directory.path, self, **how)
         if not prepared.method.mergeable:
-            raise UsageError(f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has")
+            raise UsageError(
+                f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has"
+            )
         prepared.method.merge(prepared.encoder)
         assert result.delta_sha256
         link = StartingRun(
@@ -186,7 +200,9 @@ def prepare(
     # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
     # as a batch
     config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    prepared = PreparedRun(encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained)
+    prepared = PreparedRun(
+        encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained
+    )
     prepared.method = methods.attach(config, encoder, heads, pretrained.missing_keys)
     encoder.model.to(device)  # with what the method added
     return prepared
@@ -211,11 +227,17 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
     if not result.is_done:
         raise RunFailed(f"the run in {path} {result.status} and left no model")
     if not directory.delta.is_file():
-        raise MissingError(f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)")
+        raise MissingError(
+            f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)"
+        )
     if file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
+        raise UsageError(
+            f"{directory.delta} is not the file that the run wrote; train the run again with --force"
+        )
     if resources.backbone:
-        elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
+        elsewhere = backbone_config(resources.backbone).model_copy(
+            update={"name": config.backbone.name}
+        )
         config = config.model_copy(update={"backbone": elsewhere})
     if resources.pretrained(config).backbone_weights != result.backbone_weights:
         started = f", or train {config.start_from} as it was" if config.start_from else ""
@@ -273,20 +295,25 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
             return resources.examples(config, split, config.max_length)
         return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
 
-    extra = {name: load(split) for name, split in task.extra_validation.items() if split in data.splits}
+    extra = {
+        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
+    }
     reported = load("validation")
     if config.shots:
         sample = data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)
         train, selection = (resources.tokenize(config, rows, config.max_length) for rows in sample)
         batches = epoch_batches(config, resources.examples(config, "train", config.max_length), 0)
-        return Splits(train, selection, reported, batches, extra, data_sources.few_shot_rows(*sample))
+        return Splits(
+            train, selection, reported, batches, extra, data_sources.few_shot_rows(*sample)
+        )
     train, selection = load("train"), reported
     if config.selection == "holdout":
         windows: dict[str, list[Example]] = {}  # all windows of a row go to the same side
         for example in train:
             windows.setdefault(example.row.id, []).append(example)
         train, selection = (
-            [example for row in ids for example in windows[row]] for ids in holdout_ids(config, data.rows("train"))
+            [example for row in ids for example in windows[row]]
+            for ids in holdout_ids(config, data.rows("train"))
         )
     return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
 
@@ -307,7 +334,10 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(ids), generator=generator).tolist()
     size = max(1, round(config.holdout * len(ids)))
-    train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
+    train, holdout = (
+        list(chain.from_iterable(ids[number] for number in part))
+        for part in (order[size:], order[:size])
+    )
     return train, holdout
 
 

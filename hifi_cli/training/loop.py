@@ -82,7 +82,9 @@ class Checkpoint:
         except Exception as error:  # torch raises half a dozen kinds for a damaged file
             first_line = str(error).strip().partition("\n")[0][:100]
             problem = f"damaged ({first_line})"
-        logger.warning(f"the checkpoint {self.path} is {problem}; the run starts from the beginning")
+        logger.warning(
+            f"the checkpoint {self.path} is {problem}; the run starts from the beginning"
+        )
         return None
 
 
@@ -199,7 +201,9 @@ class Trainer:
         self.checkpoint, self.max_steps = checkpoint, max_steps
         self.config, self.encoder, self.model = runner.config, runner.encoder, runner.encoder.model
         weights = self.config.class_weights
-        runner.class_weights = balanced_weights(runner.task, train_examples) if weights == "balanced" else weights
+        runner.class_weights = (
+            balanced_weights(runner.task, train_examples) if weights == "balanced" else weights
+        )
         self.steps_per_epoch = math.ceil(len(train_examples) / self.config.batch_size)
         self.total_steps = self.config.epochs * self.steps_per_epoch
         self.phases = method.phases()
@@ -231,7 +235,9 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_train_begin(self)
         with deferred_signals() as signals:
-            while self.progress.epoch < self.config.epochs and not self.is_out_of_patience(self.progress.epoch):
+            while self.progress.epoch < self.config.epochs and not self.is_out_of_patience(
+                self.progress.epoch
+            ):
                 self.model.train()
                 for batch in self.remaining_batches():
                     if self.progress.step == self.phase_ends[self.progress.phase]:
@@ -289,7 +295,9 @@ class Trainer:
         training = self.phase.training or self.config
         groups = method.param_groups(self.model, training.weight_decay)
         if self.config.layer_decay < 1:
-            groups = layer_wise(groups, method, self.encoder, training.learning_rate, self.config.layer_decay)
+            groups = layer_wise(
+                groups, method, self.encoder, training.learning_rate, self.config.layer_decay
+            )
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -297,24 +305,37 @@ class Trainer:
             eps=training.adam_epsilon,
             fused=True,
         )
-        self.max_grad_norm, self.clip_groups = training.max_grad_norm, method.clip_groups(self.model)
+        self.max_grad_norm, self.clip_groups = (
+            training.max_grad_norm,
+            method.clip_groups(self.model),
+        )
         self.word_rows = self.occurring_words()
         if self.word_rows:
             self.word_rows.train_by(self.optimizer)
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
         schedules = {"run": learning_rate_factor(training, len(steps)), "constant": lambda _: 1.0}
-        factors = [schedules[group.get("lr_schedule", "run")] for group in self.optimizer.param_groups]
+        factors = [
+            schedules[group.get("lr_schedule", "run")] for group in self.optimizer.param_groups
+        ]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
 
     def occurring_words(self) -> WordRows | None:
         """The words of the train examples; None if the method needs all, or several processes train."""
         embedding = self.encoder.word_embedding
-        may_leave_out = self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
+        may_leave_out = (
+            self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
+        )
         if not (may_leave_out and embedding and embedding.weight.requires_grad):
             return None
-        lists = [sequence["input_ids"] for example in self.train_examples for sequence in example.sequences]
-        return WordRows(embedding, [*np.unique(np.concatenate(lists)).tolist(), self.runner.pad["input_ids"]])
+        lists = [
+            sequence["input_ids"]
+            for example in self.train_examples
+            for sequence in example.sequences
+        ]
+        return WordRows(
+            embedding, [*np.unique(np.concatenate(lists)).tolist(), self.runner.pad["input_ids"]]
+        )
 
     def train_step(self, batch: list[Example]) -> None:
         """One optimizer step on a batch; nothing waits for its loss."""
@@ -379,7 +400,9 @@ class Trainer:
             self.log(metrics)
             if is_best or (self.is_candidate and self.config.report == "last"):
                 delta = self.method.delta(self.model)
-                self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
+                self.delta = {
+                    name: value.detach().to("cpu", copy=True) for name, value in delta.items()
+                }
                 self.logits = logits
         self.reset_loss()
         progress.seconds = time.monotonic() - self.start
@@ -390,7 +413,10 @@ class Trainer:
 
         The first step of a warm-up has a learning rate of 0 and trains nothing.
         """
-        factors, steps = self.lr_scheduler.lr_lambdas, range(self.lr_scheduler.last_epoch)  # steps, in spite of its name
+        factors, steps = (
+            self.lr_scheduler.lr_lambdas,
+            range(self.lr_scheduler.last_epoch),
+        )  # steps, in spite of its name
         has_trained = any(factor(step) > 0 for factor in factors for step in steps)
         is_last_phase = self.progress.phase == len(self.phases) - 1
         return is_last_phase and (has_trained or self.progress.step == self.total_steps)
@@ -405,7 +431,9 @@ class Trainer:
         config, epoch, selection = self.config, self.progress.epoch + 1, None
         if splits.selection is not splits.reported:
             selection = self.runner.measure(splits.selection)[0][self.runner.task.primary]
-        is_best = self.is_candidate and selection is not None and selection > self.progress.best_score
+        is_best = (
+            self.is_candidate and selection is not None and selection > self.progress.best_score
+        )
         is_reported = (
             selection is None
             or config.evaluates_every_epoch

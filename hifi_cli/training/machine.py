@@ -50,7 +50,9 @@ def choose_device(config: RunConfig) -> torch.device:
     device = select_device(config.device)
     if device.type == "cuda":
         if config.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+            os.environ.setdefault(
+                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+            )  # cuBLAS reads it when it starts
         torch.cuda.set_device(device)
         # cuDNN builds a plan for each new shape of a batch, about a second each
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -85,7 +87,9 @@ def select_device(requested: str) -> torch.device:
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     index = requested.partition(":")[2]
     if index and processes > 1:
-        raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
+        raise UsageError(
+            f"device={requested} is one GPU for {processes} processes: set device=cuda"
+        )
     if max(processes, int(index or 0) + 1) > gpus:
         raise MissingError(
             f"device={requested} for {processes} processes: the visible GPUs are cuda:0 to"
@@ -167,7 +171,9 @@ def shows_progress(console: Console) -> bool:
 def progress(steps: Sequence[T], description: str) -> Iterable[T]:
     """The steps, with a progress bar while they are taken."""
     console = Console(stderr=True)
-    return track(steps, description, console=console, transient=True, disable=not shows_progress(console))
+    return track(
+        steps, description, console=console, transient=True, disable=not shows_progress(console)
+    )
 
 
 def from_main(compute: Callable[[], T]) -> T:
@@ -246,7 +252,9 @@ def _git_state() -> GitState | None:
         return None
     git = ["git", "-C", str(root), "--no-optional-locks"]
     with suppress(OSError, subprocess.CalledProcessError):
-        commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL)
+        commit = subprocess.check_output(
+            [*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL
+        )
         changed = subprocess.check_output([*git, "status", "--porcelain", "--", *_SOURCES])
         return GitState(commit=commit.strip(), changed=bool(changed))
     return None

@@ -46,7 +46,9 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
             return None
 
     unless_missing(lambda: select_device(config.device))
-    is_local = unless_missing(lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub)
+    is_local = unless_missing(
+        lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub
+    )
     data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
     sized = unless_missing(lambda: model_size(config))
     examples, batch = _train_examples(config, task, data), batch_size(config, task)
@@ -60,7 +62,10 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     return [
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
-        ("parameters", _parameters(*sized[:2]) if sized else "unknown without the backbone's configuration"),
+        (
+            "parameters",
+            _parameters(*sized[:2]) if sized else "unknown without the backbone's configuration",
+        ),
         *(sized[3] if sized else []),
         *(("missing", text) for text in missing or ["nothing"]),
     ]
@@ -89,7 +94,9 @@ def _of_decoder(encoder: Encoder) -> list[tuple[str, str]]:
     return lines
 
 
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], list[Phase], list[tuple[str, str]]]:
+def model_size(
+    config: RunConfig,
+) -> tuple[int, list[tuple[int, int] | None], list[Phase], list[tuple[str, str]]]:
     """Count the parameters of a run on a model without values.
 
     Returns:
@@ -100,7 +107,9 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], li
         MissingError: the backbone's configuration is not on this machine.
         UsageError: the method's settings do not fit.
     """
-    model = backbones.meta_model(config.backbone, task_head=task_head_of(config), dropout=config.dropout)
+    model = backbones.meta_model(
+        config.backbone, task_head=task_head_of(config), dropout=config.dropout
+    )
     encoder = Encoder(model)
     notes = _of_decoder(encoder)
     total, head_names = encoder.num_parameters, set(methods.task_head_names(encoder))
@@ -112,7 +121,9 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int] | None], li
         try:
             if number:
                 phase.prepare_model(encoder)
-        except NotImplementedError:  # of torch, where the values of the stage before decide what trains
+        except (
+            NotImplementedError
+        ):  # of torch, where the values of the stage before decide what trains
             trained.append(None)
             continue
         sizes = phase.method.trainable_counts(encoder.model)
@@ -127,8 +138,14 @@ def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) ->
         data_sources.check_few_shot(task)
         if data is None:
             return batch_size(config, task)
-        return len(data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)[0])
-    rows = data.rows("train") if data else [Row(str(number), (), None) for number in range(task.rows.get("train", 0))]
+        return len(
+            data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)[0]
+        )
+    rows = (
+        data.rows("train")
+        if data
+        else [Row(str(number), (), None) for number in range(task.rows.get("train", 0))]
+    )
     return len(holdout_ids(config, rows)[0]) or None
 
 
@@ -139,7 +156,9 @@ def _missing_keys(config: RunConfig, head_names: set[str]) -> list[str]:
         path = cached_file(source, "model.safetensors", revision=revision, local_files_only=True)
         with safe_open(path, framework="numpy") as file:
             keys = [f".{key}" for key in file.keys()]  # noqa: SIM118
-        return sorted(name for name in head_names if not any(f".{name}".endswith(key) for key in keys))
+        return sorted(
+            name for name in head_names if not any(f".{name}".endswith(key) for key in keys)
+        )
     return []
 
 

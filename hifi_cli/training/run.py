@@ -82,7 +82,12 @@ def run(
         prepared = prepare(config, resources, heads)
         data = resources.rows(config.task)
         # what a checkpoint must agree in to be continued
-        decisive = [config.config_hash, heads, prepared.pretrained.backbone_weights, data.fingerprint]
+        decisive = [
+            config.config_hash,
+            heads,
+            prepared.pretrained.backbone_weights,
+            data.fingerprint,
+        ]
         trainer = Trainer(
             prepared,
             prepared.method,
@@ -137,7 +142,9 @@ def run(
             peak_memory_bytes=machine.peak_memory(device),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             epoch_metrics=trainer.progress.epoch_metrics,
-            provenance=machine.describe_provenance(device, processes=machine.process_state().num_processes),
+            provenance=machine.describe_provenance(
+                device, processes=machine.process_state().num_processes
+            ),
         )
         if machine.is_main():
             directory.finish(result)
@@ -148,7 +155,9 @@ def run(
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
     run_name = name(trainer.config)
-    with MetricLogger(run_name, trainer.config, trainer.runner.task.primary, directory, report_to) as log:
+    with MetricLogger(
+        run_name, trainer.config, trainer.runner.task.primary, directory, report_to
+    ) as log:
         trainer.callbacks = [log]
         try:
             trainer.train()
@@ -157,12 +166,16 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
-                logger.warning(f"{run_name}: stopped; the same command continues from its checkpoint")
+                logger.warning(
+                    f"{run_name}: stopped; the same command continues from its checkpoint"
+                )
             raise
     return ""
 
 
-def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory) -> dict[str, Any]:
+def _store(
+    trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory
+) -> dict[str, Any]:
     """Store delta and predictions of the reported epoch; returns what the record says of them.
 
     The predictions are those of the epoch's own evaluation. Where another split chose the epoch,
@@ -208,7 +221,8 @@ def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: R
         ),
         "metrics": by_epoch[kept_epoch],
         "extra_validation": {
-            split: scores(f"{task.on_split(f'validation_{split}').primary}_{split}") for split in splits.extra_validation
+            split: scores(f"{task.on_split(f'validation_{split}').primary}_{split}")
+            for split in splits.extra_validation
         },
         "time_s": round(progress.seconds, 3),
         "delta_sha256": delta_sha256,
@@ -230,18 +244,24 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     )
 
 
-def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
+def prediction_rows(
+    task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
+) -> list[Prediction]:
     """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
     outputs: list[tuple[Any, list[float]]]
     if isinstance(predictions, np.ndarray):
         floats = logits.astype(np.float32).tolist()
-        outputs = [(label_word(task, value), row) for value, row in zip(predictions, floats, strict=True)]
+        outputs = [
+            (label_word(task, value), row) for value, row in zip(predictions, floats, strict=True)
+        ]
     else:
         outputs = [(output.prediction, output.logits) for output in predictions]
     return [
         Prediction(
             id=row.id,
-            label=[text for text, _ in row.answers] if task.kind == "span" else label_word(task, row.label),
+            label=[text for text, _ in row.answers]
+            if task.kind == "span"
+            else label_word(task, row.label),
             prediction=prediction,
             logits=values,
         )
@@ -317,7 +337,9 @@ class MetricLogger(Callback):
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
         status = self.describe(history[-1]) if history else ""
-        self.task = self.bar.add_task(self.run, total=trainer.total_steps, completed=trainer.progress.step, status=status)
+        self.task = self.bar.add_task(
+            self.run, total=trainer.total_steps, completed=trainer.progress.step, status=status
+        )
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Move the progress bar."""
@@ -333,10 +355,15 @@ class MetricLogger(Callback):
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=status)
         if isinstance(line, EpochMetrics):
-            left = (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
+            left = (
+                (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
+            )
             memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
             status += f", {memory}, {format_duration(left)} left" if left else f", {memory}"
-        logger.log(logging.INFO if isinstance(line, EpochMetrics) else logging.DEBUG, f"{self.run}: {status}")
+        logger.log(
+            logging.INFO if isinstance(line, EpochMetrics) else logging.DEBUG,
+            f"{self.run}: {status}",
+        )
 
     def describe(self, line: MetricsLine) -> str:
         """Say a line in a few words."""
@@ -358,7 +385,9 @@ def check_trackers(names: Sequence[str]) -> None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 
 
-def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
+def start_trackers(
+    names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory
+) -> list[Any]:
     """Start trackers of accelerate and give them the configuration; seeds share a group where a tracker has groups."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 

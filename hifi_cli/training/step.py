@@ -81,7 +81,9 @@ class ModelRunner:
             [examples, classes or choices]; for spans [examples, 2, tokens], for token
             classification [examples, tags, tokens].
         """
-        batch = collate(examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
+        batch = collate(
+            examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1
+        )
         with ExitStack() as contexts:
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
@@ -115,7 +117,9 @@ class ModelRunner:
             RunFailed: it does not fit in memory.
         """
         ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
-        world, rank = (self.processes.num_processes, self.processes.process_index) if ddp else (1, 0)
+        world, rank = (
+            (self.processes.num_processes, self.processes.process_index) if ddp else (1, 0)
+        )
         indices = list(range(len(examples)))[rank::world]
         # a process without examples takes part with a weight of 0
         count = self.config.gradient_accumulation_steps
@@ -153,11 +157,19 @@ class ModelRunner:
         batches = evaluation_order(examples, size)
         own = batches[self.processes.process_index :: self.processes.num_processes]
         # no TF32, also where the user allows it for the whole process
-        with _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"), tf32(False):
-            outputs = [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
+        with (
+            _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),
+            tf32(False),
+        ):
+            outputs = [
+                (batch, self.logits([examples[index] for index in batch]).cpu().numpy())
+                for batch in own
+            ]
         return _in_order([*chain.from_iterable(machine.gather(outputs))], len(examples))
 
-    def measure(self, examples: list[Example], split: Split = "validation") -> tuple[dict[str, float], Values]:
+    def measure(
+        self, examples: list[Example], split: Split = "validation"
+    ) -> tuple[dict[str, float], Values]:
         """Compute every metric of the task on some examples of a split; returns their logits too.
 
         Raises:
@@ -194,22 +206,30 @@ def task_loss(
     if spec.kind == "span":
         return _span_loss(logits, examples)
     weight = None if class_weights is None else torch.tensor(class_weights, device=logits.device)
-    cross_entropy = partial(functional.cross_entropy, weight=weight, label_smoothing=label_smoothing, reduction="sum")
+    cross_entropy = partial(
+        functional.cross_entropy, weight=weight, label_smoothing=label_smoothing, reduction="sum"
+    )
     if spec.kind == "token-classification":
         return cross_entropy(logits.transpose(1, 2).flatten(0, 1), _tag_targets(logits, examples))
     labels = copy_to_device([example.row.label for example in examples], logits.device)
     if spec.kind == "regression":
         return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
     if spec.kind == "multi-label":
-        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum") / len(spec.labels)
+        return functional.binary_cross_entropy_with_logits(
+            logits, labels.float(), reduction="sum"
+        ) / len(spec.labels)
     if logits.shape[1] == 1 and len(spec.labels) == 2:
         if weight is None and not label_smoothing:
-            return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
+            return functional.binary_cross_entropy_with_logits(
+                logits[:, 0], labels.float(), reduction="sum"
+            )
         logits = functional.pad(logits, (1, 0))  # the sigmoid of z is the softmax of 0 and z
     return cross_entropy(logits, labels)
 
 
-def loss_count(spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None) -> float:
+def loss_count(
+    spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None
+) -> float:
     """Return what `task_loss` sums over: the number of examples, for token classification of words with a token.
 
     With class weights the sum of theirs, as in torch's cross_entropy.
@@ -218,7 +238,9 @@ def loss_count(spec: TaskSpec, examples: Sequence[Example], class_weights: Class
         return sum(class_weights[target] for target in loss_targets(spec, examples)) or 1.0
     if spec.kind != "token-classification":
         return len(examples)
-    words = sum(len(example.word_tokens) - example.word_tokens.count(UNREAD) for example in examples)
+    words = sum(
+        len(example.word_tokens) - example.word_tokens.count(UNREAD) for example in examples
+    )
     return max(words, 1)  # a batch of which no word was read has a loss of 0
 
 
@@ -226,7 +248,10 @@ def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
     """Return the class of each example, for token classification of each word with a token."""
     if spec.kind != "token-classification":
         return [cast(int, example.row.label) for example in examples]
-    tagged = (zip(example.word_tokens, cast(Sequence[int], example.row.label), strict=True) for example in examples)
+    tagged = (
+        zip(example.word_tokens, cast(Sequence[int], example.row.label), strict=True)
+        for example in examples
+    )
     return [tag for words in tagged for token, tag in words if token != UNREAD]
 
 
@@ -236,19 +261,33 @@ def balanced_weights(spec: TaskSpec, examples: Sequence[Example]) -> list[float]
     return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
 
 
-def check_loss(spec: TaskSpec, class_weights: Literal["balanced"] | list[float] | None, label_smoothing: float) -> None:
+def check_loss(
+    spec: TaskSpec, class_weights: Literal["balanced"] | list[float] | None, label_smoothing: float
+) -> None:
     """Refuse settings that the loss of a task does not have.
 
     Raises:
         UsageError: a setting does not fit the task's kind, or the number of weights its classes.
     """
-    if label_smoothing and spec.kind not in ("classification", "token-classification", "multiple-choice"):
-        raise UsageError(f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it")
+    if label_smoothing and spec.kind not in (
+        "classification",
+        "token-classification",
+        "multiple-choice",
+    ):
+        raise UsageError(
+            f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it"
+        )
     if class_weights is not None and spec.kind not in ("classification", "token-classification"):
-        raise UsageError(f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it")
+        raise UsageError(
+            f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it"
+        )
     classes = len(spec.labels)
-    if isinstance(class_weights, list) and (len(class_weights) != classes or min(class_weights) <= 0):
-        raise UsageError(f"class_weights: give {classes} positive weights, of the classes {', '.join(spec.labels)}")
+    if isinstance(class_weights, list) and (
+        len(class_weights) != classes or min(class_weights) <= 0
+    ):
+        raise UsageError(
+            f"class_weights: give {classes} positive weights, of the classes {', '.join(spec.labels)}"
+        )
 
 
 def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
@@ -262,7 +301,9 @@ def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
 def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     lengths = copy_to_device([len(example) for example in examples], logits.device)
     is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
-    masked = logits.masked_fill(is_padding, -torch.inf)  # the padded length must not change the loss
+    masked = logits.masked_fill(
+        is_padding, -torch.inf
+    )  # the padded length must not change the loss
     answers = copy_to_device([example.answer for example in examples], logits.device)
     return functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum") / 2
 
@@ -304,4 +345,6 @@ def _out_of_memory(subject: str, fix: str) -> Iterator[None]:
         is_onednn = "could not create a primitive" in str(error)
         if isinstance(error, RuntimeError) and not (is_onednn or should_reduce_batch_size(error)):
             raise
-        raise RunFailed(f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone") from None
+        raise RunFailed(
+            f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone"
+        ) from None

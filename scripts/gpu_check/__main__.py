@@ -30,13 +30,23 @@ PARTS = ("rates", "correctness", "steps")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)"
+    )
     parser.add_argument("--small", action="store_true", help="a tiny encoder and few steps")
-    parser.add_argument("--parts", default=",".join(PARTS), help="default: %(default)s; a part not named stays as it was")
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help="default: %(default)s; a part not named stays as it was",
+    )
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
-    if arguments.device != "cpu" and (gpus := visible_gpus()):  # one card: the Trainer would take all that it sees
+    if arguments.device != "cpu" and (
+        gpus := visible_gpus()
+    ):  # one card: the Trainer would take all that it sees
         index = int(arguments.device.partition(":")[2] or 0)
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[index] if index < len(gpus) else ""
     try:
@@ -51,13 +61,17 @@ def main() -> int:
     transformers.logging.set_verbosity_error()
     logging.getLogger("hifi").setLevel(logging.ERROR)
     setting = SMALL if arguments.small else LARGE
-    name = device_name(device).replace(" ", "-").replace("/", "-") if device.type == "cuda" else "cpu"
+    name = (
+        device_name(device).replace(" ", "-").replace("/", "-") if device.type == "cuda" else "cpu"
+    )
     path = arguments.out / f"gpu-{name}{'-small' if arguments.small else ''}.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     measures = {
         "rates": lambda: machine_rates(setting, device),
         "correctness": lambda: correctness.check(setting, device),
-        "steps": lambda: steps.measure(setting, device, results.get("rates") or machine_rates(setting, device)),
+        "steps": lambda: steps.measure(
+            setting, device, results.get("rates") or machine_rates(setting, device)
+        ),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     broken = []
@@ -71,7 +85,11 @@ def main() -> int:
                 broken.append(part)
                 continue
             described = machine.describe_provenance(device).model_dump(exclude={"command"})
-            results["measured"] = {"date": datetime.date.today().isoformat(), "small": arguments.small, **described}
+            results["measured"] = {
+                "date": datetime.date.today().isoformat(),
+                "small": arguments.small,
+                **described,
+            }
             path.write_text(json.dumps(results, indent=1) + "\n")
     print(tables(results), f"\nwritten to {path}", sep="\n")
     failed = [row["method"] for row in results.get("correctness", []) if not row["ok"]]

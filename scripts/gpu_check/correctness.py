@@ -20,7 +20,9 @@ from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer
 
 TOLERANCE = 1e-4  # relative, of losses
-LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding
+LOGIT_TOLERANCE = (
+    1e-3  # relative to the largest logit: a run's steps multiply differences of rounding
+)
 ROWS, BATCH_SIZE = 32, 8
 STOP_AT = 3  # of 8 steps
 # A GPU draws other numbers than a CPU, so noise is off; the demo encoder is too small for some methods' default sizes.
@@ -45,23 +47,42 @@ class StepLosses(Callback):
 
 def check(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
     """For each method: the largest relative error of a loss and of the final logits, and the same for a resumed run."""
-    names = chosen_methods() if setting.batch_size > 8 else ["full-ft", "hifi-layerwise", "prefix-tuning-mlp", "eh-ft-bitfit"]
+    names = (
+        chosen_methods()
+        if setting.batch_size > 8
+        else ["full-ft", "hifi-layerwise", "prefix-tuning-mlp", "eh-ft-bitfit"]
+    )
     rows = []
     with no_noise():
         for name in names:
             try:
                 rows.append(check_method(name, device))
-            except Exception as error:  # the check goes on to the other methods, and says what failed
-                rows.append({"method": name, "ok": False, "error": f"{type(error).__name__}: {error}"})
+            except (
+                Exception
+            ) as error:  # the check goes on to the other methods, and says what failed
+                rows.append(
+                    {"method": name, "ok": False, "error": f"{type(error).__name__}: {error}"}
+                )
     return rows
 
 
 def chosen_methods() -> list[str]:
     """The first method of each implementation, every adapter type of peft, and others that compute something of their own."""
-    implementations = {name: method_spec(name).implementation for name in reversed(registry.names("methods"))}
+    implementations = {
+        name: method_spec(name).implementation for name in reversed(registry.names("methods"))
+    }
     first_of_each = {implementation: name for name, implementation in implementations.items()}
-    adapter_types = {name for name, implementation in implementations.items() if implementation == "peft"}
-    chosen = {*first_of_each.values(), *adapter_types, "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"}
+    adapter_types = {
+        name for name, implementation in implementations.items() if implementation == "peft"
+    }
+    chosen = {
+        *first_of_each.values(),
+        *adapter_types,
+        "full-ft",
+        "prefix-tuning-mlp",
+        "eh-ft-hifi",
+        "eh-ft-lora-reserve",
+    }
     return sorted(chosen - {"boft"})  # it compiles an extension
 
 
@@ -81,20 +102,39 @@ def check_method(name: str, device: torch.device) -> dict[str, Any]:
         "loss_error": float(np.max(np.abs(losses - cpu_losses) / np.abs(cpu_losses))),
         "logit_error": float(np.abs(logits - cpu_logits).max() / np.abs(cpu_logits).max()),
         "resumed_error": float(
-            max(np.abs(losses - resumed_losses).max(), np.abs(logits - resumed_logits).max() / np.abs(logits).max())
+            max(
+                np.abs(losses - resumed_losses).max(),
+                np.abs(logits - resumed_logits).max() / np.abs(logits).max(),
+            )
         ),
     }
     learns = bool(losses[-1] != losses[0])
-    ok = errors["loss_error"] < TOLERANCE and max(errors["logit_error"], errors["resumed_error"]) < LOGIT_TOLERANCE and learns
-    return {"method": name, "ok": ok, **{key: float(f"{value:.2e}") for key, value in errors.items()}}
+    ok = (
+        errors["loss_error"] < TOLERANCE
+        and max(errors["logit_error"], errors["resumed_error"]) < LOGIT_TOLERANCE
+        and learns
+    )
+    return {
+        "method": name,
+        "ok": ok,
+        **{key: float(f"{value:.2e}") for key, value in errors.items()},
+    }
 
 
 def config_of(name: str, device: torch.device) -> RunConfig:
     """Eight steps on the demo's data without dropout."""
     changed = ["kernels=torch", "precision=fp32", "dropout=0", "report=last", "epochs=2"]
-    changed += [f"limit={ROWS}", f"batch_size={BATCH_SIZE}", "log_every=1", f"device={device}", "heads.k=1"]
+    changed += [
+        f"limit={ROWS}",
+        f"batch_size={BATCH_SIZE}",
+        "log_every=1",
+        f"device={device}",
+        "heads.k=1",
+    ]
     changed += [*SETTINGS.get(name, [])]
-    return resolve(task="demo-entailment", method=name, backbone="demo", protocol="demo", overrides=changed)
+    return resolve(
+        task="demo-entailment", method=name, backbone="demo", protocol="demo", overrides=changed
+    )
 
 
 def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
@@ -126,7 +166,11 @@ def prepared_model(config: RunConfig, resources: ResourceCache) -> Any:
 
 
 def new_trainer(
-    config: RunConfig, resources: ResourceCache, checkpoint: Checkpoint, steps: StepLosses, max_steps: int | None
+    config: RunConfig,
+    resources: ResourceCache,
+    checkpoint: Checkpoint,
+    steps: StepLosses,
+    max_steps: int | None,
 ) -> Trainer:
     """A trainer of the run."""
     prepared = prepared_model(config, resources)

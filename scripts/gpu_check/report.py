@@ -16,9 +16,14 @@ def tables(results: dict[str, Any]) -> str:
 
 def _rates(rates: dict[str, Any]) -> str:
     shapes = list(next(iter(rates["tflop_per_s"].values())))
-    rows = [[kind, *(f"{by_shape[shape]:.3g}" for shape in shapes)] for kind, by_shape in rates["tflop_per_s"].items()]
+    rows = [
+        [kind, *(f"{by_shape[shape]:.3g}" for shape in shapes)]
+        for kind, by_shape in rates["tflop_per_s"].items()
+    ]
     copies = [[name, f"{rate:.3g}"] for name, rate in rates["gb_per_s"].items()]
-    return _table(["products, TFLOP/s", *shapes], rows) + "\n\n" + _table(["copies", "GB/s"], copies)
+    return (
+        _table(["products, TFLOP/s", *shapes], rows) + "\n\n" + _table(["copies", "GB/s"], copies)
+    )
 
 
 def _correctness(rows: list[dict[str, Any]]) -> str:
@@ -27,16 +32,41 @@ def _correctness(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         errors = [f"{row[key]:.1e}" if key in row else row["error"][:60] for key in keys]
         cells.append([row["method"], *errors, "ok" if row["ok"] else "WRONG"])
-    return _table(["largest relative error", "losses, against the CPU", "logits", "resumed run", ""], cells)
+    return _table(
+        ["largest relative error", "losses, against the CPU", "logits", "resumed run", ""], cells
+    )
 
 
 def _steps(rows: list[dict[str, Any]]) -> str:
-    keys = ("ms", "padded_ms", "share_of_peak", "busy", "memory_gb", "ratio_to_trainer", "ratio_to_peft_lora")
+    keys = (
+        "ms",
+        "padded_ms",
+        "share_of_peak",
+        "busy",
+        "memory_gb",
+        "ratio_to_trainer",
+        "ratio_to_peft_lora",
+    )
     cells = [
-        [row["program"], row["precision"], row["tokens"], *("" if row.get(key) is None else row[key] for key in keys)]
+        [
+            row["program"],
+            row["precision"],
+            row["tokens"],
+            *("" if row.get(key) is None else row[key] for key in keys),
+        ]
         for row in rows
     ]
-    header = ["step of", "precision", "tokens", "ms", "ms, padded", "of the measured peak", "busy", "GB", "/ Trainer"]
+    header = [
+        "step of",
+        "precision",
+        "tokens",
+        "ms",
+        "ms, padded",
+        "of the measured peak",
+        "busy",
+        "GB",
+        "/ Trainer",
+    ]
     return _table([*header, "/ peft LoRA"], cells)
 
 

@@ -45,14 +45,25 @@ class Setting:
 
 
 LARGE = Setting(
-    shape={"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    shape={
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
     batch_size=32,
     steps=20,
     products=((1152, 1024, 4096), (4096, 1024, 4096), (8192, 8192, 8192)),
     copy_bytes=2**30,
 )
 SMALL = Setting(
-    shape={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500},
+    shape={
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 500,
+    },
     batch_size=8,
     steps=3,
     products=((64, 64, 64),),
@@ -66,7 +77,9 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def fastest(call: Callable[[], object], device: torch.device, rounds: int = 5, calls: int = 5) -> float:
+def fastest(
+    call: Callable[[], object], device: torch.device, rounds: int = 5, calls: int = 5
+) -> float:
     """Seconds of one call: the fastest of some rounds, after one to warm up."""
     call()
     seconds = []
@@ -110,8 +123,16 @@ def random_examples(tokens: int, count: int, vocabulary: int) -> list[Example]:
 
 def run_config(method: str, setting: Setting, device: torch.device, *overrides: str) -> RunConfig:
     """A run's configuration under HiFi's protocol."""
-    changed = [f"device={device}", "kernels=torch", "precision=fp32", f"batch_size={setting.batch_size}", *overrides]
-    return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
+    changed = [
+        f"device={device}",
+        "kernels=torch",
+        "precision=fp32",
+        f"batch_size={setting.batch_size}",
+        *overrides,
+    ]
+    return resolve(
+        task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed
+    )
 
 
 def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
@@ -123,7 +144,9 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
-    trainer = Trainer(runner, method, examples, calibration_batches=[examples[: setting.batch_size]])
+    trainer = Trainer(
+        runner, method, examples, calibration_batches=[examples[: setting.batch_size]]
+    )
     trainer.model.train()
     trainer.setup_phase(0)
     return trainer
@@ -132,7 +155,10 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
 def batches_of(trainer: Trainer) -> list[list[Example]]:
     """The batches of an epoch."""
     size = trainer.config.batch_size
-    return [trainer.train_examples[start : start + size] for start in range(0, len(trainer.train_examples), size)]
+    return [
+        trainer.train_examples[start : start + size]
+        for start in range(0, len(trainer.train_examples), size)
+    ]
 
 
 def seconds_per_step(trainer: Trainer) -> float:

@@ -19,7 +19,13 @@ from setting import (
 )
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
-from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainerCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PrinterCallback,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers import Trainer as TransformersTrainer
 
 from hifi_cli.tasks.encode import collate
@@ -42,10 +48,15 @@ def measure(setting: Setting, device: torch.device, rates: dict[str, Any]) -> li
     rows = []
     for tokens in TOKENS:
         for precision, keys in PRECISIONS.items():
-            rivals = {rival: rival_step(rival, setting, device, tokens, precision) for rival in ("full-ft", "lora")}
+            rivals = {
+                rival: rival_step(rival, setting, device, tokens, precision)
+                for rival in ("full-ft", "lora")
+            }
             for method in METHODS:
                 row = our_step(method, setting, device, tokens, rates, precision, keys)
-                row["padded_ms"] = our_step(method, setting, device, tokens, rates, precision, [*keys, PADDED])["ms"]
+                row["padded_ms"] = our_step(
+                    method, setting, device, tokens, rates, precision, [*keys, PADDED]
+                )["ms"]
                 row["ratio_to_trainer"] = round(row["ms"] / rivals["full-ft"], 3)
                 row["ratio_to_peft_lora"] = round(row["ms"] / rivals["lora"], 3)
                 rows.append(row)
@@ -57,7 +68,13 @@ def measure(setting: Setting, device: torch.device, rates: dict[str, Any]) -> li
 
 
 def our_step(
-    method: str, setting: Setting, device: torch.device, tokens: int, rates: dict[str, Any], precision: str, keys: list[str]
+    method: str,
+    setting: Setting,
+    device: torch.device,
+    tokens: int,
+    rates: dict[str, Any],
+    precision: str,
+    keys: list[str],
 ) -> dict[str, Any]:
     """Measure a method's step."""
     fresh_memory(device)
@@ -81,12 +98,23 @@ def model_flops(trainer: Trainer) -> float:
     The forward pass, the gradients of activations, and the gradients of the matrices that train.
     """
     model: Any = trainer.model
-    layers = [(name, value) for name, value in model.named_parameters() if ".layer." in name and value.dim() == 2]
-    base = sum(value.numel() for name, value in layers if value.shape[0] >= model.config.hidden_size)
+    layers = [
+        (name, value)
+        for name, value in model.named_parameters()
+        if ".layer." in name and value.dim() == 2
+    ]
+    base = sum(
+        value.numel() for name, value in layers if value.shape[0] >= model.config.hidden_size
+    )
     trained = sum(value.numel() for _, value in layers if value.requires_grad)
     counts = [len(example) for example in trainer.train_examples]
     steps = len(counts) / trainer.config.batch_size
-    attention = 4 * sum(count**2 for count in counts) * model.config.hidden_size * model.config.num_hidden_layers
+    attention = (
+        4
+        * sum(count**2 for count in counts)
+        * model.config.hidden_size
+        * model.config.num_hidden_layers
+    )
     return (sum(counts) * (4 * base + 2 * trained) + 3 * attention) / steps
 
 
@@ -117,7 +145,9 @@ class _StepClock(TrainerCallback):
             self.seconds = (now - self.start) / max(1, state.max_steps - 2)
 
 
-def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, precision: str) -> float:
+def rival_step(
+    rival: str, setting: Setting, device: torch.device, tokens: int, precision: str
+) -> float:
     """Milliseconds of a step in transformers' Trainer: full fine-tuning, or peft's LoRA on query and value."""
     fresh_memory(device)
     torch.manual_seed(0)
@@ -125,11 +155,17 @@ def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, 
     if rival == "lora":
         from peft import LoraConfig, get_peft_model
 
-        model = get_peft_model(model, LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "value"]))
+        model = get_peft_model(
+            model,
+            LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "value"]),
+        )
     examples = random_examples(tokens, setting.batch_size * setting.steps, 500)
 
     def batch_of(rows: list[Example]) -> dict[str, Tensor]:
-        return {**collate(rows, PAD), "labels": torch.tensor([int(row.row.label or 0) for row in rows])}
+        return {
+            **collate(rows, PAD),
+            "labels": torch.tensor([int(row.row.label or 0) for row in rows]),
+        }
 
     clock = _StepClock(device)
     with temporary_directory() as directory:

@@ -34,7 +34,9 @@ class Ended:
 
 def run(*words: object, cwd: Path) -> Ended:
     """Run a command to its end, without the network and without official data."""
-    variables = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"} | {"HF_HUB_OFFLINE": "1"}
+    variables = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"} | {
+        "HF_HUB_OFFLINE": "1"
+    }
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         contextlib.redirect_stdout(out),
@@ -88,13 +90,18 @@ def run_numbers(directory: Path) -> dict[str, Any]:
     """All numbers of a finished run that do not depend on the machine's speed."""
     results = json.loads((directory / "results.json").read_text())
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    predictions = [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+    predictions = [
+        json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()
+    ]
     return {
         "metrics": results["metrics"],
         "scores": results["scores"],
         "best_epoch": results["epochs"]["best"],
         "examples": results["n_examples"],
-        "params": {key: results["params"][key] for key in ("trainable", "trainable_backbone", "stored", "total")},
+        "params": {
+            key: results["params"][key]
+            for key in ("trainable", "trainable_backbone", "stored", "total")
+        },
         "epochs": [line for line in lines if "epoch" in line],
         "steps": [line for line in lines if "epoch" not in line],
         "predictions": digest(predictions),
@@ -112,13 +119,32 @@ def delta_digest(path: Path) -> str:
     with safe_open(path, "pt") as file:
         tensors = [file.get_tensor(name).contiguous() for name in file.keys()]  # noqa: SIM118
     contents = [
-        (list(tensor.shape), str(tensor.dtype), tensor.flatten().view(torch.uint8).numpy().tobytes()) for tensor in tensors
+        (
+            list(tensor.shape),
+            str(tensor.dtype),
+            tensor.flatten().view(torch.uint8).numpy().tobytes(),
+        )
+        for tensor in tensors
     ]
-    return digest(sorted([shape, dtype, hashlib.sha256(content).hexdigest()] for shape, dtype, content in contents))
+    return digest(
+        sorted(
+            [shape, dtype, hashlib.sha256(content).hexdigest()]
+            for shape, dtype, content in contents
+        )
+    )
 
 
 def machine() -> dict[str, str]:
     """What decides the last bits of floating-point results on a CPU."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-    return {"cpu": model, "capability": torch.backends.cpu.get_cpu_capability(), "torch": torch.__version__}
+    lines = (
+        Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
+    )
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
+    return {
+        "cpu": model,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+    }

@@ -16,7 +16,12 @@ import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 
 GOLDEN = Path(__file__).parent / "golden"
-STUDY = ["--protocol", "laptop.yaml", "--results-dir", "study"]  # the protocol of the stored runs, as it was then
+STUDY = [
+    "--protocol",
+    "laptop.yaml",
+    "--results-dir",
+    "study",
+]  # the protocol of the stored runs, as it was then
 SHORT = ["limit=32", "batch_size=16", "epochs=2", "log_every=1"]
 
 
@@ -66,9 +71,15 @@ def comparison(name: str, cwd: Path) -> list[dict[str, Any]]:
 
 def claims(name: str, cwd: Path) -> dict[str, Any]:
     """Ours, the interval and the published effect of each claim for which there are runs."""
-    rows = json.loads(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))["rows"]
+    rows = json.loads(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))[
+        "rows"
+    ]
     return {
-        row["label"]: {"ours": row["ours"], "interval": [row["low"], row["high"]], "published": row["published"]}
+        row["label"]: {
+            "ours": row["ours"],
+            "interval": [row["low"], row["high"]],
+            "published": row["published"],
+        }
         for row in rows
         if row["ours"] is not None
     }
@@ -76,7 +87,9 @@ def claims(name: str, cwd: Path) -> dict[str, Any]:
 
 def figure(name: str, cwd: Path, *words: object) -> str:
     """The CSV of a figure."""
-    picture = json.loads(hifi("figure", name, *words, "--format", "json", "--quiet", cwd=cwd))["path"]
+    picture = json.loads(hifi("figure", name, *words, "--format", "json", "--quiet", cwd=cwd))[
+        "path"
+    ]
     return Path(cwd, picture).with_suffix(".csv").read_text()
 
 
@@ -86,12 +99,19 @@ def search_budget(cwd: Path) -> str:
     stored = json.loads((cwd / "study/grids/laptop-rates/chosen-laptop-minilm.json").read_text())
     for search in stored["searches"]:
         run = Path("runs/laptop/minilm", search["task"], search["method"])
-        if search["task"] not in SEARCH_BUDGET["tasks"] or search["method"] not in SEARCH_BUDGET["methods"]:
+        if (
+            search["task"] not in SEARCH_BUDGET["tasks"]
+            or search["method"] not in SEARCH_BUDGET["methods"]
+        ):
             continue
         record = json.loads((cwd / "study" / run / "seed1/results.json").read_text())
         for tried in search["tried"]:
             rate = tried["setting"]["learning_rate"]
-            record |= {"variant": rate, "config": record["config"] | {"learning_rate": rate}, "selection": "validation"}
+            record |= {
+                "variant": rate,
+                "config": record["config"] | {"learning_rate": rate},
+                "selection": "validation",
+            }
             record["scores"] = dict.fromkeys(record["scores"], tried["score"])
             folder = cwd / "searched" / run / rate / "seed1"
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,10 +120,36 @@ def search_budget(cwd: Path) -> str:
 
 
 # Training: one run per implementation of a method, on the demo's encoder and data. Bits depend on the CPU.
-FAST_METHODS = ["full-ft", "linear-probing", "bitfit", "lora", "hifi-layerwise", "diff-pruning", "eh-ft-bitfit", "lp-ft"]
+FAST_METHODS = [
+    "full-ft",
+    "linear-probing",
+    "bitfit",
+    "lora",
+    "hifi-layerwise",
+    "diff-pruning",
+    "eh-ft-bitfit",
+    "lp-ft",
+]
 SLOW_METHODS = [
-    *("adapter", "compacter", "prefix-tuning", "prefix-tuning-mlp", "child-tuning-d", "child-tuning-f", "mixout", "top-k"),
-    *("rocoft-row", "rocoft-column", "random-parameters", "hifi-midtop", "hifi-random", "hifi-lora", "adalora"),
+    *(
+        "adapter",
+        "compacter",
+        "prefix-tuning",
+        "prefix-tuning-mlp",
+        "child-tuning-d",
+        "child-tuning-f",
+        "mixout",
+        "top-k",
+    ),
+    *(
+        "rocoft-row",
+        "rocoft-column",
+        "random-parameters",
+        "hifi-midtop",
+        "hifi-random",
+        "hifi-lora",
+        "adalora",
+    ),
     *("ia3", "dora", "vera", "oft", "eh-ft-hifi", "eh-ft-lora-reserve"),
 ]
 SETTINGS = {  # that fit four layers of width 64 and a few steps
@@ -134,35 +180,82 @@ CONFIGURED = [
     "eh-ft-prefix",
 ]
 TRAINING_KEYS = [
-    *("learning_rate", "weight_decay", "adam_betas", "adam_epsilon", "schedule", "warmup", "hold_steps", "hold_factor"),
-    *("final_factor", "max_grad_norm", "settings", "epochs", "batch_size", "max_length", "truncation", "swap_texts", "stride"),
-    *("dropout", "selection", "report", "primary_metric", "shots", "scoring", "heads", "task_head", "stage1"),
+    *(
+        "learning_rate",
+        "weight_decay",
+        "adam_betas",
+        "adam_epsilon",
+        "schedule",
+        "warmup",
+        "hold_steps",
+        "hold_factor",
+    ),
+    *(
+        "final_factor",
+        "max_grad_norm",
+        "settings",
+        "epochs",
+        "batch_size",
+        "max_length",
+        "truncation",
+        "swap_texts",
+        "stride",
+    ),
+    *(
+        "dropout",
+        "selection",
+        "report",
+        "primary_metric",
+        "shots",
+        "scoring",
+        "heads",
+        "task_head",
+        "stage1",
+    ),
 ]
 
 
 def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
     """The training keys of the first method; of the others by task and method what differs from it."""
-    words = ["--protocol", protocol, "--task", ",".join(PROTOCOLS[protocol]), "--method", ",".join(CONFIGURED)]
+    words = [
+        "--protocol",
+        protocol,
+        "--task",
+        ",".join(PROTOCOLS[protocol]),
+        "--method",
+        ",".join(CONFIGURED),
+    ]
     printed = hifi("train", "--dry-run", *words, "--quiet", cwd=cwd)
     documents = list(yaml.load_all(printed, Loader=yaml.CSafeLoader))
-    flat = {f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS}) for keys in documents}
+    flat = {
+        f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS})
+        for keys in documents
+    }
     first = next(iter(flat.values()))
     return {
         "first": first,
-        **{cell: {key: value for key, value in keys.items() if first.get(key) != value} for cell, keys in flat.items()},
+        **{
+            cell: {key: value for key, value in keys.items() if first.get(key) != value}
+            for cell, keys in flat.items()
+        },
     }
 
 
 def _flat(keys: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat = {}
     for key, value in keys.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 
 NUMBERS: dict[str, Callable[[Path], Any]] = {
     **{f"published-{name}.csv": partial(published, name) for name in PUBLISHED},
-    **{f"table-laptop-{score}.csv": partial(laptop_table, score) for score in ("best", "last", "max")},
+    **{
+        f"table-laptop-{score}.csv": partial(laptop_table, score)
+        for score in ("best", "last", "max")
+    },
     "table-generic.csv": table,
     **{f"compare-{name}.json": partial(comparison, name) for name in COMPARISONS},
     "claims.json": partial(claims, "study-claims.yaml"),
@@ -196,8 +289,25 @@ class Training:
         return f"{self.task}-{self.method}-{self.kernels}-{self.precision}"
 
     def words(self) -> list[str]:
-        words = ["train", "--protocol", "demo", "--task", self.task, "--method", self.method, "--seed", "1", "--quiet", *SHORT]
-        return [*words, f"kernels={self.kernels}", f"precision={self.precision}", *SETTINGS.get(self.method, [])]
+        words = [
+            "train",
+            "--protocol",
+            "demo",
+            "--task",
+            self.task,
+            "--method",
+            self.method,
+            "--seed",
+            "1",
+            "--quiet",
+            *SHORT,
+        ]
+        return [
+            *words,
+            f"kernels={self.kernels}",
+            f"precision={self.precision}",
+            *SETTINGS.get(self.method, []),
+        ]
 
     def compute(self, cwd: Path) -> dict[str, Any]:
         """The numbers of the run."""
@@ -207,21 +317,46 @@ class Training:
 
 
 TRAININGS = [
-    *(Training(method, kernels=kernels) for method in FAST_METHODS for kernels in ("torch", "auto")),
-    *(Training(method, kernels=kernels, slow=True) for method in SLOW_METHODS for kernels in ("torch", "auto")),
+    *(
+        Training(method, kernels=kernels)
+        for method in FAST_METHODS
+        for kernels in ("torch", "auto")
+    ),
+    *(
+        Training(method, kernels=kernels, slow=True)
+        for method in SLOW_METHODS
+        for kernels in ("torch", "auto")
+    ),
     *(Training("full-ft", task, slow=task != "demo-similarity") for task in OTHER_TASKS),
-    *(Training(method, kernels="auto", precision="bf16", slow=True) for method in ("full-ft", "hifi-layerwise", "lora")),
+    *(
+        Training(method, kernels="auto", precision="bf16", slow=True)
+        for method in ("full-ft", "hifi-layerwise", "lora")
+    ),
 ]
 
 
 def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
     """Selected heads and their values by each ranking, the heads of the other strategies, and the scores of all heads."""
-    words = ["--protocol", "demo", "--results-dir", "demo", "--quiet", "--format", "json", "limit=32", "scoring.samples=16"]
+    words = [
+        "--protocol",
+        "demo",
+        "--results-dir",
+        "demo",
+        "--quiet",
+        "--format",
+        "json",
+        "limit=32",
+        "scoring.samples=16",
+    ]
     (scored,) = json.loads(hifi("score", *words, cwd=cwd))
-    chosen = {"scores": {key: scored["scores"][key] for key in ("samples", "richness", "correlation")}}
+    chosen = {
+        "scores": {key: scored["scores"][key] for key in ("samples", "richness", "correlation")}
+    }
     for ranking in rankings:
         (answer,) = json.loads(hifi("select", *words, f"heads.rank={ranking}", cwd=cwd))
-        chosen[ranking] = {key: answer["selection"][key] for key in ("heads", "values", "iterations", "ties")}
+        chosen[ranking] = {
+            key: answer["selection"][key] for key in ("heads", "values", "iterations", "ties")
+        }
     for strategy in ("midtop", "global"):
         (answer,) = json.loads(hifi("select", *words, f"heads.strategy={strategy}", cwd=cwd))
         chosen[strategy] = {"heads": answer["selection"]["heads"]}
@@ -230,7 +365,13 @@ def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
 
 def demo_figure(name: str, cwd: Path) -> str:
     """A figure of the demo's encoder without runs; the columns of the time that it took are left out."""
-    rows = list(csv.reader(io.StringIO(figure(name, cwd, "--protocol", "demo", "--results-dir", "demo", "limit=32"))))
+    rows = list(
+        csv.reader(
+            io.StringIO(
+                figure(name, cwd, "--protocol", "demo", "--results-dir", "demo", "limit=32")
+            )
+        )
+    )
     timed = [place for place, column in enumerate(rows[0]) if column == "seconds"]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(

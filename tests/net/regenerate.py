@@ -25,7 +25,10 @@ def main(names: list[str]) -> None:
             if not names or name in names:
                 frozen.write(name, compute(cwd))
         if not names or "training.json" in names:
-            frozen.write("training.json", {training.name: training.compute(cwd) for training in frozen.TRAININGS})
+            frozen.write(
+                "training.json",
+                {training.name: training.compute(cwd) for training in frozen.TRAININGS},
+            )
         if not names:
             frozen.write("machine.json", machine())
     if (data_dir := os.environ.get("HIFI_DATA_DIR")) and (not names or "rows.json" in names):

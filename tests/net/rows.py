@@ -20,7 +20,9 @@ def rows_of(data_dir: Path) -> dict[str, dict[str, list[Any]]]:
             continue
         with contextlib.suppress(MissingError):
             splits = data_sources.load(task, data_dir=data_dir, required=()).splits
-            found[name] = {split: [_plain(row, task.labels) for row in rows] for split, rows in splits.items()}
+            found[name] = {
+                split: [_plain(row, task.labels) for row in rows] for split, rows in splits.items()
+            }
     return found
 
 

@@ -37,4 +37,6 @@ def pack(results_dir: Path, packed: Path = PACKED) -> None:
     with lzma.open(packed, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as lines:
         for path in paths:
             text = path.read_text(encoding="utf-8")
-            lines.write(json.dumps({"path": path.relative_to(results_dir).as_posix(), "text": text}) + "\n")
+            lines.write(
+                json.dumps({"path": path.relative_to(results_dir).as_posix(), "text": text}) + "\n"
+            )

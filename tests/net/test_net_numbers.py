@@ -15,11 +15,17 @@ def differences(expected, found, relative, place=""):
         return [
             line
             for key in keys
-            for line in differences(expected.get(key, "(none)"), found.get(key, "(none)"), relative, f"{place}/{key}")
+            for line in differences(
+                expected.get(key, "(none)"), found.get(key, "(none)"), relative, f"{place}/{key}"
+            )
         ]
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         pairs = enumerate(zip(expected, found, strict=True))
-        return [line for at, (one, other) in pairs for line in differences(one, other, relative, f"{place}/{at}")]
+        return [
+            line
+            for at, (one, other) in pairs
+            for line in differences(one, other, relative, f"{place}/{at}")
+        ]
     if isinstance(expected, int | float) and isinstance(found, int | float):
         same = math.isclose(expected, found, rel_tol=relative, abs_tol=relative)
     else:
@@ -27,7 +33,10 @@ def differences(expected, found, relative, place=""):
     return [] if same else [f"{place}: {expected!r} is now {found!r}"]
 
 
-numbers = [pytest.param(name, marks=[pytest.mark.slow] if name in frozen.SLOW_NUMBERS else []) for name in frozen.NUMBERS]
+numbers = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in frozen.SLOW_NUMBERS else [])
+    for name in frozen.NUMBERS
+]
 
 
 @pytest.mark.parametrize("name", numbers)

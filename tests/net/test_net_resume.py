@@ -42,7 +42,9 @@ def stopped_after(steps, directory):
                 return
             time.sleep(0.005)
 
-    before = signal.signal(signal.SIGTERM, lambda *_: None)  # if it comes after the command has ended
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: None
+    )  # if it comes after the command has ended
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
@@ -55,7 +57,12 @@ def stopped_after(steps, directory):
 
 @pytest.mark.parametrize(
     "method",
-    ["hifi-layerwise", "eh-ft-bitfit", pytest.param("full-ft", marks=slowly), pytest.param("diff-pruning", marks=slowly)],
+    [
+        "hifi-layerwise",
+        "eh-ft-bitfit",
+        pytest.param("full-ft", marks=slowly),
+        pytest.param("diff-pruning", marks=slowly),
+    ],
 )
 def test_stopped_twice_it_ends_as_if_it_had_not(method, tmp_path):
     """Of two-stage methods the second stop falls into stage 2."""
@@ -75,7 +82,9 @@ def test_stopped_twice_it_ends_as_if_it_had_not(method, tmp_path):
 def test_killed_in_the_middle_it_ends_as_if_it_had_not(tmp_path):
     hifi(*command("hifi-layerwise", "whole"), cwd=tmp_path)
     directory = tmp_path / "killed" / RUN.format(method="hifi-layerwise")
-    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    paths = os.pathsep.join(
+        [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "hifi_cli", *command("hifi-layerwise", "killed")],
         cwd=tmp_path,
@@ -86,4 +95,6 @@ def test_killed_in_the_middle_it_ends_as_if_it_had_not(tmp_path):
     process.kill()
     assert process.wait() == -signal.SIGKILL
     hifi(*command("hifi-layerwise", "killed"), cwd=tmp_path)
-    assert run_numbers(directory) == run_numbers(tmp_path / "whole" / RUN.format(method="hifi-layerwise"))
+    assert run_numbers(directory) == run_numbers(
+        tmp_path / "whole" / RUN.format(method="hifi-layerwise")
+    )

@@ -19,5 +19,9 @@ def test_every_official_file_gives_the_same_rows():
         for split, golden in splits.items()
         if found.get(task, {}).get(split, {}).get("rows") == golden["rows"]
     ]
-    assert {("rte", "train"), ("mrpc", "train"), ("cola", "validation"), ("stsb", "train")} <= set(compared)
-    assert [(task, split) for task, split in compared if found[task][split] != expected[task][split]] == []
+    assert {("rte", "train"), ("mrpc", "train"), ("cola", "validation"), ("stsb", "train")} <= set(
+        compared
+    )
+    assert [
+        (task, split) for task, split in compared if found[task][split] != expected[task][split]
+    ] == []

@@ -6,7 +6,8 @@ from test_net_numbers import differences
 
 TWO_EXAMPLES = 2 / 32
 trainings = [
-    pytest.param(training, id=training.name, marks=[pytest.mark.slow] if training.slow else []) for training in frozen.TRAININGS
+    pytest.param(training, id=training.name, marks=[pytest.mark.slow] if training.slow else [])
+    for training in frozen.TRAININGS
 ]
 
 
@@ -24,7 +25,12 @@ def test_a_run_stays_as_it_is(training, demo_cwd, same_machine):
 
 def check_nearly(expected, found):
     """As on another processor: sizes agree, losses nearly, metrics but for two examples."""
-    assert differences(expected["params"] | expected["examples"], found["params"] | found["examples"], 0) == []
+    assert (
+        differences(
+            expected["params"] | expected["examples"], found["params"] | found["examples"], 0
+        )
+        == []
+    )
     assert differences(expected["steps"], found["steps"], 1e-3) == []
     for key in ("metrics", "scores", "epochs"):
         different = differences(expected[key], found[key], TWO_EXAMPLES)
