@@ -227,6 +227,7 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     assert rows["linear-probing"]["mean"] == 0
     prepared, _ = reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources)
     write_hf(prepared, tmp_path / "plain")
+    prepared.pretrained.tokenizer.save_pretrained(tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (first_tokens(where, texts) for where in (encoders["bert"], tmp_path / "plain"))
     assert rows["full-ft"]["mean"] == pytest.approx(

@@ -87,7 +87,6 @@ def test_the_defaults_of_method_settings_stay():
         "rocoft": {
             "axis": "row",
             "r": 3,
-            "select": "first",
             "targets": ["query", "key", "value", "output", "ffn", "ffn_output"],
             "biases": True,
         },

@@ -12,11 +12,17 @@ from torch.nn import functional
 
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
+
+
+def additive_mask(visible, dtype):
+    """0 where a token is real, the lowest number where it is padding, [batch, 1, 1, tokens]."""
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[
+        :, None, None
+    ]
 
 
 def test_noise_has_its_rate_and_follows_torchs_generator():

@@ -89,7 +89,7 @@ class Encoder:
     @property
     def word_embedding(self) -> nn.Embedding | None:
         """The word embedding of a known family; None where a method replaced it, or its weight has other uses too."""
-        embedding = cast(Any, self.model).get_input_embeddings() if self.has_known_parts else None
+        embedding = cast(Any, self.base).get_input_embeddings() if self.has_known_parts else None
         parameters = self.model.named_parameters(remove_duplicate=False)
         uses = sum(value is getattr(embedding, "weight", None) for _, value in parameters)
         return embedding if type(embedding) is nn.Embedding and uses == 1 else None
