@@ -201,7 +201,8 @@ def gather(value: T) -> list[T]:
 def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenance:
     """The command line, versions, git state of the checkout and devices that compute."""
     return Provenance(
-        command=["hifi", *sys.argv[1:]],
+        # of an absolute path its name alone: results are shared, directories of a machine are not
+        command=["hifi", *(Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:])],
         hifi=__version__,
         git=_git_state(),
         python=platform.python_version(),

@@ -121,9 +121,7 @@ def model_size(
         try:
             if number:
                 phase.prepare_model(encoder)
-        except (
-            NotImplementedError
-        ):  # of torch, where the values of the stage before decide what trains
+        except NotImplementedError:  # torch's: the values of the stage before decide what trains
             trained.append(None)
             continue
         sizes = phase.method.trainable_counts(encoder.model)

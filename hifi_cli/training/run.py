@@ -137,7 +137,8 @@ def run(
             started_from=prepared.pretrained.started_from,
             method_code=code,
             data=data.fingerprint,
-            data_origin=data.origin,
+            # the last two parts of a path or of a dataset's name
+            data_origin={split: "/".join(at.split("/")[-2:]) for split, at in data.origin.items()},
             wall_s=round(time.monotonic() - start, 3),
             peak_memory_bytes=machine.peak_memory(device),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
