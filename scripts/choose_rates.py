@@ -15,7 +15,8 @@ RESULTS = Path("results/laptop-runs")
 def main(name: str) -> None:
     """Print the chosen rate of each method, and what to add where it is at an end of the tried ones."""
     tried, grid = tried_settings(Study(RESULTS)), cells.load(name, {})
-    tried = tried[(tried["protocol"] == grid.protocol) & tried["method"].isin(grid.varied)]
+    tried = tried[(tried["protocol"] == grid.protocol) & tried["task"].isin(grid.tasks)]
+    tried = tried[tried["method"].isin(grid.varied)]
     tried["rate"] = tried["setting"].str.removeprefix("learning_rate=").astype(float)
     tried["rank"] = tried.groupby(["task", "method"])["score"].rank(
         ascending=False, na_option="bottom"
