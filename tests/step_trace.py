@@ -27,6 +27,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.training.data import Splits
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 
@@ -176,7 +177,8 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
     with torch.device(device):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
-    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+    heads = methods.placeholder_heads(config, encoder)
+    runner.method = methods.attach(config, encoder, heads, [])
     runner.model.to(runner.device)
     ids = np.random.default_rng(0).integers(
         10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32
@@ -188,7 +190,7 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
         )
         for number, tokens in enumerate(ids)
     ]
-    trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
+    trainer = Trainer(runner, Splits(batch * 10, calibration_batches=[batch]))
     trainer.model.train()
     return trainer
 
@@ -197,7 +199,7 @@ def trace_steps(config: RunConfig) -> list[StepCounts]:
     """The counts of a training step in each phase of a run's method."""
     with meta_as_a_gpu():
         trainer, steps = new_trainer(config, DEVICE), []
-        batch = trainer.train_examples[:BATCH_SIZE]
+        batch = trainer.splits.train[:BATCH_SIZE]
         for phase in range(len(trainer.phases)):
             with CountOperations(StepCounts()):
                 trainer.setup_phase(phase)

@@ -12,7 +12,7 @@ from hifi_cli.models.modules import top_k_masks
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits
+from hifi_cli.training.data import Splits, load_splits
 from hifi_cli.training.loop import Trainer, calibration_gradients
 
 
@@ -86,12 +86,8 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     )
     batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
-    trainer = Trainer(
-        prepared,
-        prepared.method,
-        [example for batch in batches for example in batch],
-        calibration_batches=batches,
-    )
+    train = [example for batch in batches for example in batch]
+    trainer = Trainer(prepared, Splits(train, calibration_batches=batches))
     trainer.setup_phase(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}

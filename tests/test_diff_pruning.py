@@ -9,7 +9,7 @@ import torch
 from prepared_models import prepare
 
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training.data import load_splits
+from hifi_cli.training.data import Splits, load_splits
 from hifi_cli.training.loop import Trainer
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
@@ -26,7 +26,7 @@ def start(prepared, config, resources, steps):
     prepared.config = config.model_copy(
         update={"epochs": steps + 1}
     )  # one batch an epoch, one step for phase 2
-    trainer = Trainer(prepared, prepared.method, batches[0])
+    trainer = Trainer(prepared, Splits(batches[0]))
     trainer.setup_phase(0)
     return trainer, batches
 

@@ -24,7 +24,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits, reload
+from hifi_cli.training.data import ResourceCache, Splits, load_splits, reload
 from hifi_cli.training.loop import Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
@@ -240,7 +240,7 @@ def test_loss_falls(make, resources, method):
         make, resources, method, *quick, *LEARNING.get(method, [])
     )
     examples = load_splits(config, resources).train
-    trainer = Trainer(prepared, prepared.method, examples, calibration_batches=[examples])
+    trainer = Trainer(prepared, Splits(examples, calibration_batches=[examples]))
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])

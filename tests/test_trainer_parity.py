@@ -14,7 +14,7 @@ from transformers import (
 
 from hifi_cli.tasks.encode import training_order
 from hifi_cli.training import loop
-from hifi_cli.training.data import load_splits, prepare
+from hifi_cli.training.data import Splits, load_splits, prepare
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
@@ -93,7 +93,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encode
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
     train_with_trainer(model, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared, prepared.method, examples).train()
+    loop.Trainer(prepared, Splits(examples)).train()
     assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
@@ -123,7 +123,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
         for name, value in theirs.items():
             value.copy_(start[name])
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared, prepared.method, examples).train()
+    loop.Trainer(prepared, Splits(examples)).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
 
 
@@ -139,7 +139,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
         prepared, splits = prepare(config, resources), load_splits(config, resources)
         prepared.encoder.model.double()
         prepared.method.trains_occurring_words = occurring
-        trainer = loop.Trainer(prepared, prepared.method, splits.train, evaluated=splits)
+        trainer = loop.Trainer(prepared, splits)
         trainer.train()
         assert (trainer.word_rows is not None) == occurring
         weights.append({**prepared.encoder.model.state_dict(), **trainer.delta})

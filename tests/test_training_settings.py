@@ -1,9 +1,6 @@
 """Settings that every fine-tuning script has: schedules, early stopping, label smoothing, class weights, layer-wise rates."""
 
 import math
-import os
-import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +12,13 @@ from torch.nn import functional
 from transformers import get_cosine_schedule_with_warmup
 
 from hifi_cli.config.run_config import RunConfig, config_hash_of
-from hifi_cli.errors import Terminated, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.results.share import check
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits, task_of
+from hifi_cli.training.data import Splits, load_splits, task_of
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import learning_rate_factor, loss_count, loss_targets, task_loss
 
@@ -60,12 +57,11 @@ def test_the_cosine_schedule_is_transformers(make):
     config = make("full-ft", "schedule=cosine", "warmup=0.1")
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
     factors = get_cosine_schedule_with_warmup(optimizer, 20, 200).lr_lambdas[0]
-    ours = learning_rate_factor(config, 200)
-    assert [ours(step) for step in range(200)] == pytest.approx(
-        [factors(step) for step in range(200)]
-    )
-    floor = learning_rate_factor(config.model_copy(update={"final_factor": 0.2}), 200)
-    assert floor(110) == pytest.approx(0.6) and floor(200) == pytest.approx(0.2)
+    ours = [learning_rate_factor(config, 200, step) for step in range(200)]
+    assert ours == pytest.approx([factors(step) for step in range(200)])
+    floor = config.model_copy(update={"final_factor": 0.2})
+    for step, factor in ((110, 0.6), (200, 0.2)):
+        assert learning_rate_factor(floor, 200, step) == pytest.approx(factor)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
@@ -121,7 +117,7 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources
             f"gradient_accumulation_steps={parts}",
         )
         examples = load_splits(config, resources).train[:9]
-        Trainer(prepared, prepared.method, examples)
+        Trainer(prepared, Splits(examples))
         labels = np.array([example.row.label for example in examples])
         expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
         assert prepared.class_weights == pytest.approx(expected.tolist())
@@ -158,7 +154,7 @@ def test_each_layer_has_its_learning_rate(make, resources, method):
     prepared, config = prepare(
         make, resources, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
     )
-    trainer = Trainer(prepared, prepared.method, load_splits(config, resources).train, max_steps=1)
+    trainer = Trainer(prepared, Splits(load_splits(config, resources).train), max_steps=1)
     trainer.train()
     rates = {
         value: group["initial_lr"]
@@ -222,26 +218,3 @@ def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, wo
     assert study.runs[["epochs", "max_epochs"]].to_numpy().tolist() == [[3, 9]]
     (findings,) = check(resources.results_dir).findings.values()
     assert not any("epochs" in finding for finding in findings)
-
-
-@pytest.mark.parametrize("where", ["train_step", "end_epoch"])
-def test_a_run_that_was_stopped_stops_early_as_one_that_was_not(
-    make, resources, monkeypatch, tmp_path, where
-):
-    whole = runs.run(make("full-ft", *NO_PROGRESS), resources)
-    method, calls = getattr(Trainer, where), []
-
-    def interrupted(self, *arguments):
-        method(self, *arguments)
-        calls.append(self.progress.epoch)
-        if len(calls) == {"train_step": 5, "end_epoch": 3}[where]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Trainer, where, interrupted)
-    again = replace(resources, results_dir=tmp_path / "again")
-    with pytest.raises(Terminated):
-        runs.run(make("full-ft", *NO_PROGRESS), again)
-    result = runs.run(make("full-ft", *NO_PROGRESS), again)
-    assert len(calls) == {"train_step": 6, "end_epoch": 3}[where]
-    fields = {"epochs", "scores", "epoch_metrics", "delta_sha256"}
-    assert result.model_dump(include=fields) == whole.model_dump(include=fields)

@@ -133,9 +133,6 @@ def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, 
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
     config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
-    factor = step.learning_rate_factor(config, 1000)
-    assert [factor(step) for step in (0, 19)] == [0.05, 0.05]
-    assert factor(20) == pytest.approx(0.2)
-    assert factor(100) == pytest.approx(1.0)
-    assert factor(550) == pytest.approx(0.55)
-    assert factor(1000) == pytest.approx(0.1)
+    steps = {0: 0.05, 19: 0.05, 20: 0.2, 100: 1.0, 550: 0.55, 1000: 0.1}
+    factors = [step.learning_rate_factor(config, 1000, number) for number in steps]
+    assert factors == pytest.approx([*steps.values()])

@@ -7,7 +7,7 @@ file.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
@@ -234,15 +234,8 @@ def train(
             f"method {config.method} has one stage; this figure is for EH-FT and LP-FT"
         )
     prepared = prepare(config, resources, head_selection.select_heads(config, resources))
-    splits = load_splits(config, resources)
-    calibration = splits.calibration_batches
-    trainer = Trainer(
-        prepared,
-        prepared.method,
-        splits.train,
-        callbacks=callbacks,
-        calibration_batches=calibration,
-    )
+    splits = replace(load_splits(config, resources), reported=[])
+    trainer = Trainer(prepared, splits, callbacks=callbacks)
     for phase in trainer.phases:
         phase.method.trains_occurring_words = (
             False  # callbacks read all gradients and weights in every step

@@ -31,7 +31,7 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, holdout_ids
+from hifi_cli.training.data import ResourceCache, Splits, holdout_ids
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import choose_device, tf32
 from hifi_cli.training.step import ModelRunner
@@ -326,12 +326,8 @@ def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[st
             "scoring.warm_steps requires one process: run hifi score first, without torchrun"
         )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
-    trainer = Trainer(
-        runner,
-        methods.attach(config, runner.encoder, None, missing_keys),
-        examples,
-        max_steps=steps,
-    )
+    runner.method = methods.attach(config, runner.encoder, None, missing_keys)
+    trainer = Trainer(runner, Splits(examples), max_steps=steps)
     if steps > trainer.total_steps:
         raise UsageError(
             f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"

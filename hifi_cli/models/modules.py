@@ -1,6 +1,6 @@
 """What methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -136,19 +136,28 @@ class WordRows:
     by the same factor. Gradient, moments, clipping and updates exist for `rows` only.
 
     Attributes:
-        rows: what trains instead of W, [words that occur, width]; `write` and `merge` copy it into W.
+        rows: what trains instead of W, [words that occur, width]; `merge` copies it into W.
     """
 
-    def __init__(self, embedding: nn.Embedding, word_ids: Iterable[int]) -> None:
-        padding = embedding.padding_idx
-        ids = sorted({*word_ids} if padding is None else {*word_ids, padding})
-        self._padding = None if padding is None else ids.index(padding)
-        self._weight = embedding.weight
+    def __init__(
+        self, embedding: nn.Embedding, word_ids: set[int], optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Let a new AdamW update `rows`, not W."""
+        ids, padding = sorted(word_ids), embedding.padding_idx
+        self._padding = ids.index(padding) if padding in word_ids else None
+        self._weight, self._optimizer = embedding.weight, optimizer
         self._index = torch.tensor(ids, device=self._weight.device)
-        self._places = torch.zeros_like(self._weight[:, 0], dtype=torch.int64)
-        self._places[self._index] = torch.arange(len(ids), device=self._weight.device)
         self.rows = nn.Parameter(self._weight.detach()[self._index])
+        for group in optimizer.param_groups:
+            if any(parameter is self._weight for parameter in group["params"]):
+                group["params"] = self.replace_in(group["params"])
+                group["pending_decay"] = 1.0  # a key of the group, so that a checkpoint has it
+        optimizer.register_step_pre_hook(self._count_decay)
         self.hook = embedding.register_forward_hook(self._embed_occurring)
+
+    def replace_in(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+        """The parameters with `rows` in the place of W."""
+        return [self.rows if parameter is self._weight else parameter for parameter in parameters]
 
     def _embed_occurring(
         self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor
@@ -156,39 +165,27 @@ class WordRows:
         """In training, what takes the place of the embedding's output."""
         if not embedding.training:
             return None
-        return functional.embedding(self._places[args[0]], self.rows, self._padding)
+        return functional.embedding(
+            torch.searchsorted(self._index, args[0]), self.rows, self._padding
+        )
 
-    def replace_in(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-        """The parameters with `rows` in the place of W."""
-        return [self.rows if parameter is self._weight else parameter for parameter in parameters]
+    @property
+    def _group(self) -> dict[str, Any]:
+        """The optimizer's group of `rows`."""
+        return next(group for group in self._optimizer.param_groups if "pending_decay" in group)
 
-    def train_by(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let a new AdamW update `rows`, not W."""
-        self._optimizer = optimizer
-        for group in optimizer.param_groups:
-            group["params"] = self.replace_in(group["params"])
-            group["decay"] = 1.0  # a key of the group, so that a checkpoint has it
-        optimizer.register_step_pre_hook(self._count_decay)
-
-    @staticmethod
-    def _count_decay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _count_decay(self, *_: Any) -> None:
         """Multiply up the factors of AdamW's weight decay since the last `merge`."""
-        for group in optimizer.param_groups:
-            group["decay"] *= 1 - group["lr"] * group["weight_decay"]
-
-    @torch.no_grad()
-    def write(self) -> None:
-        """Copy `rows` into W; the weight decay of the others stays pending."""
-        self._weight.index_copy_(0, self._index, self.rows)
+        group = self._group
+        group["pending_decay"] *= 1 - group["lr"] * group["weight_decay"]
 
     @torch.no_grad()
     def merge(self) -> None:
         """Bring all of W to what training has reached."""
-        for group in self._optimizer.param_groups:
-            if any(parameter is self.rows for parameter in group["params"]):
-                self._weight.mul_(group["decay"])
-            group["decay"] = 1.0
-        self.write()
+        group = self._group
+        self._weight.mul_(group["pending_decay"])
+        group["pending_decay"] = 1.0
+        self._weight.index_copy_(0, self._index, self.rows)
 
 
 class BottleneckAdapter(nn.Module):

@@ -15,7 +15,7 @@ from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Heads, Method
+from hifi_cli.methods.base import Heads
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
@@ -181,7 +181,6 @@ class PreparedRun(ModelRunner):
     """
 
     pretrained: Pretrained
-    method: Method = field(init=False)
 
 
 def prepare(
@@ -261,7 +260,7 @@ class Splits:
     Attributes:
         train: trained on.
         selection: select the best epoch.
-        reported: what the scores of the run are measured on.
+        reported: what the scores of the run are measured on; empty: no model is scored or kept.
         calibration_batches: batches whose gradients a method may use when one of its phases starts:
             the train examples, in a few-shot run those of the full train split.
         extra_validation: extra validation splits that are reported, by the suffix of their metrics.
@@ -269,9 +268,9 @@ class Splits:
     """
 
     train: list[Example]
-    selection: list[Example]
-    reported: list[Example]
-    calibration_batches: list[list[Example]]
+    selection: list[Example] = field(default_factory=list)
+    reported: list[Example] = field(default_factory=list)
+    calibration_batches: list[list[Example]] = field(default_factory=list)
     extra_validation: dict[str, list[Example]] = field(default_factory=dict)
     fewshot: FewShotRows | None = None
 

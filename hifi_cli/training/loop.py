@@ -5,10 +5,10 @@ import math
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
-from hifi_cli.methods.base import Method, Phase, layer_wise
+from hifi_cli.methods.base import Phase, layer_wise
 from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.metrics import Values
@@ -30,7 +30,7 @@ from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, lear
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
-_LAYOUT = 8  # of the file; one of another layout is not used
+_LAYOUT = 9  # of the file; one of another layout is not used
 
 logger = logging.getLogger("hifi")
 
@@ -125,7 +125,6 @@ class Progress:
         best_epoch: the first one with the highest score on the selection split, counted from 1; 0:
             none yet.
         log_history: lines of metrics.jsonl so far.
-        loss_count: of losses since the last logged one.
         seconds: training time, evaluation included, over all resumptions.
     """
 
@@ -135,7 +134,6 @@ class Progress:
     best_epoch: int = 0
     best_score: float = -math.inf
     log_history: list[MetricsLine] = field(default_factory=list)
-    loss_count: int = 0
     seconds: float = 0.0
 
     @property
@@ -164,9 +162,6 @@ class Trainer:
     """Trains a prepared model through the phases of its method and evaluates it after each epoch.
 
     Args:
-        evaluated: what the model is scored on after each epoch; None: nothing, and no delta is
-            kept.
-        calibration_batches: batches whose gradients a method may use when one of its phases starts.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
 
@@ -178,6 +173,7 @@ class Trainer:
         optimizer, lr_scheduler: of the current phase.
         clip_groups: parameters whose gradients are clipped by one norm.
         word_rows: the words that train, where those that do not occur are left out of training.
+        losses: of the steps since the last logged one, on the model's device.
 
     Raises:
         UsageError: there are fewer steps than phases.
@@ -186,38 +182,41 @@ class Trainer:
     def __init__(
         self,
         runner: ModelRunner,
-        method: Method,
-        train_examples: list[Example],
+        splits: Splits,
         *,
-        evaluated: Splits | None = None,
         callbacks: Sequence[Callback] = (),
-        calibration_batches: Sequence[list[Example]] = (),
         checkpoint: Checkpoint | None = None,
         max_steps: int | None = None,
     ) -> None:
-        self.runner, self.method, self.train_examples = runner, method, train_examples
-        self.evaluated, self.callbacks = evaluated, callbacks
-        self.calibration_batches = calibration_batches
+        self.runner, self.splits, self.callbacks = runner, splits, callbacks
         self.checkpoint, self.max_steps = checkpoint, max_steps
-        self.config, self.encoder, self.model = runner.config, runner.encoder, runner.encoder.model
+        self.config, self.method, self.encoder = runner.config, runner.method, runner.encoder
+        self.model = self.encoder.model
         weights = self.config.class_weights
         runner.class_weights = (
-            balanced_weights(runner.task, train_examples) if weights == "balanced" else weights
+            balanced_weights(runner.task, splits.train) if weights == "balanced" else weights
         )
-        self.steps_per_epoch = math.ceil(len(train_examples) / self.config.batch_size)
+        self.steps_per_epoch = math.ceil(len(splits.train) / self.config.batch_size)
         self.total_steps = self.config.epochs * self.steps_per_epoch
-        self.phases = method.phases()
+        self.phases = self.method.phases()
         self.phase_ends = phase_ends(self.phases, self.total_steps)
         self.progress = Progress()
         self.word_rows: WordRows | None = None
         self.delta: dict[str, Tensor] = {}
         self.logits: Values | None = None
-        self.loss_sum = torch.zeros((), device=runner.device)
+        self.losses: list[Tensor] = []
 
     @property
     def phase(self) -> Phase:
         """The current phase."""
         return self.phases[self.progress.phase]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all epochs are trained, or no epoch was better for as many as `patience`."""
+        epoch, best, patience = self.progress.epoch, self.progress.best_epoch, self.config.patience
+        is_out_of_patience = patience is not None and best > 0 and epoch - best >= patience
+        return epoch == self.config.epochs or is_out_of_patience
 
     def train(self) -> None:
         """Train to the end, from the checkpoint if there is one.
@@ -227,7 +226,7 @@ class Trainer:
             RunFailed: a batch does not fit in memory.
         """
         set_seed(self.config.seed)
-        self.start = time.monotonic()
+        self.start, progress = time.monotonic(), self.progress
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
         else:
@@ -235,27 +234,25 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_train_begin(self)
         with deferred_signals() as signals:
-            while self.progress.epoch < self.config.epochs and not self.is_out_of_patience(
-                self.progress.epoch
-            ):
+            while not self.is_finished:
                 self.model.train()
-                for batch in self.remaining_batches():
-                    if self.progress.step == self.phase_ends[self.progress.phase]:
-                        self.setup_phase(self.progress.phase + 1)
+                batches = epoch_batches(self.config, self.splits.train, progress.epoch)
+                for batch in batches[progress.step - progress.epoch * self.steps_per_epoch :]:
+                    if progress.step == self.phase_ends[progress.phase]:
+                        self.setup_phase(progress.phase + 1)
                     self.train_step(batch)
-                    step = self.progress.step
+                    step = progress.step
                     if step % self.config.log_every == 0 or step == self.total_steps:
                         self.log_loss()
                     if step == self.max_steps:
                         self.before_evaluation()
                         return
                     self.stop_or_save(signals)
-                self.refuse_divergence(self.loss_sum.item())
                 self.before_evaluation()
                 self.end_epoch()
                 self.stop_or_save(signals)
-        if self.progress.epoch < self.config.epochs:
-            logger.info(f"stopped early: no better epoch since epoch {self.progress.best_epoch}")
+        if progress.epoch < self.config.epochs:
+            logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
 
     def stop_or_save(self, signals: list[type[BaseException]]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
@@ -266,11 +263,6 @@ class Trainer:
             self.save_checkpoint()
         if stops:
             raise signals[0] if signals else Terminated
-
-    def remaining_batches(self) -> list[list[Example]]:
-        """The batches of the current epoch that were not trained on yet."""
-        finished = self.progress.step - self.progress.epoch * self.steps_per_epoch
-        return epoch_batches(self.config, self.train_examples, self.progress.epoch)[finished:]
 
     def setup_phase(self, number: int) -> None:
         """Start a phase: prepare the model, call the method's hook, create the optimizer."""
@@ -283,21 +275,18 @@ class Trainer:
         if number:  # the method prepared the model for the first phase
             self.phase.prepare_model(self.encoder)
         self.model.train()
-        gradients = calibration_gradients(self.runner, self.calibration_batches)
+        gradients = calibration_gradients(self.runner, self.splits.calibration_batches)
         self.phase.method.on_phase_start(self.model, gradients)
         self.create_optimizer()
 
     def create_optimizer(self) -> None:
         """Create AdamW over what the current phase trains, and its learning rate schedule."""
         number, method = self.progress.phase, self.phase.method
-        steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
-        method.steps = steps
-        training = self.phase.training or self.config
+        method.steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
+        training, decay = self.phase.training or self.config, self.config.layer_decay
         groups = method.param_groups(self.model, training.weight_decay)
-        if self.config.layer_decay < 1:
-            groups = layer_wise(
-                groups, method, self.encoder, training.learning_rate, self.config.layer_decay
-            )
+        if decay < 1:
+            groups = layer_wise(groups, method, self.encoder, training.learning_rate, decay)
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -305,44 +294,38 @@ class Trainer:
             eps=training.adam_epsilon,
             fused=True,
         )
-        self.max_grad_norm, self.clip_groups = (
-            training.max_grad_norm,
-            method.clip_groups(self.model),
-        )
+        self.max_grad_norm = training.max_grad_norm
+        self.clip_groups = method.clip_groups(self.model)
         self.word_rows = self.occurring_words()
         if self.word_rows:
-            self.word_rows.train_by(self.optimizer)
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
-        schedules = {"run": learning_rate_factor(training, len(steps)), "constant": lambda _: 1.0}
-        factors = [
-            schedules[group.get("lr_schedule", "run")] for group in self.optimizer.param_groups
-        ]
+        schedules: dict[str, Callable[[int], float]] = {
+            "run": lambda step: learning_rate_factor(training, len(method.steps), step),
+            "constant": lambda _: 1.0,
+        }
+        factors = [schedules[group.get("lr_schedule", "run")] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
 
     def occurring_words(self) -> WordRows | None:
-        """The words of the train examples; None if the method needs all, or several processes train."""
+        """The words of the train examples, if the method needs no others and one process trains."""
         embedding = self.encoder.word_embedding
         may_leave_out = (
             self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
         )
         if not (may_leave_out and embedding and embedding.weight.requires_grad):
             return None
-        lists = [
-            sequence["input_ids"]
-            for example in self.train_examples
-            for sequence in example.sequences
-        ]
-        return WordRows(
-            embedding, [*np.unique(np.concatenate(lists)).tolist(), self.runner.pad["input_ids"]]
-        )
+        sequences = chain.from_iterable(example.sequences for example in self.splits.train)
+        words = np.unique(np.concatenate([sequence["input_ids"] for sequence in sequences]))
+        ids = {*words.tolist(), self.runner.pad["input_ids"]}
+        return WordRows(embedding, ids, self.optimizer)
 
     def train_step(self, batch: list[Example]) -> None:
         """One optimizer step on a batch; nothing waits for its loss."""
         method = self.phase.method
         self.seed_process(self.runner.processes.process_index)
         method.before_step(self.model, self.progress.step)
-        self.loss_sum += self.runner.accumulate_gradient(batch, method.regularization_loss)
+        self.losses.append(self.runner.accumulate_gradient(batch, method.regularization_loss))
         method.after_backward(self.model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
@@ -355,17 +338,17 @@ class Trainer:
         method.after_optimizer_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
-        self.progress.loss_count += 1
         for callback in self.callbacks:
             callback.on_step_end(self)
 
     def log_loss(self) -> None:
         """Log the mean loss since the last time."""
-        mean = self.loss_sum.item() / self.progress.loss_count
-        self.refuse_divergence(mean)
+        loss = float(sum(self.losses)) / len(self.losses)
+        if not math.isfinite(loss):
+            raise Diverged(f"the training loss is {loss}")
         learning_rate = float(self.lr_scheduler.get_last_lr()[0])
-        self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
-        self.reset_loss()
+        self.log(StepMetrics(step=self.progress.step, loss=loss, learning_rate=learning_rate))
+        self.losses.clear()
 
     def before_evaluation(self) -> None:
         """Bring the model's weights to what training has reached."""
@@ -381,74 +364,52 @@ class Trainer:
         if self.runner.processes.num_processes > 1:
             torch.manual_seed(int(digest([self.config.seed, self.progress.step, rank]), 16))
 
-    def refuse_divergence(self, loss: float) -> None:
-        """Raise Diverged when a loss is not finite."""
-        if not math.isfinite(loss):
-            raise Diverged(f"the training loss is {loss}")
-
     def end_epoch(self) -> None:
         """Score the model, and keep its delta if this epoch is the one to report so far."""
-        progress = self.progress
-        scored = self.evaluate(self.evaluated) if self.evaluated else None
-        progress.epoch += 1
-        if scored:
-            metrics, logits = scored
-            score = metrics.selecting_score(self.runner.task.primary)
-            is_best = self.is_candidate and score > progress.best_score
-            if is_best:
-                progress.best_epoch, progress.best_score = progress.epoch, score
-            self.log(metrics)
-            if is_best or (self.is_candidate and self.config.report == "last"):
-                delta = self.method.delta(self.model)
-                self.delta = {
-                    name: value.detach().to("cpu", copy=True) for name, value in delta.items()
-                }
-                self.logits = logits
-        self.reset_loss()
-        progress.seconds = time.monotonic() - self.start
+        self.progress.epoch += 1
+        if self.splits.reported:
+            self.evaluate()
+        self.losses.clear()
+        self.progress.seconds = time.monotonic() - self.start
 
-    @property
+    def evaluate(self) -> None:
+        """Log the metrics of an epoch, and keep its delta if it is the one to report so far."""
+        config, progress, splits = self.config, self.progress, self.splits
+        logits: Values | None
+        selects_apart = splits.selection is not splits.reported
+        if selects_apart:
+            scores, logits = self.runner.measure(splits.selection)
+        else:
+            scores, logits = measure_reported(self.runner, splits)
+        score, selection = scores[self.runner.task.primary], None
+        is_candidate, keeps_last = self.is_candidate(), config.report == "last"
+        is_best = is_candidate and score > progress.best_score
+        if is_best:
+            progress.best_epoch, progress.best_score = progress.epoch, score
+        if selects_apart:
+            # where the last epoch's delta is kept, that of the best one cannot be evaluated later
+            is_read = config.report == "max" or self.is_finished or (keeps_last and is_best)
+            scores, logits = measure_reported(self.runner, splits) if is_read else ({}, None)
+            selection = score
+        self.log(EpochMetrics(epoch=progress.epoch, selection=selection, **scores))
+        if is_best or (is_candidate and keeps_last):
+            self.logits = logits
+            self.delta = {
+                name: value.detach().to("cpu", copy=True)
+                for name, value in self.method.delta(self.model).items()
+            }
+
     def is_candidate(self) -> bool:
         """Whether the model may be reported: the last phase has trained it, or it is the last.
 
         The first step of a warm-up has a learning rate of 0 and trains nothing.
         """
-        factors, steps = (
-            self.lr_scheduler.lr_lambdas,
-            range(self.lr_scheduler.last_epoch),
-        )  # steps, in spite of its name
-        has_trained = any(factor(step) > 0 for factor in factors for step in steps)
+        steps = range(self.lr_scheduler.last_epoch)  # steps, in spite of its name
+        has_trained = any(
+            factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in steps
+        )
         is_last_phase = self.progress.phase == len(self.phases) - 1
         return is_last_phase and (has_trained or self.progress.step == self.total_steps)
-
-    def is_out_of_patience(self, epoch: int) -> bool:
-        """Whether training stops early after an epoch unless its score is the best so far."""
-        patience, best = self.config.patience, self.progress.best_epoch
-        return patience is not None and best > 0 and epoch - best >= patience
-
-    def evaluate(self, splits: Splits) -> tuple[EpochMetrics, Values | None]:
-        """The metrics of an epoch, with the logits of the reported split where it was evaluated."""
-        config, epoch, selection = self.config, self.progress.epoch + 1, None
-        if splits.selection is not splits.reported:
-            selection = self.runner.measure(splits.selection)[0][self.runner.task.primary]
-        is_best = (
-            self.is_candidate and selection is not None and selection > self.progress.best_score
-        )
-        is_reported = (
-            selection is None
-            or config.evaluates_every_epoch
-            or epoch == config.epochs
-            or (self.is_out_of_patience(epoch) and not is_best)
-            # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            or (config.report == "last" and is_best)
-        )
-        metrics, logits = measure_reported(self.runner, splits) if is_reported else ({}, None)
-        return EpochMetrics(epoch=epoch, selection=selection, **metrics), logits
-
-    def reset_loss(self) -> None:
-        """Start a new mean of the loss."""
-        self.loss_sum.zero_()
-        self.progress.loss_count = 0
 
     def log(self, line: MetricsLine) -> None:
         """Give a line to all callbacks."""
@@ -460,15 +421,14 @@ class Trainer:
         """Save the state, on the main process."""
         if self.checkpoint and self.runner.processes.is_main_process:
             self.progress.seconds = time.monotonic() - self.start
-            if self.word_rows:
-                self.word_rows.write()
             history = [line.model_dump() for line in self.progress.log_history]
             state: dict[str, Any] = {
-                "progress": {**asdict(self.progress), "log_history": history},
-                "loss_sum": self.loss_sum,
+                "progress": {**vars(self.progress), "log_history": history},
+                "losses": self.losses,
                 "delta": self.delta,
                 "logits": None if self.logits is None else torch.from_numpy(self.logits),
                 "method": self.phase.method.training_state(self.model),
+                "word_rows": self.word_rows and self.word_rows.rows.detach(),
                 "optimizer": self.optimizer.state_dict(),
                 "lr_scheduler": self.lr_scheduler.state_dict(),
             }
@@ -477,16 +437,18 @@ class Trainer:
     def resume(self, saved: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
-        self.progress = Progress(**{**saved["progress"], "log_history": history})
+        vars(self.progress).update(saved["progress"], log_history=history)
         self.start -= self.progress.seconds
         self.delta = saved["delta"]
         self.logits = None if saved["logits"] is None else saved["logits"].numpy()
-        self.loss_sum.copy_(saved["loss_sum"])
+        self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)
         with torch.no_grad():
             self.phase.method.load_training_state(self.model, saved["method"])
         self.create_optimizer()
+        if self.word_rows:
+            self.word_rows.rows.data.copy_(saved["word_rows"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
         set_rng_state(saved["rng"], self.runner.device)

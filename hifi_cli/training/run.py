@@ -88,14 +88,8 @@ def run(
             prepared.pretrained.backbone_weights,
             data.fingerprint,
         ]
-        trainer = Trainer(
-            prepared,
-            prepared.method,
-            splits.train,
-            evaluated=splits,
-            calibration_batches=splits.calibration_batches,
-            checkpoint=Checkpoint(directory.checkpoint, digest(decisive)),
-        )
+        checkpoint = Checkpoint(directory.checkpoint, digest(decisive))
+        trainer = Trainer(prepared, splits, checkpoint=checkpoint)
         # nothing can refuse the run any more: what the directory holds of a former one goes
         machine.from_main(lambda: directory.begin(config, anew=force))
         code = machine.method_code(config)  # as it is now: the file may change while the run trains

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
 from hifi_cli.tasks import metrics
@@ -41,6 +42,7 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
+        method: what trains it; it has prepared the model.
         class_weights: in the loss of training steps.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
             processes train it.
@@ -51,6 +53,7 @@ class ModelRunner:
     config: RunConfig
     pad: dict[str, int]
     device: torch.device
+    method: Method = field(init=False)
     class_weights: list[float] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -308,23 +311,22 @@ def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     return functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum") / 2
 
 
-def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
-    """Linear warm-up over the fraction `warmup` of all steps, then linear or cosine decay or a constant."""
+def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
+    """The factor on the learning rate in a step, counted from 0, of a phase of `steps` steps.
+
+    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay or a constant.
+    """
     warmup_steps = math.ceil(training.warmup * steps)
-
-    def factor(step: int) -> float:
-        if step < training.hold_steps:
-            return training.hold_factor
-        if step < warmup_steps:
-            return step / warmup_steps
-        if training.schedule == "constant":
-            return 1.0
-        remaining = max(0.0, (steps - step) / max(1, steps - warmup_steps))
-        if training.schedule == "cosine":
-            remaining = (1 - math.cos(math.pi * remaining)) / 2
-        return training.final_factor + (1 - training.final_factor) * remaining
-
-    return factor
+    if step < training.hold_steps:
+        return training.hold_factor
+    if step < warmup_steps:
+        return step / warmup_steps
+    if training.schedule == "constant":
+        return 1.0
+    remaining = max(0.0, (steps - step) / max(1, steps - warmup_steps))
+    if training.schedule == "cosine":
+        remaining = (1 - math.cos(math.pi * remaining)) / 2
+    return training.final_factor + (1 - training.final_factor) * remaining
 
 
 def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:

@@ -174,14 +174,10 @@ def new_trainer(
 ) -> Trainer:
     """A trainer of the run."""
     prepared = prepared_model(config, resources)
-    splits = load_splits(config, resources)
     return Trainer(
         prepared,
-        prepared.method,
-        splits.train,
-        evaluated=splits,
+        load_splits(config, resources),
         callbacks=[steps],
-        calibration_batches=[splits.train[:BATCH_SIZE]],
         checkpoint=checkpoint,
         max_steps=max_steps,
     )

@@ -18,6 +18,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.training.data import Splits
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import choose_device
 from hifi_cli.training.step import ModelRunner
@@ -140,13 +141,13 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     torch.manual_seed(0)
     encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, choose_device(config))
-    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+    heads = methods.placeholder_heads(config, encoder)
+    runner.method = methods.attach(config, encoder, heads, [])
     runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
-    trainer = Trainer(
-        runner, method, examples, calibration_batches=[examples[: setting.batch_size]]
-    )
+    calibration = [examples[: setting.batch_size]]
+    trainer = Trainer(runner, Splits(examples, calibration_batches=calibration))
     trainer.model.train()
     trainer.setup_phase(0)
     return trainer
@@ -154,11 +155,8 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
 
 def batches_of(trainer: Trainer) -> list[list[Example]]:
     """The batches of an epoch."""
-    size = trainer.config.batch_size
-    return [
-        trainer.train_examples[start : start + size]
-        for start in range(0, len(trainer.train_examples), size)
-    ]
+    examples, size = trainer.splits.train, trainer.config.batch_size
+    return [examples[start : start + size] for start in range(0, len(examples), size)]
 
 
 def seconds_per_step(trainer: Trainer) -> float:

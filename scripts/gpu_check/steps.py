@@ -107,7 +107,7 @@ def model_flops(trainer: Trainer) -> float:
         value.numel() for name, value in layers if value.shape[0] >= model.config.hidden_size
     )
     trained = sum(value.numel() for _, value in layers if value.requires_grad)
-    counts = [len(example) for example in trainer.train_examples]
+    counts = [len(example) for example in trainer.splits.train]
     steps = len(counts) / trainer.config.batch_size
     attention = (
         4
