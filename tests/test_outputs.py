@@ -33,7 +33,7 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     assert trained["result"]["scores"] == result["scores"]
     (evaluated,) = printed(hifi("eval", trained["path"], "--data-dir", data, "--format", "json"))
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
-    (predicted,) = printed(hifi("predict", trained["path"], "new.tsv", "--format", "json"))
+    (predicted,) = [json.loads(hifi("predict", trained["path"], "new.tsv").out)]
     assert predicted["prediction"] in predicted["probabilities"] and sum(
         predicted["probabilities"].values()
     ) == pytest.approx(1)

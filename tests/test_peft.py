@@ -100,7 +100,8 @@ def check_exported(prepared, resources, backbone, to, batch):
     from peft import PeftModel
 
     assert reload.fits_peft(prepared)
-    reload.write_peft(prepared, resources, to / "out")
+    (to / "out").mkdir()
+    reload.write_peft(prepared, to / "out")
     plain = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
     opened = PeftModel.from_pretrained(plain, to / "out")
     torch.testing.assert_close(

@@ -72,11 +72,6 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
         "Write all finished runs as two files.",
         "results --out study",
     ),
-    "results export": (
-        "results:export",
-        "Write a row per finished run as a Parquet file.",
-        "results --out runs.parquet",
-    ),
     "results check": (
         "results:check",
         "Recompute scores, and find runs that cannot be what they say.",

@@ -1,13 +1,13 @@
 """`hifi eval`, `predict` and `export`: what is done with the models of finished runs."""
 
+import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError, first_of
-from hifi_cli.files import suffix_of_output
 from hifi_cli.results import reload
 from hifi_cli.results.reload import Evaluation
 from hifi_cli.training.data import ResourceCache
@@ -86,24 +86,16 @@ def predict(
     trust: options.Trust = False,
     results_dir: options.ResultsDir = options.RESULTS,
     out: options.Out = None,
-    form: Annotated[
-        Literal["tsv", "csv", "jsonl", "json"] | None,
-        typer.Option(
-            "--format",
-            help="Format of the output; default: that of --out's name, or of the input.",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
 ) -> None:
-    """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
+    """Predict each row of a file, a JSON line each: a label with all probabilities, a number or tags.
+
+    hifi ls TASK names the input columns.
+    """
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
-    forms = (".tsv", ".csv", ".jsonl", ".json")
-    suffix = "" if form else suffix_of_output(out, forms, "or give --format")
-    of_input = file.suffix.lower() if file.suffix.lower() in forms else ".jsonl"
-    chosen: Any = form or (suffix or of_input).removeprefix(".")
-    resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
-    options.write_or_print(reload.as_text(reload.predict(run_dir, file, resources), chosen), out)
+    rows = reload.predict(run_dir, file, ResourceCache(results_dir, None, backbone, trust))
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    options.write_or_print("".join(lines), out)
 
 
 def export(

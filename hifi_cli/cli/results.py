@@ -7,11 +7,8 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, printable
-from hifi_cli.files import atomic_path
 from hifi_cli.results import share
-from hifi_cli.results.study import read_results
 
 Place = Annotated[
     str,
@@ -33,27 +30,6 @@ def pack(
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
     options.logger.info(f"{share.pack(directory, out):,} runs packed")
-    print(out)
-
-
-def export(
-    directory: Directory,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="The file; default: DIR.parquet.", rich_help_panel=options.OUTPUT, dir_okay=False
-        ),
-    ] = None,
-) -> None:
-    """Write a row per finished run, with scores, costs and settings, as a Parquet file; values of mixed types are texts."""
-    out = out or directory.with_name(f"{directory.resolve().name}.parquet")
-    runs = read_results(directory)
-    mixed = runs.columns[runs.dtypes == "object"]
-    texts = runs.assign(
-        **{name: runs[name].map(override_value, na_action="ignore") for name in mixed}
-    )
-    with atomic_path(out) as temporary:
-        texts.to_parquet(temporary, index=False)
     print(out)
 
 

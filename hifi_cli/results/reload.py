@@ -1,32 +1,29 @@
 """Rebuild a finished run's model from its backbone and its delta: to evaluate, to predict, to export."""
 
-import json
+import copy
 import re
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
+from safetensors.torch import save_file
 from scipy.special import expit, softmax
-from torch import nn
+from torch import Tensor, nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.files import atomic_path, command_line, json_text
-from hifi_cli.models.encoder import Encoder
+from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import Prediction, RunDirectory, RunResult
 from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks import rows as task_rows
 from hifi_cli.tasks.metrics import Predictions
-from hifi_cli.tasks.rows import RawRecord
 from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
 from hifi_cli.tasks.task_spec import Example, LocalFiles, Row, TaskSpec
 from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, reload, task_head_of
@@ -35,7 +32,6 @@ from hifi_cli.training.run import prediction_rows
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
-Form = Literal["tsv", "csv", "jsonl", "json"]
 
 
 def open_model(
@@ -174,22 +170,9 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     if reader == "conll":
         header = task.local.header if task.local.reader == "conll" else task.inputs
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
-    records = (
-        _complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout))
-    )
     task = task.model_copy(update={"skip_incomplete": False})
+    records = task_rows.read(path, layout)
     return task_rows.parse_rows(task, records, layout, str(path), labelled=False)
-
-
-def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
-    """Add to a new text's record the columns that a row requires; their values change nothing."""
-    begin = str(record.values.get("context", ""))[:1]
-    required: dict[str, dict[str, Any]] = {
-        "squad": {"answers": {"text": [begin], "answer_start": [0]}},
-        "multirc": {"idx": {"paragraph": number, "question": 0, "answer": 0}},
-        "record": {"idx": {"passage": number, "query": number}},
-    }
-    return RawRecord(required.get(task.format, {}) | record.values, record.where)
 
 
 def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:
@@ -204,26 +187,6 @@ def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]
     )
     values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
     return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
-
-
-def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
-    """Predictions as JSON lines, as a JSON list, or as columns: id, prediction, each label."""
-    if form == "json":
-        return json_text(predictions)
-    if form == "jsonl":
-        return "".join(
-            json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions
-        )
-    frame = pd.DataFrame([{**row, **row.get("probabilities", {})} for row in predictions]).drop(
-        columns="probabilities", errors="ignore"
-    )
-    for column in frame:  # several labels are joined by |, words and their tags by spaces
-        separator = "|" if column == "prediction" else " "
-        frame[column] = [
-            separator.join(value) if isinstance(value, list) else value for value in frame[column]
-        ]
-    separator = "\t" if form == "tsv" else ","
-    return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
 
 
 # --- predict test splits
@@ -323,7 +286,7 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
         folder.mkdir()
         tokenizer.save_pretrained(folder)
         if form == "peft":
-            write_peft(prepared, resources, folder)
+            write_peft(prepared, folder)
         else:
             write_hf(prepared, folder)
         write_card(prepared, result, form, folder, name=to.resolve().name)
@@ -357,93 +320,74 @@ def fits_peft(prepared: PreparedRun) -> bool:
     is_plain_lora = (
         kind.lower() == "lora" and not other and options.get("init_lora_weights", True) is True
     )
-    return is_plain_lora or not _fused_parts(
-        prepared.encoder, prepared.method.target_modules(prepared.encoder)
-    )
+    return is_plain_lora or not _fused_parts(prepared)[1]
 
 
-def _fused_parts(encoder: Encoder, modules: Iterable[str]) -> list[str]:
-    """Which of query, key and value are adapted where the family has one Linear for all of them."""
-    fused = encoder.module_names.fused if encoder.has_known_parts else None
-    names = [name for name in modules if fused and f".{fused}." in name]
-    return [part for part in PROJECTIONS if any(name.endswith(f".{part}") for name in names)]
+def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
+    """Of a family with one Linear for query, key and value: its name, and which are adapted."""
+    method: Any = prepared.method
+    encoder = prepared.encoder
+    fused = (encoder.has_known_parts and encoder.module_names.fused) or ""
+    names = [name for name in method.target_modules(encoder) if fused and f".{fused}." in name]
+    return fused, [part for part in PROJECTIONS if any(name.endswith(part) for name in names)]
 
 
-def _stack(encoder: Encoder, adapter: Any) -> list[str]:
-    """Let LoRA adapt the one Linear for query, key and value, of which a run adapts slices.
+def _join_lora(weights: dict[str, Tensor], adapter: Any, fused: str, parts: Sequence[str]) -> None:
+    """Make LoRA of slices of the one Linear for query, key and value one LoRA of all of it.
 
     The updates B A of r rows of A each become one: the A below one another, each B in the rows of
     its slice and the columns of its A.
 
-    Returns:
-        The slices, in the order of their A.
+    Args:
+        weights: of the adapters; changed in place, as `adapter` is.
     """
-    parts = _fused_parts(encoder, adapter.target_modules)
-    encoder.join_projections()
-    if parts:
-        fused = encoder.module_names.fused
-        slices = tuple(f".{fused}.{part}" for part in parts)
-        modules = adapter.target_modules
-        adapter.target_modules = {
-            name.rpartition(".")[0] if name.endswith(slices) else name for name in modules
-        }
-        adapter.rank_pattern = {fused: adapter.r * len(parts)}
-        adapter.alpha_pattern = {
-            fused: adapter.lora_alpha * len(parts) ** (0.5 if adapter.use_rslora else 1)
-        }
-    return parts
+    first = f".{parts[0]}.lora_A.weight"
+    for path in [name.removesuffix(first) for name in weights if name.endswith(first)]:
+        of_a = [weights.pop(f"{path}.{part}.lora_A.weight") for part in parts]
+        of_b = {part: weights.pop(f"{path}.{part}.lora_B.weight") for part in parts}
+        no_column = of_b[parts[0]][:, :0]  # a slice without LoRA has its rows, zero, and no rank
+        weights[f"{path}.lora_A.weight"] = torch.cat(of_a)
+        weights[f"{path}.lora_B.weight"] = torch.block_diag(
+            *(of_b.get(part, no_column) for part in PROJECTIONS)
+        )
+    names = {name for name in adapter.target_modules if name.rpartition(".")[2] not in parts}
+    adapter.target_modules = {fused, *names}
+    adapter.rank_pattern = {fused: adapter.r * len(parts)}
+    growth = len(parts) ** 0.5 if adapter.use_rslora else len(parts)
+    adapter.alpha_pattern = {fused: adapter.lora_alpha * growth}
 
 
-def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
+def write_peft(prepared: PreparedRun, to: Path) -> None:
     """Write the adapter: `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
     The pooler and the classifier, which our methods train and peft would leave frozen, are in it as
     `modules_to_save`.
     """
-    from peft import get_peft_model
+    from peft import get_peft_model_state_dict
 
-    config = prepared.config
-    untrained, _ = resources.encoder(config)
-    base = (
-        config.backbone.hub or config.backbone.package or config.backbone.name
-    )  # no path of this machine
-    plain: Any = untrained.model
-    plain.name_or_path = base  # peft would write the path that the model was read from
     method: Any = prepared.method
-    adapter = method.peft_config(untrained)
-    parts = _stack(untrained, adapter)
-    kind = prepared.task.kind
+    backbone, kind, model = prepared.config.backbone, prepared.task.kind, prepared.encoder.model
+    adapter = copy.copy(method.tuner.peft_config["default"])
+    as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
+    as_peft_names.peft_config = method.tuner.peft_config
+    weights = get_peft_model_state_dict(as_peft_names, save_embedding_layers=False)
+    head = dict(prepared.encoder.task_head_parameters())
+    weights |= {f"base_model.model.{name}": value for name, value in head.items()}
+    fused, parts = _fused_parts(prepared)
+    if parts:
+        _join_lora(weights, adapter, fused, parts)
     adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
-    adapter.base_model_name_or_path = base
-    adapter.revision = config.backbone.revision
-    inside = f"{plain.base_model_prefix}."
-    head = {name.removeprefix(inside).split(".")[0] for name, _ in untrained.task_head_parameters()}
-    adapter.modules_to_save = sorted(head)  # the pooler and what lies outside the backbone
+    # no path of this machine
+    adapter.base_model_name_or_path = backbone.hub or backbone.package or backbone.name
+    adapter.revision = backbone.revision
+    inside = f"{model.base_model_prefix}."
+    # the pooler and what lies outside the backbone
+    adapter.modules_to_save = sorted({name.removeprefix(inside).split(".")[0] for name in head})
     adapter.inference_mode = True
-    with warnings.catch_warnings():  # peft's notices to those who train next
-        warnings.simplefilter("ignore")
-        model: Any = get_peft_model(plain, adapter)
-    parameters = {
-        name.removeprefix("base_model.model.").replace(".modules_to_save.default.", "."): parameter
-        for name, parameter in model.named_parameters()
-        if ".original_module." not in name
-    }
-    with torch.no_grad():
-        for name, value in prepared.method.trainable_parameters(prepared.encoder.model).items():
-            module, _, matrix = name.partition(".lora_")
-            owner, _, part = module.rpartition(".")
-            if matrix and part in parts:
-                ranks = slice(adapter.r * parts.index(part), adapter.r * (parts.index(part) + 1))
-                rows = slice(
-                    len(value) * PROJECTIONS.index(part), len(value) * (PROJECTIONS.index(part) + 1)
-                )
-                whole = parameters[f"{owner}.lora_{matrix}"]
-                (whole[ranks] if matrix.startswith("A") else whole[rows, ranks]).copy_(value)
-            else:
-                parameters[name].copy_(value)
-    model.save_pretrained(
-        to, safe_serialization=True, save_embedding_layers=False
-    )  # else it looks for the base model
+    adapter.save_pretrained(to)
+    # copies: layers of some adapters share a tensor, which safetensors refuses
+    tensors = {name: value.detach().clone().contiguous() for name, value in weights.items()}
+    save_file(tensors, to / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: str) -> None:

@@ -147,7 +147,7 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
             for span, text in zip(encoded["offset_mapping"][window], text_ids, strict=True)
         )
         row = rows[row_number]
-        answer = _answer_tokens(row, offsets)
+        answer = _answer_tokens(row, offsets) if row.answers else (0, 0)
         inputs, is_truncated = _model_inputs(encoded, window), is_cut[row_number]
         examples.append(
             Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated)

@@ -453,7 +453,7 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
-    idx = record.value("idx")
+    idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
     texts = (
         record.text("paragraph"),
         f"{record.text('question')} {record.value('answer')}",
@@ -464,7 +464,7 @@ def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
 
 def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
-    group = str(record.value("idx")["query"])
+    group = str(record.values["idx"]["query"]) if "idx" in record.values else record.id
     passage, query = record.text("passage"), record.text("query")
     answers = record.values.get("answers") or []
     return [
@@ -491,7 +491,8 @@ def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
 
 def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the question and the context; with the accepted answers."""
-    context, answers = record.text("context"), record.value("answers")
+    context = record.text("context")
+    answers = record.values.get("answers", {"text": [], "answer_start": []})  # new texts have none
     accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
     for text, start in accepted:
         if start < 0 or context[start : start + len(text)] != text:
