@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy.special import stdtrit  # quantiles of Student's distribution
 
 LEVEL = 0.05
 Floats = NDArray[np.float64]
-Groups = Sequence[Sequence[float]]  # of each task, one number per seed
+Groups = Sequence[Sequence[float] | Floats]  # of each task, one number per seed
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,16 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
     Sums that rounding could make equal count as equal, so that p is never too small.
     """
     values = np.asarray(terms, dtype=np.float64)
-    magnitude = np.abs(values).sum()
-    if magnitude == 0:
-        return 1.0
+    magnitude = np.abs(values).sum() or 1.0
     steps = np.rint(values / magnitude * resolution).astype(np.int64)
     positive = np.ones(1)  # the probability of each sum of the steps whose sign is +
-    for step in np.sort(np.abs(steps[steps != 0])):
-        larger = np.zeros(len(positive) + step)
-        larger[:-step] = positive
-        larger[step:] += positive
-        positive = larger / 2
-    total = len(positive) - 1
-    reached = abs(int(steps.sum())) - len(
-        steps
-    )  # each of two sums is off by half a step per difference at most
-    return (
-        1.0 if reached <= 0 else min(1.0, 2 * float(positive[: (total - reached) // 2 + 1].sum()))
-    )
+    for step in np.sort(np.abs(steps)):
+        positive = (np.pad(positive, (0, step)) + np.pad(positive, (step, 0))) / 2
+    # each of two sums is off by half a step per difference at most
+    reached = abs(int(steps.sum())) - len(steps)
+    if reached <= 0:
+        return 1.0
+    return min(1.0, 2 * float(positive[: (len(positive) - 1 - reached) // 2 + 1].sum()))
 
 
 def smallest_p(differing: int) -> float:
@@ -96,29 +89,29 @@ def smallest_p(differing: int) -> float:
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Correct p values by Holm's step-down method, in the order given; scipy has only Benjamini's."""
-    corrected = [1.0] * len(ps)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
-        largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
-        corrected[index] = largest
-    return corrected
+    order = np.argsort(ps, kind="stable")
+    corrected = np.maximum.accumulate(np.array(ps)[order] * np.arange(len(ps), 0, -1))
+    return [min(1.0, float(p)) for p in corrected[np.argsort(order)]]
 
 
-def mean_interval(tasks: Sequence[Floats], level: float = LEVEL) -> tuple[float, float] | None:
+def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | None:
     """Return the t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom (one task: Student's).
 
     Args:
         tasks: of each task, one value per seed.
         level: 1 minus the coverage.
     """
-    if not tasks or min(map(len, tasks)) < 2:
+    if min(map(len, tasks), default=0) < 2:
         return None
-    mean = float(np.mean([values.mean() for values in tasks]))
-    variance, degrees = variance_of_mean(tasks)
-    if not variance:
+    mean = float(np.mean([np.mean(values) for values in tasks]))
+    variances = np.array([np.var(values, ddof=1) / len(values) for values in tasks])
+    variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
+    if not variances.any():
         return mean, mean
-    half = float(t_quantile(degrees, 1 - level / 2) * np.sqrt(variance))
-    return mean - half, mean + half
+    task_degrees = np.array([len(values) - 1 for values in tasks])
+    degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
+    half = stdtrit(degrees, 1 - level / 2) * np.sqrt(variances.sum() / len(tasks) ** 2)
+    return mean - float(half), mean + float(half)
 
 
 def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
@@ -127,48 +120,25 @@ def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     interval = mean_interval(values, level)
     if interval is None or interval[0] <= 0:
         return False
-    return (
-        sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
-    )
+    terms = [task / (len(values) * len(task)) for task in values]
+    return sign_flip_p(np.concatenate(terms)) < level
 
 
-def seeds_needed(
-    tasks: Groups, *, level: float = LEVEL, power: float = 0.8, highest: int = 200
-) -> int | None:
+def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> int | None:
     """Return the smallest number of seeds per task with which the mean would be shown to differ from zero.
 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
 
     Returns:
-        None: more than `highest`, or no task has two seeds.
+        None: more than 200, or a task has one seed.
     """
-    if not tasks or min(map(len, tasks)) < 2:
+    if min(map(len, tasks), default=0) < 2:
         return None
-    distance = abs(float(np.mean([np.mean(task) for task in tasks])))
-    variance = sum(float(np.var(task, ddof=1)) for task in tasks) / len(tasks) ** 2
-    for seeds in range(2, highest + 1):
-        degrees = len(tasks) * (seeds - 1)
-        quantiles = t_quantile(degrees, 1 - level / 2) + t_quantile(degrees, power)
-        if smallest_p(len(tasks) * seeds) < level and distance >= quantiles * np.sqrt(
-            variance / seeds
-        ):
-            return seeds
-    return None
-
-
-def t_quantile(degrees: float, probability: float) -> float:
-    """Return a quantile of Student's distribution."""
-    return float(special.stdtrit(degrees, probability))
-
-
-def variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
-    """Return the variance of the mean over tasks, and its degrees of freedom."""
-    task_degrees = np.array([len(values) - 1 for values in tasks])
-    variances = np.array(
-        [values.var(ddof=1) / len(values) for values in tasks]
-    )  # of each task's mean
-    variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
-    if not variances.any():
-        return 0.0, 1.0
-    degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
-    return float(variances.sum()) / len(tasks) ** 2, float(degrees)
+    distance = abs(np.mean([np.mean(task) for task in tasks]))
+    seeds = np.arange(2, 201)
+    deviations = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
+    degrees = len(tasks) * (seeds - 1)
+    quantiles = stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power)
+    can_show = 2.0 ** (1 - len(tasks) * seeds) < level  # the smallest p
+    enough = seeds[(distance >= quantiles * deviations) & can_show]
+    return int(enough[0]) if len(enough) else None

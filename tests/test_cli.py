@@ -229,7 +229,7 @@ def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
         (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text()
     )
     assert (results["status"], results["scores"], results["collapsed"]) == ("diverged", None, True)
-    assert "1 diverged run left out" in hifi("table").out
+    assert "1 run left out: diverged" in hifi("table").out
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):

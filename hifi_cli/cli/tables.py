@@ -231,18 +231,12 @@ def claims(
             options.logger.warning(f"note: {study.no_setting_error(protocol=name)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     setting = options.arguments(protocol=protocol, backbone=backbone)
-    tables = []
-    for name, file in files.items():
-        grid = [
-            "hifi",
-            "grid",
-            name if registry.is_file(name) else f"claims-{name}",
-            *setting,
-            *place,
-        ]
-        tables.append(
-            verdicts.evaluate(file, study, score=score, counted=counted, grid=grid, place=place)
+    tables = [
+        verdicts.evaluate(
+            name, file, study, score=score, counted=counted, setting=setting, place=place
         )
+        for name, file in files.items()
+    ]
     emit(tables, format, out)
     if strict and any((table.frame["verdict"] != "reproduced").any() for table in tables):
         raise typer.Exit(1)
@@ -309,15 +303,8 @@ def report(
         for name in claims or registry.names("claims"):
             file = claim_spec.load(name, protocol=protocol, backbone=backbone)
             setting = options.arguments(protocol=protocol, backbone=backbone)
-            grid = [
-                "hifi",
-                "grid",
-                name if registry.is_file(name) else f"claims-{name}",
-                *setting,
-                *place,
-            ]
             judged = verdicts.evaluate(
-                file, study, score=score, counted=counted, grid=grid, place=place
+                name, file, study, score=score, counted=counted, setting=setting, place=place
             )
             if claims or (judged.frame["verdict"] != "not run").any():
                 claim_tables.append(judged)

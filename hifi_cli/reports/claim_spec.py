@@ -1,6 +1,7 @@
 """Claims: what a file of claims says, for a paper or a user's own work, and which runs may decide them."""
 
-from typing import Annotated, Any, Literal
+from itertools import product
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -58,9 +59,7 @@ class DifferenceClaim(BaseClaim):
     published: str | None = None
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
-    @property
-    def unit(self) -> str:
-        return "points"
+    unit: ClassVar[str] = "points"
 
 
 class NumberClaim(BaseClaim):
@@ -138,22 +137,15 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
     file = parse(ClaimsFile, content, origin)
     if protocol and protocol != file.protocol:
         registry.find("protocols", protocol)
-        changes = {"protocol": protocol, **file.protocols.get(protocol, {})}
-        by_claim = changes.pop("claims", {})
-        if unknown := by_claim.keys() - content["claims"].keys():
-            raise UsageError(f"{origin}: protocols: change of an unknown claim '{min(unknown)}'")
-        own = {key for key, claim in content["claims"].items() if "protocol" in claim}
-        asked = {key: by_claim.get(key, {}) for key in content["claims"] if key not in own}
-        claims = {
-            key: content["claims"][key] | change
-            for key, change in asked.items()
-            if change is not None
+        changes = {**file.protocols.get(protocol, {}), "protocol": protocol}
+        of_claims = changes.get("claims", {})
+        changes["claims"] = {
+            key: content["claims"].get(key, {}) | of_claims.get(key, {})
+            for key in content["claims"] | of_claims
+            if of_claims.get(key, {}) is not None
+            and "protocol" not in content["claims"].get(key, {})
         }
-        file = parse(
-            ClaimsFile,
-            {**content, **changes, "claims": claims},
-            f"{origin} (protocols: {protocol})",
-        )
+        file = parse(ClaimsFile, content | changes, f"{origin} (protocols: {protocol})")
     return file.model_copy(update={"backbone": backbone or file.backbone})
 
 
@@ -176,8 +168,7 @@ def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
                 f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}"
             )
         chosen = {claim: file.claims[claim]} if claim else file.claims
-        before = files[name].claims if name in files else {}
-        files[name] = file.model_copy(update={"claims": {**before, **chosen}})
+        files.setdefault(name, file.model_copy(update={"claims": {}})).claims.update(chosen)
     return files
 
 
@@ -186,21 +177,18 @@ def methods_of(claim: Claim) -> list[str]:
     return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else []
 
 
-def columns_of(claim: DifferenceClaim) -> dict[str, str]:
-    """Return the columns of a claim's published table, by task; of MNLI's two the matched one, as runs report it."""
-    columns: dict[str, str] = {}
-    for column in load_published(claim.published)[1].columns if claim.published else ():
-        columns.setdefault(column.partition("-")[0], column)
-    return columns
+def columns_of(published: str) -> dict[str, str]:
+    """Return the columns of a published table, by task; of MNLI's two the matched one, as runs report it."""
+    columns = [*load_published(published)[1].columns]
+    return {column.partition("-")[0]: column for column in reversed(columns)}
 
 
 def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
     """Return the tasks that decide a claim: of its own or the file's tasks, those of the paper's table for it."""
     tasks = claim.tasks or file.tasks
-    if not isinstance(claim, DifferenceClaim) or not claim.published:
+    if isinstance(claim, NumberClaim) or not claim.published:
         return tasks
-    columns = columns_of(claim)
-    return [task for task in tasks if task in columns]
+    return [task for task in tasks if task in columns_of(claim.published)]
 
 
 def unmet(claim: Claim, file: ClaimsFile) -> str:
@@ -215,11 +203,12 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     methods = methods_of(claim)
     if isinstance(claim, NumberClaim):
         methods = figure_spec.load(claim.figure, protocol=protocol).methods
-    for method in methods if file.requires else ():
+    for method, (key, needed) in product(methods, file.requires.items()):
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
-        values = flatten(config.model_dump(mode="json")) if config else {}
-        for key, value in file.requires.items():
-            if values.get(key) != value:
-                needed, found = f"{key}={override_value(value)}", override_value(values.get(key))
-                return f"the paper's methods train with {needed}, runs under protocol {protocol} with {found}"
+        found = flatten(config.model_dump(mode="json")).get(key) if config else None
+        if found != needed:
+            return (
+                f"the paper's methods train with {key}={override_value(needed)},"
+                f" runs under protocol {protocol} with {override_value(found)}"
+            )
     return ""

@@ -21,14 +21,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from math import exp, inf, log
+from math import inf
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from hifi_cli.config import figure_spec, registry
-from hifi_cli.config.registry import label_of, name_of
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError, first_of
@@ -43,7 +44,7 @@ from hifi_cli.reports.claim_spec import (
     tasks_of,
     unmet,
 )
-from hifi_cli.reports.pairs import COUNTED, Pairs, of_setting, pair, with_changes
+from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import check_names, load_published, shots_of
 from hifi_cli.results.study import Study
@@ -75,8 +76,7 @@ class Finding:
         values: by task, one for each seed or other repetition; empty: nothing is known yet.
         tasks: that must have values before there is a verdict.
         runs: what was counted: paths, or repetitions of a figure.
-        diverged: numbers of diverged runs of the two methods.
-        reason: why there is no verdict, although there may be values.
+        reason: why there is no verdict, although there may be values; or what a verdict means.
         published: the published effect.
         doubts: why the published effect does not carry the claim by itself.
         effect: mean over tasks.
@@ -87,7 +87,6 @@ class Finding:
     values: dict[str, list[float]]
     tasks: Sequence[str] = ()
     runs: frozenset[Any] = frozenset()
-    diverged: tuple[int, int] = (0, 0)
     reason: str = ""
     notes: Sequence[str] = ()
     published: float | None = None
@@ -98,61 +97,65 @@ class Finding:
 
 
 def evaluate(
+    name: str,
     file: ClaimsFile,
     study: Study,
     *,
     score: Score | None = None,
     counted: Collection[str] = COUNTED,
-    grid: Sequence[str] = (),
+    setting: Sequence[str] = (),
     place: Sequence[str] = (),
 ) -> Table:
     """Decide every claim of a file: a table of verdicts, with a note on each claim that says it in words.
 
     Args:
-        grid: the words of the command that trains the claims' runs.
+        name: of the file, as the command line takes it.
+        setting: protocol and backbone as options of the command that trains the claims' runs.
         place: the directories as options of the commands that are printed.
     """
+    counted = {*counted} - {"changed"}
 
     @cache
-    def runs_of(protocol: str, backbone: str) -> pd.DataFrame:
+    def runs_of(protocol: str, backbone: str, score: Score | None) -> pd.DataFrame:
         shots = shots_of(protocol)
-        return with_changes(
-            study, of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots)
-        )
+        runs = of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots)
+        return judged(runs.assign(report=score or runs["report"]), counted)
 
     rows, notes, lacking, figures = [], [], [], []
     not_run: dict[str, list[str]] = {}  # by reason
-    for name, claim in file.claims.items():
+    for key, claim in file.claims.items():
         check_names("methods", methods_of(claim), study.names("method"))
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
         protocol = run_name("protocols", claim.protocol or file.protocol)
         backbone = run_name("backbones", claim.only_backbone or file.backbone)
-        findings, reason = [Finding(name, {})], unmet(claim, file)
+        findings, reason = [Finding(key, {})], unmet(claim, file)
         verdict: Verdict = "not run"
         if not reason and isinstance(claim, DifferenceClaim):
-            runs, tasks = runs_of(protocol, backbone), tasks_of(claim, file)
-            runs = runs[runs["task"].isin(tasks)]
-            findings = _differences(claim, file, study, runs, score, counted)
+            runs = runs_of(protocol, backbone, score)
+            findings = _differences(claim, file, study, runs, counted)
             verdict, reason = conclude(findings)
-            last, _ = conclude(_differences(claim, file, study, runs, "last", counted))
+            by_last = _differences(claim, file, study, runs_of(protocol, backbone, "last"), counted)
+            last, _ = conclude(by_last)
             if "reproduced" in verdict and last != verdict:
-                verdict, reason = (
-                    "undecided",
-                    f"{verdict} by the reported epochs, {last} by the last ones",
-                )
+                reason = f"{verdict} by the reported epochs, {last} by the last ones"
+                verdict = "undecided"
             finished = {*zip(runs["method"], runs["task"], runs["seed"], strict=True)}
-            lacking += [name] if {*product(methods_of(claim), tasks, file.seeds)} - finished else []
+            wanted = {*product(methods_of(claim), tasks_of(claim, file), file.seeds)}
+            lacking += [key] if wanted - finished else []
         elif not reason and isinstance(claim, NumberClaim):
             findings, command = _number_of_figure(claim, study, protocol, backbone)
             verdict, reason = conclude(findings)
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
-        rows.append(_row(name, claim, verdict, reason, findings))
+        rows.append(_row(key, claim, verdict, reason, findings))
         if verdict == "not run" and len(file.claims) > 1:
-            not_run.setdefault(reason, []).append(name)
+            not_run.setdefault(reason, []).append(key)
         else:
-            notes.append(f"{name}: {'. '.join(_sentences(claim, file, verdict, reason, findings))}")
+            notes.append(f"{key}: {'. '.join(_sentences(claim, verdict, reason, findings))}")
+    for why, keys in not_run.items():
+        notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
     counts = Counter(row["verdict"] for row in rows)
     verdicts = ", ".join(f"{counts[word]} {word}" for word in get_args(Verdict))
+    grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
@@ -160,14 +163,7 @@ def evaluate(
         headings=HEADINGS,
         corner="Claim",
         formats={"runs": ".0f"},
-        notes=[
-            *notes,
-            *(
-                f"not run{f' ({why})' * bool(why)}: {', '.join(names)}"
-                for why, names in not_run.items()
-            ),
-            RULE,
-        ],
+        notes=[*notes, RULE],
         missing=[*missing, *dict.fromkeys(figures)],
     )
 
@@ -180,83 +176,65 @@ def _differences(
     file: ClaimsFile,
     study: Study,
     runs: pd.DataFrame,
-    score: Score | None,
     counted: Collection[str],
 ) -> list[Finding]:
-    """Decide every comparison of a claim, by one score of its runs."""
-    counted = {*counted} - {"changed"}
-    all_pairs = [
-        pair(runs, *methods, score=score, counted=counted)
-        for methods in product(claim.first, claim.second)
-    ]
-    entries = [entry for pairs in all_pairs for entry in _of_pairs(claim, file, study, pairs)]
+    """Decide every comparison of a claim, with `every_task` one for each task."""
+    runs, entries = runs[runs["task"].isin(tasks_of(claim, file))], list[Finding]()
+    backbone = claim.only_backbone or file.backbone
+    for first, second in product(claim.first, claim.second):
+        pairs = pair(runs, first, second, counted=counted)
+        at_chance = {
+            str(task): _at_chance(study, of_task) for task, of_task in pairs.frame.groupby("task")
+        }
+        notes = [
+            f"{label_of('tasks', task)} decides nothing: {why}"
+            for task, why in at_chance.items()
+            if why
+        ]
+        tasks = [task for task in tasks_of(claim, file) if not at_chance.get(task)]
+        frame = pairs.frame[pairs.frame["task"].isin(tasks)]
+        for part in [[task] for task in tasks] if claim.every_task and tasks else [tasks]:
+            values = {task: values for task, values in pairs.by_task.items() if task in part}
+            where = f" on {label_of('tasks', part[0])}" if claim.every_task and tasks else ""
+            published, doubts = (
+                published_effect(claim, first, second, [*values] or part, backbone)
+                if claim.published
+                else (None, [])
+            )
+            entries.append(
+                Finding(
+                    label=f"{pairs.labels[0]} above {pairs.labels[1]}{where}",
+                    values=values,
+                    tasks=part,
+                    runs=frozenset([*frame["path_first"], *frame["path_second"]]),
+                    reason=pairs.doubt if tasks else "every task is at chance",
+                    notes=[*notes, *pairs.notes],
+                    published=published,
+                    doubts=doubts,
+                )
+            )
     level = LEVEL / len(entries)
     return [find(entry, *bounds(claim, entry.published, file.margin), level) for entry in entries]
 
 
-def _of_pairs(
-    claim: DifferenceClaim, file: ClaimsFile, study: Study, pairs: Pairs
-) -> list[Finding]:
-    """The differences of two methods; with `every_task` one finding per task."""
-    tasks, notes = [*tasks_of(claim, file)], []
-    for task, of_task in pairs.frame.groupby("task"):
-        label, reason = label_of("tasks", str(task)), _at_chance(study, of_task)
-        if reason is None:
-            notes.append(f"{label}: no predictions to say whether it is at chance")
-        elif reason:
-            tasks.remove(str(task))
-            notes.append(f"{label} decides nothing: {reason}")
-    frame = pairs.frame[pairs.frame["task"].isin(tasks)]
-    whole = Finding(
-        label=f"{pairs.labels[0]} above {pairs.labels[1]}",
-        values={task: values for task, values in pairs.by_task.items() if task in tasks},
-        tasks=tasks,
-        runs=frozenset([*frame["path_first"], *frame["path_second"]]),
-        diverged=pairs.diverged,
-        reason="" if tasks else "every task is at chance",
-        notes=[*notes, *pairs.notes],
-    )
-    if claim.published:
-        compared, backbone = [*whole.values] or tasks, claim.only_backbone or file.backbone
-        value, doubts = published_effect(claim, pairs.first, pairs.second, compared, backbone)
-        whole = replace(whole, published=value, doubts=doubts)
-    if not claim.every_task or not tasks:
-        return [whole]
-    return [
-        replace(
-            whole,
-            label=f"{whole.label} on {label_of('tasks', task)}",
-            values={key: values for key, values in whole.values.items() if key == task},
-            tasks=[task],
-        )
-        for task in tasks
-    ]
-
-
-def _at_chance(study: Study, pairs: pd.DataFrame) -> str | None:
-    """Why a task decides nothing about two methods' pairs of runs; empty: it may decide; None: not known.
+def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
+    """Why a task decides nothing about two methods' pairs of runs; empty: it may decide, as where no prediction is stored.
 
     The rule: their mean score is less than 3 points or less than two standard errors over the
     examples above the best score of one class for every example (of accuracy: the majority class).
     """
     run = pairs.iloc[0]
-    metric = run["metric_first"]
-    stored = (
-        study.predictions(run["path_first"]) if metric in METRICS and metric != "f1_micro" else None
-    )
-    if stored is None:
-        return None
+    metric, stored = run["metric_first"], study.predictions(run["path_first"])
+    if stored is None or metric not in METRICS or metric == "f1_micro":
+        return ""
     words = registry.load("tasks", run["task"]).get("labels", [])
-    labels = np.array(
-        [words.index(label) if isinstance(label, str) else label for label in stored["label"]],
-        dtype=float,
-    )
+    numbers = stored["label"].map(lambda label: words.index(label) if label in words else label)
+    labels = numbers.to_numpy(dtype=float)
     constant = max(
         METRICS[metric](labels, np.full_like(labels, label)) for label in np.unique(labels)
     )
-    error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(
-        labels
-    ) ** -0.5  # of a correlation of 0
+    # of a correlation of 0 the second
+    error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(labels) ** -0.5
     mean = float(pairs[["score_first", "score_second"]].to_numpy().mean())
     if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):
         return ""
@@ -268,24 +246,18 @@ def _number_of_figure(
 ) -> tuple[list[Finding], list[str]]:
     """Decide the number that a figure's CSV has, or return the command that computes the figure."""
     figure = figure_spec.load(claim.figure, protocol=protocol)
-    other = [backbone] if backbone != figure.backbone else []
+    words = ["--backbone", backbone] if backbone != figure.backbone else []
+    changes = [protocol, *words[1:]]
+    # the command line may name the figure's own protocol, or not
     is_own = protocol == figure_spec.load(claim.figure).protocol
-    # as the command line named protocol and backbone or not
-    changes = [[protocol, *other], *([other] if is_own else [])]
     paths = [
-        figure_spec.csv_path(name_of(claim.figure), study.directory, words) for words in changes
+        figure_spec.csv_path(claim.figure, study.directory, named)
+        for named in (changes, changes[1:] if is_own else changes)
     ]
-    path = next((path for path in paths if path.is_file()), None)
+    path = next(filter(Path.is_file, paths), None)
     if path is None:
-        words = ["--backbone", backbone] if other else []
-        return [Finding(claim.figure, {})], [
-            "hifi",
-            "figure",
-            claim.figure,
-            *words,
-            "--protocol",
-            protocol,
-        ]
+        command = ["hifi", "figure", claim.figure, *words, "--protocol", protocol]
+        return [Finding(claim.figure, {})], command
     frame = pd.read_csv(path)
     numbers = _reduced(frame, claim, claim.rows)
     if claim.second_rows:
@@ -317,13 +289,8 @@ def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> p
             values = accepted if isinstance(accepted, list) else [accepted]
             frame = frame[frame[column].isin(values if {*values} <= {*frame[column]} else [])]
     numbers = frame.groupby(["task", *claim.per])[claim.column]
-    reduced = {
-        "mean": numbers.mean,
-        "last": numbers.last,
-        "max": numbers.max,
-        "rise": lambda: numbers.mean() - numbers.min(),
-    }
-    return claim.scale * reduced[claim.take]()
+    is_rise = claim.take == "rise"
+    return claim.scale * (numbers.mean() - numbers.min() if is_rise else numbers.agg(claim.take))
 
 
 # Verdicts
@@ -356,37 +323,31 @@ def find(
 
     Args:
         level: at which it is not reproduced.
+        is_ratio: averaged and decided as logarithms.
     """
-    groups, reason = [*entry.values.values()], entry.reason
+    groups, reason = [np.array(values) for values in entry.values.values()], entry.reason
     if not groups:
         return replace(entry, verdict="undecided" if reason else "not run")
-    as_logs = is_ratio and min(map(min, groups)) > 0
-    if as_logs:
-        groups = [[log(value) for value in values] for values in groups]
-        required, possible = (
-            (log(low) if low > 0 else -inf, log(high) if high < inf else inf)
-            for low, high in (required, possible)
-        )
+    if is_ratio:
+        groups = [np.log(np.maximum(values, 1e-9)) for values in groups]
+        with np.errstate(divide="ignore"):  # the logarithm of no lower bound
+            required, possible = np.log(np.maximum([required, possible], 0)).tolist()
     effect = float(np.mean([np.mean(values) for values in groups]))
-    interval = mean_interval([np.array(values) for values in groups])
-    verdict = decide(groups, required, possible, level)
-    # whose high scores the verdict requires
-    ahead = 0 if (verdict == "reproduced") == (required[0] > -inf) else 1
+    interval = mean_interval(groups)
     if not reason and len(groups) < len(entry.tasks):
         reason = f"{len(groups)} of {len(entry.tasks)} tasks"
-    elif (
-        not reason and verdict != "undecided" and entry.diverged[ahead] > entry.diverged[1 - ahead]
-    ):
-        reason = "the method that is ahead diverged more often"
     elif not reason and interval is None:
         reason = "a task has one seed"
-    elif not reason and verdict == "undecided":
-        reason = "interval too wide"
-    if as_logs:
-        effect, interval = exp(effect), (exp(interval[0]), exp(interval[1])) if interval else None
+    verdict = "undecided" if reason else decide(groups, required, possible, level)
+    if verdict == "undecided":
+        reason = reason or "interval too wide"
+    elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
+        reason = f"there is a difference, but smaller than {possible[0]:.3g}"
+    if is_ratio:
+        effect, *interval = np.exp([effect, *(interval or ())]).tolist()
     return replace(
         entry,
-        verdict="undecided" if reason else verdict,
+        verdict=verdict,
         effect=effect,
         interval=interval,
         reason=reason,
@@ -396,42 +357,24 @@ def find(
 def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL) -> Verdict:
     """The verdict of the differences of several tasks."""
     negated = [[-value for value in values] for values in groups]
-
-    def shows_outside(low: float, high: float) -> bool:
-        return (low > -inf and shows_above(negated, -low, level)) or (
-            high < inf and shows_above(groups, high, level)
-        )
-
-    def shows_inside(low: float, high: float) -> bool:
-        return (low == -inf or shows_above(groups, low)) and (
-            high == inf or shows_above(negated, -high)
-        )
-
-    return (
-        "not reproduced"
-        if shows_outside(*possible)
-        else "reproduced"
-        if shows_inside(*required)
-        else "undecided"
-    )
+    is_below = possible[0] > -inf and shows_above(negated, -possible[0], level)
+    if is_below or (possible[1] < inf and shows_above(groups, possible[1], level)):
+        return "not reproduced"
+    is_above = required[0] == -inf or shows_above(groups, required[0])
+    is_inside = is_above and (required[1] == inf or shows_above(negated, -required[1]))
+    return "reproduced" if is_inside else "undecided"
 
 
 def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:
-    """The verdict on a claim, and why it is undecided: reproduced if every comparison is, not reproduced if one is not."""
-    counts = Counter(finding.verdict for finding in findings)
-    if counts["not reproduced"]:
-        return "not reproduced", ""
-    if counts["not run"] and len(counts) > 1:
-        return "undecided", f"{counts['not run']} of {len(findings)} comparisons not run"
-    verdict: Verdict = (
-        "not run" if counts["not run"] else "undecided" if counts["undecided"] else "reproduced"
-    )
-    return verdict, next((finding.reason for finding in findings if finding.reason), "")
-
-
-def _inside(number: float, bounds: Bounds) -> float:
-    """How far a number is inside bounds; negative: outside."""
-    return min(number - bounds[0], bounds[1] - number)
+    """The verdict on a claim, and why: reproduced if every comparison is, not reproduced if one is not."""
+    verdicts = [finding.verdict for finding in findings]
+    not_run = verdicts.count("not run")
+    if 0 < not_run < len(findings) and "not reproduced" not in verdicts:
+        return "undecided", f"{not_run} of {len(findings)} comparisons not run"
+    order: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
+    verdict = min(verdicts, key=order.index)
+    reasons = [finding.reason for finding in findings if finding.verdict == verdict]
+    return verdict, next(filter(None, reasons), "")
 
 
 # Published numbers
@@ -441,14 +384,13 @@ def published_effect(
     claim: DifferenceClaim, first: str, second: str, tasks: Sequence[str], backbone: str
 ) -> tuple[float | None, list[str]]:
     """The published difference of two methods over exactly the compared tasks, and why it may not count."""
-    _, table = load_published(str(claim.published))
-    asked = [column for task, column in columns_of(claim).items() if not tasks or task in tasks]
-    cells = {column: (table.mean(first, column), table.mean(second, column)) for column in asked}
-    differences = {
-        column: own - other
-        for column, (own, other) in cells.items()
-        if isinstance(own, float) and isinstance(other, float)
-    }
+    published = str(claim.published)
+    table = load_published(published)[1]
+    differences = {}
+    for task, column in columns_of(published).items():
+        own, other = table.mean(first, column), table.mean(second, column)
+        if isinstance(own, float) and isinstance(other, float) and (not tasks or task in tasks):
+            differences[column] = own - other
     if not differences:
         return None, ["the published cells cannot be read"]
     value = float(np.mean([*differences.values()]))
@@ -456,13 +398,12 @@ def published_effect(
     doubts += [f"on the {table.split}"] if table.split and table.split != "validation" else []
     if value <= 0 and claim.at_least is None:
         doubts.append("the published numbers say the opposite")
-    for row in (first, second):
-        notes = [
-            note
-            for column, note in table.rows[row].cell_notes.items()
-            if column in (*differences, "average")
-        ]
-        doubts += [f"possible misprint, {label_of('methods', row)}: {note}" for note in notes]
+    doubts += [
+        f"possible misprint, {label_of('methods', row)}: {note}"
+        for row in (first, second)
+        for column, note in table.rows[row].cell_notes.items()
+        if column in (*differences, "average")
+    ]
     return value, doubts
 
 
@@ -473,7 +414,7 @@ def _row(
     name: str, claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]
 ) -> dict[str, Any]:
     """A row of the table: of several comparisons, one with the claim's verdict and the smallest effect."""
-    finding = decisive(findings, verdict, claim)
+    finding = decisive(findings, verdict)
     (low, high), ((at_least, at_most), _) = finding.interval or (None, None), bounds(claim)
     required = f"> {at_least:g}" if at_most == inf else f"{at_least:g} to {at_most:g}"
     return {
@@ -492,19 +433,14 @@ def _row(
     }
 
 
-def decisive(findings: Sequence[Finding], verdict: Verdict, claim: Claim) -> Finding:
+def decisive(findings: Sequence[Finding], verdict: Verdict) -> Finding:
     """Of several comparisons the one with the claim's verdict and the smallest effect."""
-    required, _ = bounds(claim)
     known = [finding for finding in findings if finding.effect is not None]
     of_verdict = [finding for finding in known if finding.verdict == verdict]
-    return min(
-        of_verdict or known or findings, key=lambda each: _inside(each.effect or 0.0, required)
-    )
+    return min(of_verdict or known or findings, key=lambda each: each.effect or 0.0)
 
 
-def _sentences(
-    claim: Claim, file: ClaimsFile, verdict: Verdict, reason: str, findings: list[Finding]
-) -> list[str]:
+def _sentences(claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]) -> list[str]:
     """Everything that a reader must know about a claim."""
     where = f"{claim.where}; {claim.only_backbone}" if claim.only_backbone else claim.where
     sentences = [f"{claim.text.rstrip('.')} ({where})", claim.note.rstrip(".")]
@@ -512,20 +448,11 @@ def _sentences(
     known = dict.fromkeys(task for finding in findings for task in finding.values)
     sentences += [f"on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
     if len(findings) > 1 and verdict != "not run":
-        ours = [
-            f"{each.label}: {_ours(each, claim)} {each.verdict}".replace("  ", " ")
-            for each in findings
-        ]
-        sentences.append("; ".join(ours))
+        ours = [f"{each.label}: {_ours(each, claim)} {each.verdict}" for each in findings]
+        sentences.append("; ".join(ours).replace("  ", " "))
     doubts = dict.fromkeys(doubt for finding in findings for doubt in finding.doubts)
     sentences += [f"published: {'; '.join(doubts)}"] if doubts else []
-    for finding in findings:
-        (required, _), (possible, _) = bounds(claim, finding.published, file.margin)
-        if finding.interval and required < finding.interval[0] and finding.interval[1] < possible:
-            sentences.append(
-                f"there is a difference, but smaller than {_number(possible, claim)} {claim.unit}"
-            )
-        sentences += finding.notes
+    sentences += [note for finding in findings for note in finding.notes]
     return [text[:1].upper() + text[1:] for text in dict.fromkeys(sentences) if text]
 
 

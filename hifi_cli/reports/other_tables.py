@@ -120,7 +120,8 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     """
     runs = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=spec.backbone)
     runs = runs[runs["seed"].isin(spec.seeds or runs["seed"])]
-    measured = relative_costs(pairs.comparable(pairs.with_changes(study, runs), counted)[0])
+    judged = pairs.judged(runs, counted)
+    measured = relative_costs(judged[judged["left_out"] == ""])
     rows = spec.rows or [RowSpec(method=name) for name in measured.index]
     notes = [
         "time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"

@@ -194,8 +194,8 @@ def _scores(
         Methods and columns that are not compared with the others.
     """
     runs = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
-    runs = pairs.with_changes(study, runs[runs["seed"].isin(spec.seeds or runs["seed"])])
-    usable, left_out = pairs.comparable(runs, counted)
+    runs = pairs.judged(runs[runs["seed"].isin(spec.seeds or runs["seed"])], counted)
+    usable, notes_on = runs[runs["left_out"] == ""], pairs.notes_on(runs)
     parts, notes_of, apart = [usable[:0].assign(column="", score=0.0)], {}, set()
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
@@ -206,23 +206,13 @@ def _scores(
         parts.append(of_task.assign(column=column.name, score=scores))
         of_methods = of_task.assign(report=score or of_task["report"]).drop_duplicates("method")
         unlike = {
-            of_task["method"][index]: names for index, names in pairs.unlike(of_methods).items()
+            of_task["method"][index]: " and ".join(names)
+            for index, names in pairs.unlike(of_methods).items()
         }
         most = len(spec.seeds) or of_task["method"].value_counts().max()
         for method in spec.methods:
-            cell, notes = (
-                of_task[of_task["method"] == method],
-                [*left_out.get((method, column.task), [])],
-            )
-            for flag, where in (
-                ("collapsed", cell["collapsed"]),
-                ("limited", cell["limit"].notna()),
-            ):
-                notes += (
-                    [f"{where.sum()} of {counted_noun(len(cell), 'run')} {flag}, included"]
-                    if where.any()
-                    else []
-                )
+            cell = of_task[of_task["method"] == method]
+            notes = [*notes_on.get((method, column.task), [])]
             if method in unlike:
                 notes.append(
                     f"not compared with the column's other runs, which differ in {unlike[method]}"
