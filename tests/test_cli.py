@@ -348,4 +348,4 @@ def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
     assert "seed2 (new)" in other.out and "seed: 2" in other.out and f"# -c {config}" in other.out
     assert re.search("epochs: 1 +# command line", other.out)
     answer = hifi("train", "-c", config, "--method", "bitfit")
-    assert "repeats a run, which decides --method" in one_line(answer, 2)
+    assert "repeats a run, which decides --task, --method" in one_line(answer, 2)

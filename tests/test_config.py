@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
-from hifi_cli.config.sources import method_spec, resolve, resolve_with_sources
+from hifi_cli.config.base import flatten
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.errors import HifiError, UsageError
 
 
@@ -41,8 +42,8 @@ def rte(**changes):
             "unknown key 'heads.damp'; did you mean 'heads.damping'?",
         ),
         ({"overrides": ["epochs"]}, "key=value is expected"),
-        ({"overrides": ["epochs=many"]}, "'epochs=many': epochs: "),
-        ({"overrides": ["heads.damping=1.5"]}, "'heads.damping=1.5': heads.damping: "),
+        ({"overrides": ["epochs=many"]}, "command line: epochs: "),
+        ({"overrides": ["heads.damping=1.5"]}, "command line: heads.damping: "),
         ({"overrides": ["seed=3"]}, "--seed"),
         ({"overrides": ["heads=3"]}, "heads: Input should be a valid dictionary"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
@@ -89,7 +90,7 @@ def test_a_file_is_named_with_its_key(tmp_path):
         rte(files=[file])
     for content, message in {
         "- 1": "a mapping of names",
-        "task: rte": "'task' is set on the command line",
+        "task: rte": "give it as --task",
     }.items():
         file.write_text(content)
         with pytest.raises(UsageError, match=message):
@@ -220,7 +221,7 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         "config": keys_from("batch_size"),
         "tasks": {"job": keys_from("gradient_accumulation_steps")},
     }
-    resolved = resolve_with_sources(
+    config = resolve(
         protocol=write("own.yaml", own),
         backbone=write("encoder.yaml", {"hub": "a/b", "config": keys_from("eval_batch_size")}),
         task=write("job.yaml", {"config": keys_from("max_length")}),
@@ -229,17 +230,14 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         seed=7,
         overrides=[f"limit={numbers['limit']}"],
     )
-    values = resolved.config.model_dump()
-    for key, source in keys.items():
-        section, _, name = key.rpartition(".")
-        assert (values[section] if section else values)[name] == numbers[key], key
-        assert resolved.sources[key] == source
-    others = {key: source for key, source in resolved.sources.items() if key not in keys}
+    values = flatten(config.model_dump())
+    assert {key: values[key] for key in keys} == numbers
     set_by_name = {
         **dict.fromkeys(["task", "method", "protocol", "seed"], "command line"),
         **dict.fromkeys(["backbone.name", "backbone.hub"], "backbone encoder"),
     }
-    assert others == {**dict.fromkeys(others, "default"), **set_by_name}
+    expected = {**dict.fromkeys(values, "default"), **set_by_name, **keys}
+    assert {key: config.source_of(key) for key in values} == expected
 
 
 def test_a_first_stage_names_the_sources_of_its_own_method():
@@ -250,9 +248,9 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
             "protocol": "ehft-released",
             "backbone": "roberta-large",
         }
-        return resolve_with_sources(**names, overrides=[override])
+        return resolve(**names, overrides=[override])
 
-    sources = resolved("stage1.weight_decay=0").sources
+    config = resolved("stage1.weight_decay=0")
     expected = {
         "learning_rate": "protocol ehft (all methods)",
         "settings.carry": "protocol ehft-released (method eh-ft-bitfit)",
@@ -262,13 +260,13 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
         "stage1.settings.biases": "protocol ehft-released (method bitfit)",
         "stage1.schedule": "default",
     }
-    assert {key: sources[key] for key in expected} == expected
+    assert {key: config.source_of(key) for key in expected} == expected
     assert (
-        resolved("stage1.method=hifi-midtop", "eh-ft").sources["heads.strategy"]
+        resolved("stage1.method=hifi-midtop", "eh-ft").source_of("heads.strategy")
         == "method hifi-midtop"
     )
     replaced = resolved("stage1=null")
-    assert replaced.config.stage1 is None and replaced.sources["stage1"] == "command line"
+    assert replaced.stage1 is None and replaced.source_of("stage1") == "command line"
 
 
 def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
@@ -279,12 +277,12 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     sources = {text.strip(): source for text, source in lines.items()}
     assert sources["learning_rate: 0.0002"] == "method hifi-layerwise (task rte)"
     assert sources["warmup: 0.2"] == "-c more.yaml"
-    assert sources["biases: true"] == "default of method hifi-layerwise"
     assert sources["limit: 9"] == sources["task: rte"] == "command line"
     assert (
         sources["eval_batch_size: 64"]
         == sources["protocol: hifi"]
         == sources["seed: 1"]
+        == sources["biases: true"]
         == "default"
     )
     content = yaml.safe_load(answer.out)
@@ -294,10 +292,9 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
         [0.9, 0.999],
     )
     assert len({line.index("  # ") for line in answer.out.splitlines() if "  # " in line}) == 1
-    for command in ("select",):
-        demo = hifi(command, "--protocol", "demo", "--dry-run").out
-        assert re.search(r"^task: demo-\w+ +# protocol demo$", demo, re.MULTILINE)
-        assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)
+    demo = hifi("train", "--protocol", "demo", "--dry-run").out
+    assert re.search(r"^task: demo-\w+ +# protocol demo$", demo, re.MULTILINE)
+    assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

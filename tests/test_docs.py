@@ -71,7 +71,7 @@ def test_commands_run(page, hifi, tmp_path):
             copy_yaml(hifi, words[1], words[-1], *words[2:-2])
             continue
         if words[0] in ("train", "score", "select") and "demo" not in words:
-            answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
+            answer = hifi("train", *words[1:], *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
         elif (words[0] == "ls" and words[1:] != ["runs"]) or "--print" in words or has_demo_runs:
             answer = hifi(

@@ -214,7 +214,7 @@ def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
     )
     score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
     assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
-    answer = hifi(*shlex.split(score)[1:], "--dry-run")
+    answer = hifi("train", *shlex.split(score)[2:], "--dry-run")
     assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from parameter_formulas import Shape, trained_count
-from peft import HRAConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
@@ -218,36 +217,6 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind)
     torch.testing.assert_close(
         logits_of(prepared.encoder.model, batch), before, rtol=1e-4, atol=1e-4
     )
-
-
-def test_a_file_of_peft_is_a_method(make, resources, hifi, data, encoders, tmp_path):
-    """Its settings are those of the adapter that peft would make; another run's export is such a file."""
-    adapter = HRAConfig(
-        r=4, target_modules=["query", "dense"], modules_to_save=["classifier"], task_type="SEQ_CLS"
-    )
-    adapter.save_pretrained(tmp_path)
-    config = make(str(tmp_path / "adapter_config.json"), "epochs=1")
-    assert (config.method, config.settings["type"], config.settings["targets"]) == (
-        "adapter_config",
-        "hra",
-        ["dense", "query"],
-    )
-    assert config.settings["options"] == {
-        "r": 4,
-        "apply_GS": False,
-        "init_weights": True,
-        "bias": "none",
-    }
-    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, "epochs=1"]
-    answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
-    assert answer.code == 0
-    run = "results/runs/hifi/tiny-bert/rte/adapter_config/seed1"
-    assert hifi("eval", run, "--data-dir", data).code == 0
-    (tmp_path / "adapter_config.json").write_text(
-        '{"peft_type": "LORA", "target_modules": ".*query"}'
-    )
-    answer = hifi("train", "--method", tmp_path / "adapter_config.json", *words)
-    assert answer.code == 2 and "target_modules: write a list" in answer.err
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -6,7 +6,7 @@ import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
-from hifi_cli.config.sources import protocol_chain, resolve
+from hifi_cli.config.sources import ProtocolSpec, resolve, with_bases
 from hifi_cli.errors import UsageError
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import data_sources, task_spec
@@ -174,7 +174,7 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
     """A protocol that follows a text or a code says of each key that its base leaves unstated where its own value is from."""
     sections = {"task_head": TaskHeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
     reasons = {}
-    for spec in protocol_chain(name).values():
+    for spec in with_bases("protocols", name, ProtocolSpec).values():
         for case in spec.cases:
             for kind in ("tasks", "methods", "backbones"):
                 assert set(getattr(case, kind)) <= set(registry.names(kind))

@@ -196,15 +196,6 @@ def test_columns_without_usual_names_are_asked_for(tmp_path):
         )
 
 
-def test_an_unknown_suffix_names_the_known_ones(hifi, tmp_path):
-    (tmp_path / "reviews.txt").write_text("text,label\n")
-    answer = hifi("train", "--protocol", "demo", "--task", "reviews.txt", "--dry-run")
-    assert (
-        answer.code == 2
-        and "the name of a data file ends in .csv, .tsv, .jsonl, .parquet, .conll" in answer.err
-    )
-
-
 def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
     rows = reviews(200)
     for at in range(0, 200, 2):  # some of the copies have another label

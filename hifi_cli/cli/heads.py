@@ -3,7 +3,6 @@
 import pandas as pd
 
 from hifi_cli.cli import options
-from hifi_cli.cli.train import print_configs
 from hifi_cli.heads import select as head_selection
 from hifi_cli.training.data import ResourceCache
 
@@ -20,7 +19,6 @@ def score(
     results_dir: options.ResultsDir = options.RESULTS,
     force: options.Force = False,
     trust: options.Trust = False,
-    dry_run: options.DryRun = False,
     out: options.Out = None,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
@@ -28,15 +26,11 @@ def score(
 
     Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
     """
-    resolved = options.resolve_runs(
+    configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides
     )
-    if dry_run:
-        return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    scored = [
-        head_selection.scores(run.config, resources, force=force, out=out) for run in resolved
-    ]
+    scored = [head_selection.scores(config, resources, force=force, out=out) for config in configs]
     if format == "json":
         return options.print_json(
             [{"path": path, "scores": head_scores} for head_scores, path in scored]
@@ -59,7 +53,6 @@ def select(
     files: options.Files = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
-    dry_run: options.DryRun = False,
     out: options.Out = None,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
@@ -67,15 +60,13 @@ def select(
 
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
-    resolved = options.resolve_runs(
+    configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides
     )
-    if dry_run:
-        return print_configs(resolved)
     resources = ResourceCache(results_dir, data_dir)
     selected = []
-    for run in resolved:
-        selection, path = head_selection.choose(run.config, resources, out=out)
+    for config in configs:
+        selection, path = head_selection.choose(config, resources, out=out)
         selected.append({"path": path, "selection": selection})
         for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")

@@ -11,19 +11,12 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hifi_cli.config.run_config import Score
-from hifi_cli.config.sources import (
-    DEFAULT,
-    ResolvedConfig,
-    names_of_protocol,
-    resolve_with_sources,
-    run_name,
-)
+from hifi_cli.config.run_config import RunConfig, Score
+from hifi_cli.config.sources import resolve, run_name
 from hifi_cli.errors import UsageError
 from hifi_cli.files import write_text
-from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
+from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
 
-DEFAULT_PROTOCOL = "hifi"
 WHAT, DATA, HOW, OUTPUT = (
     "What to run or read",
     "Data and results",
@@ -250,57 +243,30 @@ def resolve_runs(
     seeds: str | None = None,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
-) -> list[ResolvedConfig]:
-    """The configuration of every combination of task, method and seed. All are validated before any is used.
+) -> list[RunConfig]:
+    """The configuration of every combination of task, method and seed; a data file is a task too.
 
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    usual = names_of_protocol(protocol or DEFAULT_PROTOCOL)
-    given = {"task": tasks, "method": methods, "backbone": [backbone] if backbone else None}
-    named = {
-        option: words or [usual[option]]
-        for option, words in given.items()
-        if words or option in usual
-    }
-    if missing := [option for option in given if option not in named]:
-        raise UsageError(
-            f"--{missing[0]} is required: protocol {protocol or DEFAULT_PROTOCOL} names none"
+    about_data, words = split_options(overrides or [])
+    if not any(map(is_data_source, tasks or ())):
+        about_data, words = [], overrides or []
+    names = [register(task, about_data) if is_data_source(task) else task for task in tasks or ()]
+    return [
+        resolve(
+            task=task,
+            method=method,
+            backbone=backbone,
+            protocol=protocol,
+            seed=seed,
+            files=files or [],
+            overrides=words,
         )
-    defaults = {option: f"protocol {protocol}" for option, words in given.items() if not words}
-    defaults |= {
-        key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value
-    }
-    of_data, words = _tasks_of_data(named["task"], overrides or [])
-    setting = {"backbone": named["backbone"][0], "protocol": protocol or DEFAULT_PROTOCOL}
-    runs = [
-        resolve_with_sources(
-            task=task, method=method, **setting, seed=seed, files=files or [], overrides=words
-        )
-        for task in of_data
-        for method in named["method"]
-        for seed in parse_seeds(seeds) or [1]
+        for task in names or (None,)
+        for method in methods or (None,)
+        for seed in parse_seeds(seeds) or (None,)
     ]
-    for run in runs:
-        run.sources.update(defaults)
-    return runs
-
-
-def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
-    """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    for task in tasks:
-        if (
-            Path(task).suffix not in ("", ".yaml", ".yml")
-            and Path(task).is_file()
-            and not is_data_source(task)
-        ):
-            raise UsageError(
-                f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it"
-            )
-    if not any(map(is_data_source, tasks)):
-        return tasks, overrides
-    about_data, others = split_options(overrides)
-    return [register(task, about_data) if is_data_source(task) else task for task in tasks], others
 
 
 def parse_seeds(text: str | None) -> list[int]:

@@ -57,11 +57,6 @@ class YamlLoader(yaml.SafeLoader):
         """Read a name or text without control characters, which YAML writes as escapes."""
         return printable(super().construct_scalar(node))
 
-    def construct_document(self, node: yaml.Node) -> Any:
-        """Refuse a list or mapping that contains itself (`&a [*a]`), which PyYAML does if it makes the inner ones first."""
-        self.deep_construct = True
-        return super().construct_document(node)
-
 
 YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?[eE][-+]\d+$"), list("-+0123456789")
@@ -102,13 +97,21 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name given by the user is a YAML file of their own, or peft's of an adapter, rather than a shipped one."""
-    return name.endswith((".yaml", ".yml", "adapter_config.json"))
+    """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
+    return name.endswith((".yaml", ".yml"))
 
 
 def name_of(argument: str) -> str:
-    """The name that an argument stands for: of a user's own YAML the file's name without its suffix, else the argument."""
-    return OwnYaml(Path(argument).stem, Path(argument)) if is_file(argument) else argument
+    """The name that an argument stands for: of a user's own YAML the file's, without its suffix.
+
+    Raises:
+        MissingError: no such file.
+    """
+    if not is_file(argument):
+        return argument
+    if not Path(argument).is_file():
+        raise MissingError(f"no file {argument}")
+    return OwnYaml(Path(argument).stem, Path(argument))
 
 
 def own_file(name: str) -> Path | None:
@@ -140,10 +143,7 @@ def find(kind: str, name: str) -> Path:
         UsageError: no such name; the nearest is suggested.
         MissingError: no such file.
     """
-    if is_file(name):
-        if not Path(name).is_file():
-            raise MissingError(f"no file {name}")
-        return Path(name)
+    name = name_of(name)
     if path := own_file(name):
         return path
     if name not in names(kind):
@@ -152,15 +152,14 @@ def find(kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping. A file is parsed again only after it has changed; the caller may change what is returned.
+    """Read a YAML mapping, which the caller may change.
 
     Raises:
         MissingError: no such file.
         UsageError: not readable, not YAML, or not a mapping.
     """
     try:
-        stat = path.stat()
-        return copy.deepcopy(_read_yaml(path, stat.st_mtime_ns, stat.st_size))
+        return copy.deepcopy(parse_yaml(path.read_bytes(), path))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except OSError as error:
@@ -168,12 +167,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 @cache
-def _read_yaml(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:  # noqa: ARG001
-    return parse_yaml(path.read_bytes(), path)
-
-
 def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """Parse the content of a YAML file, which must be a mapping.
+    """Parse the content of a YAML file, which must be a mapping, once.
 
     Raises:
         UsageError: not YAML, or not a mapping.
@@ -189,51 +184,7 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is expected")
-    return _method_of_adapter(value, path) if "peft_type" in value else value
-
-
-_OF_THE_FILE = {  # what an adapter_config.json says besides an adapter's options
-    *(
-        "peft_type",
-        "task_type",
-        "base_model_name_or_path",
-        "revision",
-        "inference_mode",
-        "auto_mapping",
-        "peft_version",
-    ),
-    *("target_modules", "feedforward_modules", "modules_to_save"),
-}
-
-
-def _method_of_adapter(adapter: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The YAML of a method that trains the adapter which peft's adapter_config.json describes.
-
-    Raises:
-        UsageError: its target_modules are a regular expression.
-    """
-    targets = adapter.get("target_modules")
-    if targets == "all-linear":
-        targets = ["query", "key", "value", "output", "ffn", "ffn_output"]
-    if isinstance(targets, str):
-        raise UsageError(
-            f"{path}: target_modules: write a list of module names, not a regular expression"
-        )
-    options = {
-        key: value
-        for key, value in adapter.items()
-        if key not in _OF_THE_FILE and value not in (None, [], {})
-    }
-    settings: dict[str, Any] = {"type": str(adapter["peft_type"]).lower(), "options": options}
-    if targets:
-        settings["targets"] = sorted(targets)
-    spec = {
-        "description": f"Adapters of {path.name}",
-        "label": path.stem,
-        "source": "peft",
-        "implementation": "peft",
-    }
-    return spec | {"base": "peft", "config": {"settings": settings}}
+    return value
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hifi_cli.config.base import (
     MAX_COUNT,
@@ -18,8 +18,7 @@ from hifi_cli.config.base import (
 )
 from hifi_cli.files import digest, safe_name
 
-# Kinds of tasks whose head reads the states of all tokens.
-TOKEN_KINDS = ("span", "token-classification")
+DEFAULT = "default"  # what set a value that no YAML and no user sets
 
 # Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
 MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
@@ -249,6 +248,14 @@ class RunConfig(TrainingConfig):
     """The task head."""
     stage1: TrainingConfig | None = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
+
+    _sources: dict[str, str] = PrivateAttr({})  # what set each key: see `hifi_cli.config.sources`
+
+    def source_of(self, key: str) -> str:
+        """What set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
+        while key not in self._sources and "." in key:
+            key = key.rpartition(".")[0]
+        return self._sources.get(key, DEFAULT)
 
     @property
     def config_hash(self) -> str:

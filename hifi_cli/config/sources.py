@@ -1,11 +1,11 @@
-"""Where a run's configuration comes from: layers of keys, merged once, so that every value knows the layer that set it.
+"""Where a run's configuration comes from: layers of keys, merged once, each value with its layer.
 
-Defaults < protocol < backbone < task < method and its block for the task < the protocol's blocks < files < `key=value`.
+Defaults < protocol < backbone < task < method and its block for the task < the protocol's blocks
+< files < `key=value`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, describe_error, first_problem, flatten, nested, parse
-from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
+from hifi_cli.config.run_config import DEFAULT, BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
 COMMAND_LINE = "command line"
-DEFAULT = "default"
+DEFAULT_PROTOCOL = "hifi"
 HUB_OWNERS = {  # of the hub's first models, which everyone names without
     **dict.fromkeys(
         (
@@ -38,13 +38,7 @@ HUB_OWNERS = {  # of the hub's first models, which everyone names without
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
 }
-NAMING_KEYS = (
-    "task",
-    "method",
-    "backbone",
-    "protocol",
-    "seed",
-)  # set by options of the command line
+NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # options of the command line
 Source = Literal["text", "code", "ours"]
 
 
@@ -124,32 +118,10 @@ class ProtocolSpec(BasedSpec):
 
 
 Based = TypeVar("Based", bound=BasedSpec)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Some configuration keys and where they are set.
-
-    Attributes:
-        name: short, for `--dry-run`: `protocol laptop`, `method lora (task rte)`, `command line`.
-        origin: for error messages: the file or the argument.
-        values: nested as in YAML.
-    """
-
-    name: str
-    origin: str
-    values: Mapping[str, Any]
-
-
-Merged = dict[str, tuple[Any, Layer]]  # by dotted key: a value, and the layer that set it
-
-
-@dataclass(frozen=True)
-class ResolvedConfig:
-    """A run's configuration, and by dotted key the name of the layer that set each of its values."""
-
-    config: RunConfig
-    sources: dict[str, str]
+# Where keys are set, as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
+# `-c FILE`, `command line`; and the keys, nested as in YAML.
+Layer = tuple[str, Mapping[str, Any]]
+Merged = dict[str, tuple[Any, str]]  # by dotted key: the value, and the name of its layer
 
 
 def method_spec(name: str) -> MethodSpec:
@@ -173,24 +145,8 @@ def code_file(method_file: Path) -> Path | None:
     return Path(name)
 
 
-def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
-    """The validated YAMLs of a protocol and of what it is based on, the deepest base first."""
-    return _load_with_bases("protocols", name, ProtocolSpec)
-
-
-def names_of_protocol(name: str) -> dict[str, str]:
-    """The task, method and backbone that a protocol, or else its base, names for a command line without them."""
-    specs = protocol_chain(name).values()
-    return {
-        key: named
-        for spec in specs
-        for key in ("task", "method", "backbone")
-        if (named := getattr(spec, key))
-    }
-
-
-def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
-    """The validated YAML of a method or protocol and those it is based on, by file; the deepest base comes first.
+def with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
+    """The validated YAMLs, by file, of a method or protocol and of its bases, the deepest first.
 
     Raises:
         UsageError: a YAML is based on itself.
@@ -207,40 +163,37 @@ def _load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Bas
 
 
 def backbone_config(name: str) -> BackboneConfig:
-    """The backbone a name stands for: a shipped YAML, a local directory, or a hub id `owner/name`."""
-    if path := _backbone_yaml(name):
-        content = {
-            key: value
-            for key, value in registry.read_yaml(path).items()
-            if key not in ("description", "config")
-        }
-        if content.get("path") and registry.is_file(
-            name
-        ):  # a shipped one's stays relative, for installations elsewhere
-            content["path"] = str((path.parent / content["path"]).resolve())
-        return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
+    """The backbone that a name stands for: a YAML, a local directory, or a hub id `owner/name`."""
+    return parse(BackboneConfig, _backbone_keys(name)["backbone"], f"backbone {name}")
+
+
+def _backbone_keys(name: str) -> dict[str, Any]:
+    """The configuration keys that a backbone sets: `backbone` itself, and those in its YAML."""
+    if name in registry.names("backbones") or registry.is_file(name):
+        file = registry.find("backbones", name)
+        content = registry.read_yaml(file)
+        keys = content.pop("config", {})
+        content.pop("description", None)
+        if content.get("path") and registry.is_file(name):
+            # a shipped one's stays relative, for installations elsewhere
+            content["path"] = str((file.parent / content["path"]).resolve())
+        return {**keys, "backbone": {"name": file.stem, **content}}
     if Path(name).is_dir():
-        return BackboneConfig(
-            name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve())
-        )
+        path = Path(name).resolve()
+        return {"backbone": {"name": safe_name(path.name), "path": str(path)}}
     if name in HUB_OWNERS:
-        return BackboneConfig(name=name, hub=f"{HUB_OWNERS[name]}/{name}")
+        return {"backbone": {"name": name, "hub": f"{HUB_OWNERS[name]}/{name}"}}
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return BackboneConfig(name=safe_name(name), hub=name)
+        return {"backbone": {"name": safe_name(name), "hub": name}}
     suggestion = registry.nearest(name, [*registry.names("backbones"), *HUB_OWNERS])
     raise UsageError(
-        f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)"
+        f"unknown backbone '{name}'{suggestion}"
+        " (a shipped name, a local directory or a hub id owner/name)"
     )
 
 
-def _backbone_yaml(name: str) -> Path | None:
-    """The backbone's YAML; a local directory and a hub id have none."""
-    is_yaml = name in registry.names("backbones") or registry.is_file(name)
-    return registry.find("backbones", name) if is_yaml else None
-
-
 def run_name(kind: str, argument: str) -> str:
-    """The name that finished runs have for an argument; that of a user's own YAML carries its file.
+    """The name that finished runs have for an argument; that of a user's own YAML has its file.
 
     Args:
         kind: `tasks`, `methods`, `protocols` or `backbones`.
@@ -252,78 +205,61 @@ def run_name(kind: str, argument: str) -> str:
     """
     if kind == "backbones" and ("/" in argument or registry.is_file(argument)):
         return backbone_config(argument).name
-    if registry.is_file(argument):
-        registry.find(kind, argument)  # refuses one that is not there
     return registry.name_of(argument)
 
 
 def resolve(
     *,
-    task: str,
-    method: str,
-    backbone: str,
-    protocol: str,
-    seed: int = 1,
+    task: str | None = None,
+    method: str | None = None,
+    backbone: str | None = None,
+    protocol: str | None = None,
+    seed: int | None = None,
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
 ) -> RunConfig:
-    """The validated configuration of a run; see `resolve_with_sources`."""
-    names = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
-    return resolve_with_sources(**names, seed=seed, files=files, overrides=overrides).config
+    """The validated configuration of a run; what is not given is named by the protocol.
 
-
-def resolve_with_sources(
-    *,
-    task: str,
-    method: str,
-    backbone: str,
-    protocol: str,
-    seed: int = 1,
-    files: Sequence[Path] = (),
-    overrides: Sequence[str] = (),
-) -> ResolvedConfig:
-    """Merge and validate the layers of a run, each over those before it.
-
-    The base of a method or protocol comes before it. A two-stage method takes the keys of its first stage, and the selection
-    of attention heads, from the method that it names for that stage.
+    The base of a method or protocol comes before it. A two-stage method takes the keys of its first
+    stage, and the selection of attention heads, from the method that it names for that stage.
 
     Raises:
-        UsageError: an unknown name or key, or a wrong value; the message names the layer and the nearest name.
+        UsageError: an unknown name or key, or a wrong value; the message names the layer and the
+            nearest name.
         MissingError: a named file does not exist.
     """
-    encoder, protocols, task_file = (
-        backbone_config(backbone),
-        protocol_chain(protocol),
-        registry.find("tasks", task),
+    protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
+    given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
+    names: Merged = {"protocol": (DEFAULT_PROTOCOL, DEFAULT)}
+    for file, spec in protocols.items():
+        usual = spec.model_dump(include={*given}, exclude_none=True)
+        names |= {key: (name, f"protocol {file.stem}") for key, name in usual.items()}
+    names |= {key: (name, COMMAND_LINE) for key, name in given.items() if name}
+    if missing := [key for key in given if key not in names]:
+        raise UsageError(f"--{missing[0]} is required: protocol {names['protocol'][0]} names none")
+    layers_of = partial(
+        _layers,
+        protocols,
+        _backbone_keys(names["backbone"][0]),
+        registry.find("tasks", names["task"][0]),
     )
-    layers_of = partial(_layers, protocols, encoder.name, _backbone_yaml(backbone), task_file)
-    methods = _load_with_bases("methods", method, MethodSpec)
-    given = [
-        *(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files),
-        *map(parse_override, overrides),
+    layers: list[Layer] = [  # the backbone's own keys replace its name
+        *((source, {key: registry.name_of(name)}) for key, (name, source) in names.items()),
+        *layers_of(with_bases("methods", names["method"][0], MethodSpec)),
+        *_given_layers(files, overrides),
+        (COMMAND_LINE, {} if seed is None else {"seed": seed}),
     ]
-    _refuse_names(given)
-    merged = _merge([*layers_of(methods), *given])
-    arguments = {"task": task, "method": method, "protocol": protocol}
-    names: dict[str, Any] = {key: registry.name_of(name) for key, name in arguments.items()} | {
-        "seed": seed
-    }
+    merged = _merge(layers)
     if any(key.startswith("stage1.") for key in merged):
-        first = merged.get("stage1.method", (None,))[0]
-        if not isinstance(first, str):
-            raise UsageError(
-                "stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit"
-            )
-        stage1 = _load_with_bases("methods", first, MethodSpec)
-        merged = _over_stage1(merged, _merge(layers_of(stage1)), registry.name_of(first))
-    of_encoder = f"backbone {encoder.name}" if _backbone_yaml(backbone) else COMMAND_LINE
-    named = [Layer(of_encoder, of_encoder, {"backbone": encoder.model_dump(exclude_unset=True)})]
-    return _validated(_merge([*named, Layer(COMMAND_LINE, COMMAND_LINE, names)], merged))
+        first, source = merged.get("stage1.method", (None, ""))
+        merged = _merge(layers, _keys_of_stage1(first, layers_of))
+        merged["stage1.method"] = registry.name_of(first), source
+    return _validated(merged)
 
 
 def with_overrides(
     config: RunConfig, overrides: Sequence[str], *, name: str, seed: int
-) -> ResolvedConfig:
+) -> RunConfig:
     """A stored configuration with another seed and other keys.
 
     Args:
@@ -332,135 +268,110 @@ def with_overrides(
     Raises:
         UsageError: an override has an unknown key, or a key has a wrong value.
     """
-    given = [parse_override(text) for text in overrides]
-    _refuse_names(given)
-    return _validated(_merge([Layer(name, name, config.model_dump() | {"seed": seed}), *given]))
+    stored = (name, config.model_dump() | {"seed": seed})
+    return _validated(_merge([stored, *_given_layers([], overrides)]))
 
 
 def _layers(
     protocols: Mapping[Path, ProtocolSpec],
-    backbone: str,
-    backbone_file: Path | None,
+    backbone: Mapping[str, Any],
     task_file: Path,
     methods: Mapping[Path, MethodSpec],
 ) -> Iterator[Layer]:
-    """What the YAMLs set, later layers over earlier ones; in protocols, keys for combinations of names come last."""
-    task, method_names = task_file.stem, [file.stem for file in methods]
+    """What the YAMLs set; in protocols, keys for combinations of names come last."""
+    task, encoder = task_file.stem, backbone["backbone"]["name"]
     for file, protocol in protocols.items():
-        yield Layer(f"protocol {file.stem}", str(file), protocol.config)
-    for kind, yaml_file in (("backbone", backbone_file), ("task", task_file)):
-        if yaml_file:
-            yield Layer(
-                f"{kind} {yaml_file.stem}",
-                str(yaml_file),
-                registry.read_yaml(yaml_file).get("config", {}),
-            )
+        yield f"protocol {file.stem}", protocol.config
+    yield f"backbone {encoder}", backbone
+    yield f"task {task}", registry.read_yaml(task_file).get("config", {})
     for file, method in methods.items():
-        yield Layer(f"method {file.stem}", str(file), method.config)
-        yield Layer(
-            f"method {file.stem} (task {task})",
-            f"{file} (tasks: {task})",
-            method.tasks.get(task, {}),
-        )
-    blocks = [
-        ("methods", "*"),
-        ("backbones", backbone),
-        ("tasks", task),
-        *(("methods", method) for method in method_names),
-    ]
-    for block, name in blocks:
-        which = "all methods" if name == "*" else f"{block.removesuffix('s')} {name}"
+        yield f"method {file.stem}", method.config
+        yield f"method {file.stem} (task {task})", method.tasks.get(task, {})
+    names = {"backbones": [encoder], "tasks": [task], "methods": [file.stem for file in methods]}
+    blocks = [("methods", "*"), *((kind, name) for kind in names for name in names[kind])]
+    for kind, name in blocks:
+        which = "all methods" if name == "*" else f"{kind.removesuffix('s')} {name}"
         for file, protocol in protocols.items():
-            yield Layer(
-                f"protocol {file.stem} ({which})",
-                f"{file} ({block}: {name})",
-                getattr(protocol, block).get(name, {}),
-            )
+            yield f"protocol {file.stem} ({which})", getattr(protocol, kind).get(name, {})
     for file, protocol in protocols.items():
         for number, case in enumerate(protocol.cases, start=1):
-            pairs = (
-                (case.tasks, [task]),
-                (case.methods, method_names),
-                (case.backbones, [backbone]),
-            )
-            if all(not listed or set(listed) & set(names) for listed, names in pairs):
-                yield Layer(
-                    f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config
-                )
+            listed = {kind: getattr(case, kind) for kind in names}
+            if all(not listed[kind] or {*listed[kind]} & {*names[kind]} for kind in names):
+                yield f"protocol {file.stem} (case {number})", case.config
 
 
-def _refuse_names(layers: Iterable[Layer]) -> None:
-    for layer in layers:
-        for key in NAMING_KEYS:
-            if key in layer.values:
-                raise UsageError(
-                    f"{layer.origin}: '{key}' is set on the command line (--{key}), not here"
-                )
-
-
-def _merge(layers: Iterable[Layer], merged: Merged | None = None) -> Merged:
-    """The keys of all layers, later ones over earlier ones; a value replaces a section, and the other way round."""
-    merged = dict(merged or {})
-    for layer in layers:
-        for key, value in flatten(layer.values).items():
-            _set(merged, key, value, layer)
-    return merged
-
-
-def _set(merged: Merged, key: str, value: Any, layer: Layer) -> None:
-    within = [other for other in merged if other.startswith(f"{key}.")]
-    if value == {} and within:  # an empty section changes nothing
-        return
-    for other in [*within, *(other for other in merged if key.startswith(f"{other}."))]:
-        del merged[other]
-    merged[key] = value, layer
-
-
-def _over_stage1(merged: Merged, alone: Merged, method: str) -> Merged:
-    """The merged keys over those that the method of stage 1 has as a run of its own.
+def _given_layers(files: Iterable[Path], overrides: Iterable[str]) -> Iterator[Layer]:
+    """What `-c FILE` and `key=value` set.
 
     Raises:
-        UsageError: that method has two stages itself.
+        UsageError: a key that is an option of the command line.
     """
-    if any(key.startswith("stage1.") for key in alone):
-        raise UsageError(f"stage1.method: '{method}' has two stages itself")
-    result: Merged = {}
-    for key, (value, layer) in alone.items():
-        section = key.partition(".")[0]
-        if section == "heads" or section in TrainingConfig.model_fields:
-            result[key if section == "heads" else f"stage1.{key}"] = value, layer
-    for key, (value, layer) in merged.items():
-        _set(
-            result, key, method if key == "stage1.method" else value, layer
-        )  # the name, not the path
+    for name, keys in (
+        *((f"-c {file}", registry.read_yaml(file)) for file in files),
+        *((COMMAND_LINE, parse_override(text)) for text in overrides),
+    ):
+        if named := [key for key in NAMING_KEYS if key in keys]:
+            raise UsageError(f"{name}: '{named[0]}' is no setting: give it as --{named[0]}")
+        yield name, keys
+
+
+def _merge(layers: Iterable[Layer], merged: Mapping[str, tuple[Any, str]] | None = None) -> Merged:
+    """The keys of all layers, later ones over earlier ones and over those that are `merged`.
+
+    A value replaces a section, and the other way round; an empty section changes nothing.
+    """
+    result = dict(merged or {})
+    for name, keys in layers:
+        for key, value in flatten(keys).items():
+            within = [other for other in result if other.startswith(f"{key}.")]
+            if value == {} and within:
+                continue
+            for other in [*within, *(other for other in result if key.startswith(f"{other}."))]:
+                del result[other]
+            result[key] = value, name
     return result
 
 
-def _validated(merged: Merged) -> ResolvedConfig:
+def _keys_of_stage1(
+    method: object, layers_of: Callable[[Mapping[Path, MethodSpec]], Iterator[Layer]]
+) -> Merged:
+    """The keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
+
+    Raises:
+        UsageError: no method is named, or it has two stages itself.
+    """
+    if not isinstance(method, str):
+        raise UsageError(
+            "stage1.method is missing: name the method of the first stage, for example"
+            " stage1.method=bitfit"
+        )
+    alone = _merge(layers_of(with_bases("methods", method, MethodSpec)))
+    if any(key.startswith("stage1.") for key in alone):
+        raise UsageError(f"stage1.method: '{method}' has two stages itself")
+    return {
+        key if section == "heads" else f"stage1.{key}": value
+        for key, value in alone.items()
+        if (section := key.partition(".")[0]) == "heads" or section in TrainingConfig.model_fields
+    }
+
+
+def _validated(merged: Merged) -> RunConfig:
+    sources = {key: name for key, (_, name) in merged.items()}
     try:
         config = RunConfig.model_validate(
             nested({key: value for key, (value, _) in merged.items()})
         )
     except ValidationError as error:
-        wrong = first_problem(error)
-        key = ".".join(map(str, wrong["loc"]))
-        set_by = _layer_of(key, merged)
-        inside = [
-            layer.origin for other, (_, layer) in merged.items() if other.startswith(f"{key}.")
+        wrong = ".".join(map(str, first_problem(error)["loc"])) + "."
+        within = [
+            name
+            for key, name in sources.items()
+            if wrong.startswith(f"{key}.") or f"{key}.".startswith(wrong)
         ]
-        origin = set_by.origin if set_by else [COMMAND_LINE, *inside][-1]
+        origin = [COMMAND_LINE, *within][-1]
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
-    layers = {key: _layer_of(key, merged) for key in flatten(config.model_dump())}
-    return ResolvedConfig(
-        config, {key: layer.name if layer else DEFAULT for key, layer in layers.items()}
-    )
-
-
-def _layer_of(key: str, merged: Merged) -> Layer | None:
-    """The layer that set the dotted key `a.b.c`, or else the section `a.b`, or else `a`."""
-    while key not in merged and "." in key:
-        key = key.rpartition(".")[0]
-    return merged[key][1] if key in merged else None
+    config._sources = sources
+    return config
 
 
 def override_value(value: Any) -> str:
@@ -468,8 +379,8 @@ def override_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def parse_override(text: str) -> Layer:
-    """The layer that one `key=value` argument is; `heads.k=5` sets a key of a section, and the value is YAML.
+def parse_override(text: str) -> dict[str, Any]:
+    """The keys that one `key=value` argument sets; `heads.k=5` is one of a section, the value is YAML.
 
     Raises:
         UsageError: no `=`, or the value is not YAML.
@@ -481,4 +392,4 @@ def parse_override(text: str) -> Layer:
         content: Any = yaml.load(value, Loader=registry.YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
-    return Layer(COMMAND_LINE, f"'{text}'", nested({key.strip(): content}))
+    return nested({key.strip(): content})

@@ -270,7 +270,7 @@ def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -
     Raises:
         UsageError: names `origin` and the key.
     """
-    given = [f"{key}." for word in overrides for key in flatten(parse_override(word).values)]
+    given = [f"{key}." for word in overrides for key in flatten(parse_override(word))]
     for key in sorted(own):
         if any(word.startswith(f"{key}.") or f"{key}.".startswith(word) for word in given):
             raise UsageError(f"{origin} sets {key}: leave it out")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Name, Seed, parse
-from hifi_cli.config.sources import protocol_chain, run_name
+from hifi_cli.config.sources import ProtocolSpec, run_name, with_bases
 from hifi_cli.errors import UsageError
 
 # A user's own YAML is given by its path and used by its name, which its runs have.
@@ -167,7 +167,7 @@ def shots_of(protocol: str) -> str:
         return "full"
     keys = {
         key: value
-        for rules in protocol_chain(protocol).values()
+        for rules in with_bases("protocols", protocol, ProtocolSpec).values()
         for key, value in rules.config.items()
     }
     return str(keys.get("shots") or "full")

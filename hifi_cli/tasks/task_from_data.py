@@ -122,7 +122,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     """
     values: dict[str, Any] = {}
     for override in overrides:
-        values |= parse_override(override).values
+        values |= parse_override(override)
     options = parse(DataOptions, values, "command line")
     data = (_read_hub if source.startswith(HUB) else _read_file)(source, options)
     content = _task(source, data, options)
