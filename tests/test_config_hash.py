@@ -3,7 +3,7 @@
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
-from hifi_cli.methods.base import implementation
+from hifi_cli.methods.base import implementation_of
 
 
 def resolved(
@@ -50,8 +50,10 @@ def test_the_defaults_of_method_settings_stay():
 
     Set the new value in the method's YAML instead.
     """
-    implementations = {method_spec(name).implementation for name in registry.names("methods")}
-    defaults = {name: implementation(name).Settings().model_dump() for name in implementations}
+    defaults = {
+        method_spec(name).implementation: implementation_of(name).Settings().model_dump()
+        for name in registry.names("methods")
+    }
     assert {name: settings for name, settings in defaults.items() if settings} == {
         "adalora": {
             "initial_r": 12,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from prepared_models import prepare
 
+from hifi_cli.methods.diff_pruning import hard_concrete
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import Splits, load_splits
 from hifi_cli.training.loop import Trainer
@@ -120,7 +121,7 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
         trainer.train_step(batch)
     exempt = ["classifier.weight", "classifier.bias"]
     difference, gate, tensor_gate, heads = search_by_hand(plain, exempt, batches, config)
-    gated = prepared.method.gated
+    gated = prepared.method.search
     our_gates, our_differences = (
         gated.split(gated.gate.detach()),
         gated.split(gated.difference.detach()),
@@ -150,9 +151,9 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
     method, model = prepared.method, prepared.encoder.model
     torch.manual_seed(0)
     with torch.no_grad():
-        method.gated.difference.normal_()
-    expected = method.gated.split(method.gated.weights().detach())
-    start = method.gated.split(method.gated.pretrained)
+        method.search.difference.normal_()
+    expected = method.search.split(method.search.weights().detach())
+    start = method.search.split(method.search.pretrained)
     method.phases()[1].prepare_model(prepared.encoder)
     sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
     bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
@@ -163,16 +164,16 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
         )
 
 
-def test_a_hard_concrete_gate_opens_and_closes():
-    from hifi_cli.methods.diff_pruning import GatedDifferences, hard_concrete
-
+def test_a_hard_concrete_gate_opens_and_closes(make, resources):
     assert float(hard_concrete(torch.tensor(5.0))) == 1
     assert float(hard_concrete(torch.tensor(-5.0))) == 0
-    gated = GatedDifferences({"weight": torch.nn.Parameter(torch.zeros(20_000))}, gate_start=0.0)
+    prepared, _ = prepare(make, resources, "diff-pruning", "settings.gate_start=0")
+    search = prepared.method.search
     with torch.no_grad():
-        gated.difference.fill_(1)
-        gated.tensor_gate.fill_(50)  # open, whatever the noise is
-        draws = gated.weights(torch.Generator().manual_seed(0))
+        search.pretrained.fill_(0)
+        search.difference.fill_(1)
+        search.tensor_gate.fill_(50)  # open, whatever the noise is
+        draws = search.weights(torch.Generator().manual_seed(0))
     assert float((draws == 0).float().mean()) == pytest.approx(
         1 / 2, abs=0.02
     )  # where the stretched sigmoid is below 0

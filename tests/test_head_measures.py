@@ -15,17 +15,13 @@ from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads, rank_heads
-from hifi_cli.heads.scores import (
-    attention_entropy,
-    attention_probabilities,
-    confidence,
-    output_norm,
-)
+from hifi_cli.heads.scores import head_outputs
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.step import ModelRunner
 
@@ -74,7 +70,10 @@ def runner_of(encoder):
 
 def scaled_losses(encoder, layer, head, factor):
     """The loss of every example with a head's output times `factor`: W_O's columns of that head are multiplied by hand."""
-    weight, columns = encoder.output_projection(layer).weight, encoder.head_rows(head)
+    weight, columns = (
+        encoder.model.get_submodule(encoder.path(layer, "output")).weight,
+        encoder.head_rows(head),
+    )
     before = weight.detach().clone()
     with torch.no_grad():
         weight[:, columns.start : columns.stop] *= factor
@@ -112,7 +111,7 @@ def test_gradients_are_finite_differences_of_the_mask_and_ablation_is_the_loss_w
             increases[layer, head], (without - whole).mean(), rtol=1e-10, atol=1e-12
         )
     assert float(gradients.std()) > 1e-3 and float(increases.std()) > 1e-4
-    assert not encoder.output_projection(0)._forward_pre_hooks
+    assert not encoder.model.get_submodule(encoder.path(0, "output"))._forward_pre_hooks
 
 
 @pytest.mark.parametrize(
@@ -138,50 +137,50 @@ def test_fisher_is_the_mean_squared_gradient_of_each_example(family, settings):
 
 
 def by_hand(attention, lengths, value):
-    """A value of each token's attention probabilities over the real tokens, averaged by loops: [samples, heads]."""
-    return [
+    """A value of each token's attention probabilities over the real tokens, averaged by loops: [heads]."""
+    of_samples = [
         [
             np.mean([value(attention[s, h, token, :length].numpy(), s) for token in range(length)])
             for h in range(HEADS)
         ]
         for s, length in enumerate(lengths)
     ]
+    return np.mean(of_samples, 0)
 
 
 @every_family
-def test_confidence_and_entropy_are_those_of_the_eager_attention(family):
+def test_confidence_entropy_and_norm_are_those_of_the_eager_attention_over_real_tokens(family):
     encoder, batch = random_model(family), batch_of([0, 1, 2])
-    token_mask, separators = batch["attention_mask"].bool(), batch["input_ids"] == 2
-    eager = random_model(family)
-    for model in (encoder.model, eager.model):
-        model.float()  # the eager attention of float64 gives NaN for a padding token far from all real ones
-    eager.base.set_attn_implementation("eager")
-    with torch.no_grad():
-        attentions = eager.base(**batch, output_attentions=True).attentions
+    encoder.model.float()  # the eager attention of float64 gives NaN for a padding token far from all real ones
+    separators = batch["input_ids"] == 2
+    texts = [ids[:length].numpy() for ids, length in zip(batch["input_ids"], LENGTHS, strict=True)]
+    examples = [Example(Row(str(n), (), 0), ({"input_ids": ids},)) for n, ids in enumerate(texts)]
+    runner = SimpleNamespace(encoder=encoder, pad={"input_ids": 0})
     before = encoder.base.config._attn_implementation
-    captured = attention_probabilities(encoder, batch)
+    measured = {
+        measure: measure(runner, examples)
+        for measure in (head_measures.confidence, head_measures.entropy, head_measures.output_norm)
+    }
     assert encoder.base.config._attn_implementation == before
+    ((outputs, _),) = head_outputs(encoder, [batch])
+    encoder.base.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = encoder.base(**batch, output_attentions=True).attentions
     for layer in range(LAYERS):
-        torch.testing.assert_close(captured[layer], attentions[layer])
         largest = by_hand(
             attentions[layer], LENGTHS, lambda p, s: max(p[~separators[s, : len(p)].numpy()])
         )
-        entropy = by_hand(
+        in_nats = by_hand(
             attentions[layer], LENGTHS, lambda p, _: -sum(p[p > 0] * np.log(p[p > 0]))
         )
-        np.testing.assert_allclose(
-            confidence(captured[layer], token_mask, separators), largest, rtol=1e-5
-        )
-        np.testing.assert_allclose(
-            attention_entropy(captured[layer], token_mask), entropy, rtol=1e-5
-        )
-
-
-def test_output_norm_is_a_mean_over_real_tokens():
-    outputs = torch.arange(2 * 1 * 3 * 2, dtype=torch.float64).view(2, 1, 3, 2)
-    token_mask = torch.tensor([[True, True, True], [True, False, False]])
-    expected = [[(1 + 13**0.5 + 41**0.5) / 3], [(36 + 49) ** 0.5]]
-    np.testing.assert_allclose(output_norm(outputs, token_mask), expected)
+        norms = [
+            outputs[layer][s, :, :length].norm(dim=-1).mean(-1).numpy()
+            for s, length in enumerate(LENGTHS)
+        ]
+        for values, expected in zip(
+            measured.values(), (largest, in_nats, np.mean(norms, 0)), strict=True
+        ):
+            np.testing.assert_allclose(values[layer], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad", "demo-roles"])
@@ -246,13 +245,8 @@ def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(mak
     assert drawn_again.values != selections[0].values
 
 
-def test_a_measured_ranking_without_values_and_the_first_heads():
+def test_a_measured_ranking_needs_the_model_and_the_first_heads_nothing():
     richness, correlation = np.ones((2, 4)), np.ones((2, 4, 4))
     with pytest.raises(UsageError, match="fisher is measured on the model"):
         rank_heads(richness, correlation, rank="fisher")
-    measured = np.array([[1.0, -4, 3, 2], [0, 0, -1, 5]])
-    ranked = rank_heads(richness, correlation, rank="ablation", measured=measured)
-    assert choose_heads(ranked, 2).heads == [[2, 3], [0, 3]] and choose_heads(
-        ranked, 1, "global"
-    ).heads == [[2], [3]]
     assert choose_heads(rank_heads(richness, correlation, rank="first"), 3).heads == [[0, 1, 2]] * 2

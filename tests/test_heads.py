@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
-from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
@@ -70,7 +69,7 @@ def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
     by_hand = torch.relu(first @ hidden.weight.T + hidden.bias) @ output.weight.T + output.bias
     torch.testing.assert_close(model(**batch).logits, by_hand)
     assert not any("pooler" in name for name, _ in model.named_parameters())
-    assert set(base.task_head_names(prepared.encoder)) == {
+    assert prepared.encoder.task_head.keys() == {
         f"task_head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")
     }
 

@@ -95,7 +95,7 @@ def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model
     names = list(model.state_dict())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tune_heads(model, [[1], [0, 3]])
-    head = sum(parameter.numel() for _, parameter in Encoder(model).task_head_parameters())
+    head = sum(parameter.numel() for parameter in Encoder(model).task_head.values())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (
         HIDDEN + 1

@@ -9,7 +9,6 @@ from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, LAYERS
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import base
 
 # --- LoRA
 
@@ -151,7 +150,7 @@ def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(
 ):
     prepared, _ = prepare(make, resources, "bitfit", "settings.biases=layers", family=family)
     names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(
-        base.task_head_names(prepared.encoder)
+        prepared.encoder.task_head
     )
     linears = [
         "attention.self.query",

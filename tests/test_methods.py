@@ -122,7 +122,7 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
 
 def check_counts(method, plain, counts, family):
     """The counts are the closed formulas."""
-    head = sum(parameter.numel() for _, parameter in plain.task_head_parameters())
+    head = sum(parameter.numel() for parameter in plain.task_head.values())
     if method == "bitfit" and family == "bert":
         head -= HIDDEN * HIDDEN  # a pretrained pooler keeps its weights
     shape = shape_of(plain)
@@ -130,9 +130,7 @@ def check_counts(method, plain, counts, family):
         method == "diff-pruning"
     ):  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
         pooler = sum(
-            parameter.numel()
-            for name, parameter in plain.task_head_parameters()
-            if "pooler" in name
+            parameter.numel() for name, parameter in plain.task_head.items() if "pooler" in name
         )
         shape, head = replace(shape, E=shape.E + pooler), head - pooler
         assert (
@@ -157,7 +155,7 @@ def check_stored_size(directory, counts):
 
 def check_frozen(method, prepared, changed, counts):
     """What is frozen is bit-identical; what trains has moved, in every tensor and in at least half of its entries."""
-    head, implementation = set(base.task_head_names(prepared.encoder)), SPECS[method].implementation
+    head, implementation = prepared.encoder.task_head.keys(), SPECS[method].implementation
     allowed = re.compile(MAY_CHANGE.get(implementation, ""))
     assert [
         name
@@ -277,18 +275,19 @@ def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     built.prepare(encoder)
     if config.stage1:
         base.prepare_last_phase(built, encoder)
-    head = set(base.task_head_names(encoder))
+    head = encoder.task_head.keys()
+    trained = built.phases()[0 if method == "diff-pruning" else -1].method.trainable_parameters
     counted = sum(
-        value.numel()
-        for name, value in built.trainable_parameters(encoder.model).items()
-        if name not in head
+        value.numel() for name, value in trained(encoder.model).items() if name not in head
     )
     if method == "child-tuning-d":
         assert counted == WIDE.backbone  # before it has seen the Fisher information
     elif (
         method == "diff-pruning"
     ):  # differences and gates of the backbone and the pooler, while it searches
-        assert counted == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(built.gated.tensor_gate)
+        assert counted == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(
+            built.search.tensor_gate
+        )
     else:
         assert counted == trained_count(method, WIDE)
 
@@ -300,9 +299,9 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     encoder = bert_large()
     total = sum(parameter.numel() for parameter in encoder.model.parameters())
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
-    chosen = base.implementation("hifi")
+    chosen = base.implementation_of("hifi-layerwise")
     chosen(chosen.Settings(biases=False), MethodContext(heads=heads)).prepare(encoder)
-    head = {name for name, _ in encoder.task_head_parameters()}
+    head = encoder.task_head.keys()
     counted = sum(
         p.numel()
         for name, p in encoder.model.named_parameters()

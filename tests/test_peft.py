@@ -53,7 +53,7 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
     if method not in ("c3a", "fourierft"):  # whose initial updates are not zero
         torch.testing.assert_close(started_at, logits_of(plain, batch), rtol=1e-5, atol=1e-5)
     head, trained = (
-        set(base.task_head_names(prepared.encoder)),
+        prepared.encoder.task_head.keys(),
         prepared.method.trainable_parameters(model),
     )
     assert head <= trained.keys()
@@ -221,16 +221,16 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind)
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    ("implementation", "settings"),
+    ("method", "settings"),
     [
         ("peft", {"type": "lora", "options": {"use_dora": True}, "targets": list(PARTS)}),
         ("peft", {"type": "ia3", "targets": ["key", "value", "ffn_output"]}),
         ("peft", {"type": "ln_tuning", "targets": ["norms"]}),
-        ("hifi_peft", {"type": "lora", "targets": ["query", "key", "value"]}),
+        ("hifi-lora", {"type": "lora", "targets": ["query", "key", "value"]}),
     ],
     ids=["dora", "ia3", "norms", "hifi-lora"],
 )
-def test_every_family_has_the_targets_and_merges(family, implementation, settings):
+def test_every_family_has_the_targets_and_merges(family, method, settings):
     """Adapters start at the pretrained model, change it when they change, and merge into plain modules."""
     encoder = Encoder(random_encoder(family))
     encoder.split_projections()
@@ -239,12 +239,12 @@ def test_every_family_has_the_targets_and_merges(family, implementation, setting
         logits_of(encoder.model, batch),
         [type(module) for module in encoder.model.modules()],
     )
-    chosen = base.implementation(implementation)
+    chosen = base.implementation_of(method)
     method = chosen(chosen.Settings(**settings), MethodContext(heads=[[1], [0, 3]]))
     method.prepare(encoder)
     torch.testing.assert_close(logits_of(encoder.model, batch), before, rtol=1e-4, atol=1e-5)
     trained = method.trainable_parameters(encoder.model)
-    added = sorted(trained.keys() - set(base.task_head_names(encoder)))
+    added = sorted(trained.keys() - encoder.task_head.keys())
     assert added
     with torch.no_grad():
         for name in added:

@@ -43,8 +43,8 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
         "circulant": 8,
     }
     shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
-    if method == "diff-pruning":
-        assert stages[0][1] > 2 * shape.backbone and stages[1] is None
+    if method in ("diff-pruning", "child-tuning-d"):  # weights or gradients decide
+        assert stages[-1] is None
     else:
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
@@ -52,7 +52,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     with_head = (
         head - HIDDEN**2 if method == "bitfit" else head
     )  # of the pooler BitFit trains the bias
-    assert method == "diff-pruning" or stages[-1][0] == stages[-1][1] + with_head
+    assert stages[-1] is None or stages[-1][0] == stages[-1][1] + with_head
     assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.ranking import (
+    Ranked,
     choose_heads,
     pagerank,
     pagerank_literal,
@@ -92,6 +93,11 @@ def test_each_ranking_chooses_what_its_name_says():
     importance = np.array([networkx_pagerank(layer, 0.85) for layer in correlation])
     assert top("pagerank") == best(importance)
     assert top("pagerank-inverse") == best(importance, lowest=True)
+
+
+def test_global_divides_the_heads_by_their_share_of_their_layer():
+    ranked = [Ranked(np.array([1.0, -4, 3, 2])), Ranked(np.array([0.0, 0, -1, 5]))]
+    assert choose_heads(ranked, 1, "global").heads == [[2], [3]]
 
 
 def test_midtop_is_the_upper_half_of_layerwise():

@@ -79,7 +79,7 @@ def test_captured_outputs_are_attention_times_values(make, resources):
         resources.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer)
     )
     seen = []
-    hook = encoder.output_projection(0).register_forward_pre_hook(
+    hook = encoder.layers[0].attention.output.dense.register_forward_pre_hook(
         lambda module, inputs: seen.append(inputs[0])
     )
     with torch.no_grad():

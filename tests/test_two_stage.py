@@ -81,7 +81,7 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
     prepared, config = prepare(make, resources, "eh-ft-bitfit", *settings)
     initial = resources.encoder(config)[0].model.state_dict()
     with torch.no_grad():
-        for _, parameter in prepared.encoder.task_head_parameters():
+        for parameter in prepared.encoder.task_head.values():
             parameter.add_(1)
     prepared.method.phases()[-1].prepare_model(prepared.encoder)
     state = prepared.encoder.model.state_dict()

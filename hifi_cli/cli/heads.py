@@ -70,8 +70,9 @@ def select(
         selected.append({"path": path, "selection": selection})
         for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
-        for line in (head_selection.describe_selection(selection), f"heads: {path}"):
-            options.logger.info(line)
+        ties = ", ".join(str(layer + 1) for layer in selection.ties) or "none"
+        options.logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties}")
+        options.logger.info(f"heads: {path}")
     if format == "json":
         options.print_json(selected)
 

@@ -25,7 +25,6 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.heads import select as head_selection
-from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import MLPTaskHead, pool
 from hifi_cli.results.record import StepMetrics
@@ -297,9 +296,7 @@ class TrajectoryRecorder(Callback):
             for name, value in trainer.model.named_parameters()
             if value.grad is not None
         }
-        of_head = [
-            gradients.pop(name) for name in task_head_names(trainer.encoder) if name in gradients
-        ]
+        of_head = [gradients.pop(name) for name in trainer.encoder.task_head if name in gradients]
         self._gradients = {
             "head_gradient": norm(of_head),
             "backbone_gradient": norm(gradients.values()),
@@ -358,7 +355,7 @@ class TrainingCurves(Kind):
 
     def _record(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
         encoder = Encoder(resources.pretrained(config).model)
-        head = {*task_head_names(encoder)}
+        head = encoder.task_head
         pretrained = {
             name: value.detach()
             for name, value in encoder.model.named_parameters()

@@ -1,20 +1,14 @@
 """Rankings that are measured on the model: each is a function from some examples to one value per head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hifi_cli.config.run_config import MeasuredRanking
-from hifi_cli.heads.scores import (
-    attention_entropy,
-    attention_probabilities,
-    confidence,
-    head_mask,
-    head_outputs,
-    output_norm,
-)
+from hifi_cli.heads.scores import head_mask, head_outputs
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
@@ -99,31 +93,62 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     return total / len(examples)
 
 
-def _confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
+
+    Attention to the end-of-sentence symbol does not count there; here it is the separator of an encoder's inputs, to which
+    many heads attend where they have nothing else to do.
+    """
     batch = collate(single_sequences(examples), runner.pad)
     token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
-    last_tokens = ids.gather(
-        1, token_mask.sum(1, keepdim=True) - 1
-    )  # every sequence of every family ends in a separator
+    # every sequence of every family ends in a separator
+    separators = ids == ids.gather(1, token_mask.sum(1, keepdim=True) - 1)
+    counted = (token_mask & ~separators)[:, None, None, :]
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack(
-        [confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers]
-    )
+    return _token_mean([(layer * counted).amax(-1) for layer in layers], token_mask)
 
 
-def _entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Mean over the tokens of the entropy of a head's attention, in nats: high for heads that attend to many tokens."""
     batch = collate(single_sequences(examples), runner.pad)
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack(
-        [attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers]
-    )
+    per_token = [-torch.xlogy(layer, layer).sum(-1) for layer in layers]
+    return _token_mean(per_token, batch["attention_mask"].bool())
 
 
-def _output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    ((layers, token_mask),) = head_outputs(
-        runner.encoder, [collate(single_sequences(examples), runner.pad)]
-    )
-    return torch.stack([output_norm(layer, token_mask).mean(0) for layer in layers])
+def output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Mean over the tokens of the Euclidean norm of a head's output."""
+    batch = collate(single_sequences(examples), runner.pad)
+    ((layers, token_mask),) = head_outputs(runner.encoder, [batch])
+    return _token_mean([layer.double().norm(dim=-1) for layer in layers], token_mask)
+
+
+@torch.inference_mode()
+def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
+    """Attention probabilities of every head, of the eager implementation: others return none.
+
+    Args:
+        batch: as for `head_outputs`.
+
+    Returns:
+        For every layer float64 [examples, heads, tokens, tokens], zero for padding, on the CPU.
+    """
+    base: Any = encoder.base
+    previous = base.config._attn_implementation
+    encoder.model.eval()
+    base.set_attn_implementation("eager")
+    try:
+        inputs = {name: values.to(encoder.device) for name, values in batch.items()}
+        layers = base(**inputs, output_attentions=True).attentions
+    finally:
+        base.set_attn_implementation(previous)
+    return [layer.cpu().double() for layer in layers]
+
+
+def _token_mean(layers: list[Tensor], token_mask: Tensor) -> Tensor:
+    """Mean of each layer's [examples, heads, tokens] over the real tokens, then over the examples."""
+    weights = token_mask.double() / token_mask.sum(-1, keepdim=True)
+    return torch.stack([torch.einsum("bs,bhs->bh", weights, layer).mean(0) for layer in layers])
 
 
 def _ones(encoder: Encoder, examples: int) -> Tensor:
@@ -137,7 +162,7 @@ MEASURES: dict[MeasuredRanking, HeadMeasure] = {
     "gradient": gradient,
     "ablation": ablation,
     "fisher": fisher,
-    "confidence": _confidence,
-    "entropy": _entropy,
-    "output-norm": _output_norm,
+    "confidence": confidence,
+    "entropy": entropy,
+    "output-norm": output_norm,
 }

@@ -162,29 +162,25 @@ def rank_heads(
     damping: float = 0.85,
     epsilon: float = 1e-6,
     seed: int = 0,
-    measured: Array | None = None,
 ) -> list[Ranked]:
     """Rank the heads of every layer.
 
     Args:
         richness: I_h, [layers, heads].
         correlation: R, [layers, heads, heads].
-        rank: a key of `RANKINGS`, `random`, or the name of what was measured.
+        rank: a key of `RANKINGS`, or `random`.
         damping: PageRank's d.
         epsilon: PageRank's bound.
         seed: draws the values of `random`; the other rankings do not use it.
-        measured: values of a ranking that is measured on the model, [layers, heads]; the highest are preferred.
 
     Raises:
-        UsageError: the ranking requires `measured`, or its values differ by no more than PageRank's bound leaves open.
+        UsageError: the ranking is measured on the model, or its values differ by no more than PageRank's bound leaves open.
     """
     if rank == "random":
         return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
     if rank not in RANKINGS:
-        if measured is None:
-            what = "is measured on the model, not computed from scores"
-            raise UsageError(f"ranking {rank} {what}: hifi select --task TASK heads.rank={rank}")
-        return [Ranked(values) for values in measured]
+        what = "is measured on the model, not computed from scores"
+        raise UsageError(f"ranking {rank} {what}: hifi select --task TASK heads.rank={rank}")
     ranked = [
         RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)
     ]

@@ -1,7 +1,4 @@
-"""Outputs of attention heads, captured and masked, and their scores, which need no labels.
-
-Information richness and correlation (HiFi, equations 1 to 7), and other statistics.
-"""
+"""Outputs of attention heads, captured and masked, and their scores (HiFi, equations 1 to 7)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -78,57 +75,6 @@ def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
     return covariance.abs()
 
 
-def confidence(probabilities: Tensor, token_mask: Tensor, separator_mask: Tensor) -> Tensor:
-    """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
-
-    Attention to the end-of-sentence symbol does not count there; here it is the separator of an encoder's inputs, to which
-    many heads attend where they have nothing else to do.
-
-    Args:
-        probabilities: attention of each token to each token, [samples, heads, tokens, tokens].
-        token_mask: True for real tokens, False for padding, bool [samples, tokens].
-        separator_mask: True for separators, bool [samples, tokens].
-
-    Returns:
-        float64 [samples, heads], each from 0 to 1.
-    """
-    counted = (token_mask & ~separator_mask)[:, None, None, :]
-    return _token_mean((probabilities.double() * counted).amax(-1), token_mask)
-
-
-def attention_entropy(probabilities: Tensor, token_mask: Tensor) -> Tensor:
-    """Mean over the tokens of the entropy of a head's attention, in nats: high for heads that attend to many tokens.
-
-    Args:
-        probabilities: as for `confidence`; zero for padding.
-        token_mask: as for `confidence`.
-
-    Returns:
-        float64 [samples, heads], each from 0 to the logarithm of the number of tokens.
-    """
-    p = probabilities.double()
-    return _token_mean(-torch.xlogy(p, p).sum(-1), token_mask)
-
-
-def output_norm(outputs: Tensor, token_mask: Tensor) -> Tensor:
-    """Mean over the tokens of the Euclidean norm of a head's output.
-
-    Args:
-        outputs: head outputs O_h, [samples, heads, tokens, head size].
-        token_mask: as for `confidence`.
-
-    Returns:
-        float64 [samples, heads].
-    """
-    return _token_mean(outputs.double().norm(dim=-1), token_mask)
-
-
-def _token_mean(values: Tensor, token_mask: Tensor) -> Tensor:
-    """Mean of [samples, heads, tokens] over the real tokens."""
-    weights = token_mask.double() / token_mask.sum(-1, keepdim=True)
-    return torch.einsum("bs,bhs->bh", weights, values)
-
-
 # --- the outputs of an encoder's heads
 
 
@@ -142,7 +88,7 @@ def _before_output_projections(
     it is None.
     """
     hooks = [
-        encoder.output_projection(layer).register_forward_pre_hook(
+        encoder.model.get_submodule(encoder.path(layer, "output")).register_forward_pre_hook(
             lambda _, inputs, at=layer: act(at, inputs[0])
         )
         for layer in range(encoder.num_layers)
@@ -220,24 +166,3 @@ def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
 
     with _before_output_projections(encoder, multiply):
         yield
-
-
-@torch.inference_mode()
-def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head, of the eager implementation: others return none.
-
-    Args:
-        batch: as for `head_outputs`.
-
-    Returns:
-        For every layer [examples, heads, tokens, tokens].
-    """
-    base: Any = encoder.base
-    previous = base.config._attn_implementation
-    encoder.model.eval()
-    base.set_attn_implementation("eager")
-    try:
-        inputs = {name: values.to(encoder.device) for name, values in batch.items()}
-        return list(base(**inputs, output_attentions=True).attentions)
-    finally:
-        base.set_attn_implementation(previous)

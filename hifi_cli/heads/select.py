@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast, get_args
 
 import numpy as np
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
 from hifi_cli.config import registry
@@ -26,7 +27,7 @@ from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.record import Provenance, StoredFile
+from hifi_cli.results.record import StoredFile
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
@@ -55,39 +56,27 @@ _WARM_UP_KEYS = {*TrainingConfig.model_fields} - {"method", "settings"} | {
 }
 
 
-class MeasuredHeads(StoredFile):
-    """What all measurements of a backbone's heads on a task's training samples have in common.
+class HeadFile(StoredFile):
+    """A file about the heads of a backbone on a task; other keys say how its numbers came about."""
 
-    Attributes:
-        samples: number of training samples.
-        max_length, seed, warm_steps: see `ScoringConfig`.
-        data: fingerprint of the train split.
-    """
-
-    description: ClassVar[str] = "scores"
+    model_config = ConfigDict(extra="allow")
+    description: ClassVar[str] = "heads"
 
     backbone: str
     task: str
-    max_length: int
-    seed: int
-    warm_steps: int
-    samples: int
-    backbone_weights_id: str
-    data: str
-    provenance: Provenance
 
 
-class HeadScores(MeasuredHeads):
-    """Information richness and correlation of every attention head of a backbone on a task.
+class HeadScores(HeadFile):
+    """Information richness and correlation of every attention head.
 
     Attributes:
-        xi: see `ScoringConfig`.
+        samples: number of training samples.
         richness: I_h, mean over the samples [layers, heads].
         richness_std: its standard deviation over the samples [layers, heads].
         correlation: r_hh', mean over the samples [layers, heads, heads].
     """
 
-    xi: float
+    samples: int
     richness: LayerValues
     richness_std: LayerValues
     correlation: list[LayerValues]
@@ -98,40 +87,27 @@ class HeadScores(MeasuredHeads):
         return np.array(self.richness), np.array(self.correlation)
 
 
-class HeadImportance(MeasuredHeads):
+class HeadImportance(HeadFile):
     """One value of every attention head, by which a measured ranking ranks them.
 
     Attributes:
-        rank: the ranking, one of `MeasuredRanking`.
         values: mean over the samples [layers, heads].
     """
 
-    rank: str
+    samples: int
     values: LayerValues
 
 
-class HeadSelection(StoredFile):
-    """The attention heads to tune, and what drove the choice; every list has one entry per layer.
+class HeadSelection(HeadFile):
+    """The attention heads to tune; the other keys are those of `HeadsConfig` and `ChosenHeads`.
 
     Attributes:
-        rank, strategy, k, damping, epsilon: see `HeadsConfig`.
-        seed: of `random`; None for other rankings, which do not draw.
-        heads, values, iterations, ties: see `ChosenHeads`.
+        heads: a list for each layer.
+        ties: layers in which equal values were ordered by head number.
     """
 
-    description: ClassVar[str] = "heads"
-
-    backbone: str
-    task: str
     rank: str
-    strategy: str
-    k: int
-    damping: float
-    epsilon: float
-    seed: int | None = None
     heads: Heads
-    values: LayerValues
-    iterations: list[int]
     ties: list[int]
 
 
@@ -148,7 +124,7 @@ def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
 def choose(
     config: RunConfig, resources: ResourceCache, *, out: Path | None = None
 ) -> tuple[HeadSelection, Path]:
-    """Choose the heads of a backbone, task and setting by their scores, and store the choice with what drove it.
+    """Choose the heads of a backbone, task and setting by their scores, and store the choice.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
@@ -171,21 +147,11 @@ def choose(
 
 def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
     """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
+    if config.heads.rank in get_args(MeasuredRanking):
+        return [Ranked(values) for values in importance(config, resources)]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
-    return rank_heads(
-        *scores(config, resources)[0].arrays, **how, measured=importance(config, resources)
-    )
-
-
-def describe_selection(selection: HeadSelection) -> str:
-    """How many heads were chosen, and where equal values left the choice open, in one line."""
-    tuned = [len(heads) for heads in selection.heads if heads]
-    layers = (
-        ", ".join(str(layer + 1) for layer in selection.ties) or "none"
-    )  # counted from 1, as for all readers
-    chosen = f"{np.mean(tuned):.3g} of {len(selection.values[0])} heads in {len(tuned)} layers"
-    return f"{selection.rank}: {chosen}; layers with ties, broken by head number: {layers}"
+    return rank_heads(*scores(config, resources)[0].arrays, **how)
 
 
 def scores(
@@ -208,14 +174,11 @@ def scores(
     return head_scores, out or path
 
 
-def importance(config: RunConfig, resources: ResourceCache) -> Array | None:
-    """What the configured ranking measures, [layers, heads]: read, or measured once and stored; None if nothing."""
-    if config.heads.rank not in get_args(MeasuredRanking):
-        return None
+def importance(config: RunConfig, resources: ResourceCache) -> Array:
+    """What the configured ranking measures, [layers, heads]: read, or measured once and stored."""
     path = _path(config, resources, measured=True)
-    return np.array(
-        _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources)).values
-    )
+    measured = _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources))
+    return np.array(measured.values)
 
 
 def _read_or_compute(

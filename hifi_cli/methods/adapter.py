@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
@@ -42,4 +42,4 @@ class Adapter(Method):
             return linear
 
         added = insert_adapters(encoder, lambda: (near_zero(size, width), near_zero(width, size)))
-        freeze_except(encoder, [*task_head_names(encoder), *added])
+        freeze_except(encoder, [*encoder.task_head, *added])

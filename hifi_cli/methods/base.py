@@ -8,18 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from torch import Generator, Tensor, device, nn, no_grad
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import code_file, method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
-from hifi_cli.heads.ranking import check_k
+from hifi_cli.heads.ranking import Ranked, choose_heads
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.families import PROJECTIONS, unsupported_reason
+from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.modules import SparseParameters, TunedLinear
 
 Heads = list[list[int]]
@@ -102,10 +102,6 @@ class Method:
         """The parameters that the optimizer updates, by name."""
         return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
-    def trainable_counts(self, model: nn.Module) -> dict[str, int]:
-        """The trainable elements by parameter; if training chooses them, only the sum is known."""
-        return {name: value.numel() for name, value in self.trainable_parameters(model).items()}
-
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         """The optimizer's parameter groups; here: weight decay on matrices, none on vectors.
 
@@ -114,16 +110,20 @@ class Method:
             `lr_schedule`: `run` (the default: the group follows the run's schedule) or `constant`.
             The learning rate of the first group is logged.
         """
-        dimensions = {name: value.dim() for name, value in model.named_parameters()}
-        matrices: list[nn.Parameter] = []
-        vectors: list[nn.Parameter] = []
-        for name, value in self.trainable_parameters(model).items():
-            is_scale = not _SCALES.isdisjoint(name.split("."))
-            is_matrix = dimensions.get(name, value.dim()) > 1 and not is_scale
-            (matrices if is_matrix else vectors).append(value)
+        trained = self.trainable_parameters(model)
+        whole = trained | dict(model.named_parameters())  # of single entries, their matrix
+        is_matrix = {
+            name: whole[name].dim() > 1 and _SCALES.isdisjoint(name.split(".")) for name in trained
+        }
         groups = [
-            {"params": matrices, "weight_decay": weight_decay},
-            {"params": vectors, "weight_decay": 0.0},
+            {
+                "params": [trained[name] for name in trained if is_matrix[name]],
+                "weight_decay": weight_decay,
+            },
+            {
+                "params": [trained[name] for name in trained if not is_matrix[name]],
+                "weight_decay": 0.0,
+            },
         ]
         return [group for group in groups if group["params"]]
 
@@ -210,11 +210,12 @@ class SparseMethod(Method):
         self.chosen.scatter()
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model) | self.chosen.delta()
+        return super().delta(model) | self.chosen.masks
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         self.chosen = SparseParameters.from_delta(model, delta)
         super().load_delta(model, delta)
+        self.chosen.scatter()
 
 
 def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
@@ -241,11 +242,6 @@ def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
     trainable = set(names)
     for name, parameter in encoder.model.named_parameters():
         parameter.requires_grad_(name in trainable)
-
-
-def task_head_names(encoder: Encoder) -> list[str]:
-    """The names of the task head's parameters."""
-    return [name for name, _ in encoder.task_head_parameters()]
 
 
 def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
@@ -297,18 +293,20 @@ def attach(
     method = build(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
     pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
-    if config.layer_decay < 1:
-        if reason := unsupported_reason(encoder.config):
-            raise UsageError(f"layer_decay: {reason}; remove it, or choose another backbone")
-        added = method.trainable_parameters(encoder.model).keys() - pretrained
-        if outside := [
-            name
-            for name in added
-            if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)
-        ]:
-            raise UsageError(
-                f"layer_decay: method {config.method} adds {min(outside)}, which is in no layer; remove it"
-            )
+    if config.layer_decay == 1:
+        return method
+    outside = [
+        name
+        for phase in method.phases()
+        for name in phase.method.trainable_parameters(encoder.model)
+        if encoder.layer_of(name) is None
+        and not encoder.is_in_embeddings(name)
+        and name not in pretrained
+    ]
+    if outside:
+        raise UsageError(
+            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer; remove it"
+        )
     return method
 
 
@@ -357,12 +355,8 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
     """The configured heads, or as many as would be chosen: sizes do not depend on which."""
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
-    check_k(config.heads.k, encoder.num_heads)
-    lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
-    return [
-        list(range(config.heads.k)) if layer >= lowest else []
-        for layer in range(encoder.num_layers)
-    ]
+    any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
+    return choose_heads(any_heads, config.heads.k, config.heads.strategy).heads
 
 
 def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
@@ -383,32 +377,25 @@ def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor])
 
 
 def implementation_of(method: str) -> type[Method]:
-    """The Method subclass that implements a method.
+    """The Method subclass that implements a method: in a file of this folder, or of the user.
 
     Raises:
         UsageError: there is none, or it is code of a run directory that the user does not trust.
     """
     file = registry.find("methods", method)
-    code = code_file(file)
-    if code is None:
-        return implementation(method_spec(method).implementation)
-    registry.check_trusted(method, str(code))
-    path = file.parent / code
-    if not path.is_file():
-        raise UsageError(f"no file {path}, which a method's YAML names as its implementation")
-    return _from_file(path.resolve(), file_digest(path))
-
-
-def implementation(name: str) -> type[Method]:
-    """The Method subclass in `hifi_cli/methods/<name>.py`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    if code := code_file(file):
+        registry.check_trusted(method, str(code))
+        path = file.parent / code
+        if not path.is_file():
+            raise UsageError(f"no file {path}, which a method's YAML names as its implementation")
+        return _from_file(path.resolve(), file_digest(path))
+    name = method_spec(method).implementation
     shipped = [path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "base"]
     if name not in shipped:
         known = "a file in hifi_cli/methods/, or a Python file beside the YAML as ./NAME.py"
-        raise UsageError(f"unknown implementation '{name}'{nearest(name, shipped)} ({known})")
+        raise UsageError(
+            f"unknown implementation '{name}'{registry.nearest(name, shipped)} ({known})"
+        )
     return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
 
 
@@ -423,11 +410,15 @@ def _from_file(path: Path, content: str) -> type[Method]:
 
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
-    """The subclass of Method among a module's names that the module itself defines."""
-    classes = [
-        value for value in names.values() if isinstance(value, type) and issubclass(value, Method)
+    """The subclass of Method that a module itself defines; one whose name begins with _ is a part of it."""
+    own = [
+        value
+        for name, value in names.items()
+        if isinstance(value, type)
+        and issubclass(value, Method)
+        and value.__module__ == names["__name__"]
+        and not name.startswith("_")
     ]
-    own = [value for value in classes if value.__module__ == names["__name__"]]
     if len(own) != 1:
         raise UsageError(
             f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"

@@ -8,7 +8,6 @@ from hifi_cli.methods.base import (
     Method,
     freeze_except,
     names_without_pretrained_values,
-    task_head_names,
 )
 from hifi_cli.models.encoder import Encoder
 
@@ -26,7 +25,7 @@ class BitFit(Method):
         of the first layer and trains; the output LayerNorm of the last layer does not."""
 
     def prepare(self, encoder: Encoder) -> None:
-        head = task_head_names(encoder)
+        head = [*encoder.task_head]
         names = (name for name, _ in encoder.model.named_parameters())
         # not MPNet's `relative_attention_bias.weight`, an embedding of distances
         biases = [name for name in names if "bias" in name.rpartition(".")[2]]

@@ -51,14 +51,6 @@ class ChildTuningD(SparseMethod):
                     fisher[name] += parameter.grad**2
         self.chosen = SparseParameters(model, top_k_masks(fisher, self.settings.p))
 
-    def trainable_counts(self, model: nn.Module) -> dict[str, int]:
-        counts = super().trainable_counts(model)
-        if self._masked and not self.chosen.values:
-            # the gradients will say which weights train; how many of all layers is known
-            number = round(self.settings.p * sum(counts[name] for name in self._masked))
-            counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: number}
-        return counts
-
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         return [list(model.parameters())]
 

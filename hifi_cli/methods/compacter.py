@@ -6,7 +6,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
@@ -75,7 +75,7 @@ class Compacter(Method):
             down = KroneckerLinear(shared, size, width, generator)
             return down, KroneckerLinear(shared, width, size, generator)
 
-        freeze_except(encoder, [*task_head_names(encoder), *insert_adapters(encoder, build)])
+        freeze_except(encoder, [*encoder.task_head, *insert_adapters(encoder, build)])
 
 
 def _glorot(shape: tuple[int, int, int], generator: Generator) -> Tensor:

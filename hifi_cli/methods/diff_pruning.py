@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import (
+    Method,
     Phase,
     SparseMethod,
     names_without_pretrained_values,
@@ -19,66 +20,103 @@ from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
 _LOW, _HIGH = -1.5, 1.5
-L0 = Literal["sum", "product"]
 
 
-class GatedDifferences:
-    """The searched differences: theta = theta0 + z_tensor * z * difference (equation 5).
+def hard_concrete(gate: Tensor) -> Tensor:
+    """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
+    return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
+
+
+class _Search(Method):
+    """The first phase, which trains gated differences: theta = theta0 + z_tensor * z * difference (equation 5).
 
     Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
     of tensors would take most of a GPU's time.
 
     Attributes:
+        searched: the parameters that may differ in the end, by name.
+        exempt: the others, which train as in full fine-tuning.
         difference, gate: [entries]; `gate` is log alpha of each entry's hard concrete variable.
         tensor_gate: log alpha of each tensor's, [tensors].
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
-        self._parameters = parameters
-        self._sizes = [parameter.numel() for parameter in parameters.values()]
-        self.pretrained = torch.cat(
-            [parameter.detach().flatten() for parameter in parameters.values()]
-        )
+    def prepare(self, encoder: Encoder) -> None:
+        model, gate_start = encoder.model.requires_grad_(True), self.settings.gate_start
+        exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
+        self.exempt = {name: model.get_parameter(name) for name in exempt}
+        self.searched = {
+            name: value for name, value in model.named_parameters() if name not in exempt
+        }
+        self.sizes = [value.numel() for value in self.searched.values()]
+        self.pretrained = torch.cat([value.detach().flatten() for value in self.searched.values()])
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
-        self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
+        self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self.sizes),), gate_start))
+
+    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:  # noqa: ARG002
+        names = ("difference", "gate", "tensor_gate")
+        return self.exempt | {name: getattr(self, name) for name in names}
+
+    def param_groups(
+        self,
+        model: nn.Module,  # noqa: ARG002
+        weight_decay: float,
+    ) -> list[dict[str, Any]]:
+        return [
+            {"params": list(self.exempt.values()), "weight_decay": weight_decay},
+            # a decay would pull the difference, not the weight: the penalty keeps it small
+            {"params": [self.difference], "weight_decay": 0.0},
+            {"params": [self.gate, self.tensor_gate], "weight_decay": 0.0, "eps": 1e-8}
+            | {"lr": self.settings.gate_learning_rate, "lr_schedule": "constant"},
+        ]
+
+    def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
+        return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
+
+    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
+        self._sampled = self.weights(step_generator(self.context.seed, step, self.gate.device))
+        self.write(self._sampled)
+
+    def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
+        """The penalized number, of entries expected to differ (`product`) or of open gates (`sum`)."""
+        shift = math.log(-_LOW / _HIGH)
+        entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
+        if self.settings.l0 == "sum":
+            number = entries.sum() + tensors.sum()
+        else:
+            parts = [part.sum() for part in entries.split(self.sizes)]
+            number = (torch.stack(parts) * tensors).sum()
+        return number * float(self.settings.penalty)
+
+    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
+        """Take the gradient of all theta out of the model, on to differences and gates."""
+        gradients = []
+        for value in self.searched.values():
+            gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
+            value.grad = None
+        self._sampled.backward(torch.cat([gradient.flatten() for gradient in gradients]))
+        del self._sampled
+
+    @torch.no_grad()
+    def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
+        self.write(self.weights())
 
     def weights(self, generator: Generator | None = None) -> Tensor:
         """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
         noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
         tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
-        per_entry = [
-            gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)
-        ]
+        per_entry = [gate.expand(size) for gate, size in zip(tensor_gates, self.sizes, strict=True)]
         gates = hard_concrete(self.gate + noise) * torch.cat(per_entry)
         return self.pretrained + gates * self.difference
-
-    def l0(self, form: L0) -> Tensor:
-        """The penalized number: of entries expected to differ (`product`), or of open gates."""
-        shift = math.log(-_LOW / _HIGH)
-        entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
-        if form == "sum":
-            return entries.sum() + tensors.sum()
-        return (torch.stack([part.sum() for part in entries.split(self._sizes)]) * tensors).sum()
-
-    def gradient(self) -> Tensor:
-        """Take the gradient of all entries' theta out of the model's parameters."""
-        parts = []
-        for tensor in self._parameters.values():
-            parts.append(
-                (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten()
-            )
-            tensor.grad = None
-        return torch.cat(parts)
 
     @torch.no_grad()
     def write(self, weights: Tensor) -> None:
         """Write theta of all entries into the model's parameters."""
-        torch._foreach_copy_(list(self._parameters.values()), list(self.split(weights).values()))
+        torch._foreach_copy_(list(self.searched.values()), list(self.split(weights).values()))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """Views of a value per entry, in the tensors' shapes."""
-        parts = zip(self._parameters.items(), values.split(self._sizes), strict=True)
+        parts = zip(self.searched.items(), values.split(self.sizes), strict=True)
         return {name: part.view(parameter.shape) for (name, parameter), part in parts}
 
     def logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -86,13 +124,8 @@ class GatedDifferences:
         number = len(self.gate) + len(self.tensor_gate)
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
-        parts = noise.split([part for size in self._sizes for part in (size, 1)])
+        parts = noise.split([part for size in self.sizes for part in (size, 1)])
         return torch.cat(parts[::2]), torch.cat(parts[1::2])
-
-
-def hard_concrete(gate: Tensor) -> Tensor:
-    """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
-    return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
 
 
 class DiffPruning(SparseMethod):
@@ -120,87 +153,43 @@ class DiffPruning(SparseMethod):
         """Learning rate of log alpha, constant."""
         penalty: float = Field(1.25e-7, ge=0)
         """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
-        l0: L0 = "product"
+        l0: Literal["sum", "product"] = "product"
         """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors'
         code; `product`, the expected number of non-zero differences, as in the text. With `product`
         and the authors' other values, small learning rates and large tensors, the tensors' gates
         close in the first steps, and nothing is left to keep."""
 
     def prepare(self, encoder: Encoder) -> None:
-        model = encoder.model.requires_grad_(True)
-        exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
-        self._exempt = {name: model.get_parameter(name) for name in exempt}
-        searched = {name: value for name, value in model.named_parameters() if name not in exempt}
-        self.gated: GatedDifferences | None = GatedDifferences(searched, self.settings.gate_start)
+        self.search = _Search(self.settings, self.context)
+        self.search.prepare(encoder)
 
     def phases(self) -> list[Phase]:
         first = self.settings.search_fraction
-        return [Phase(self, first), Phase(self, 1 - first, prepare_model=self._prune)]
-
-    # --- the search
-
-    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        if not self.gated:
-            return super().trainable_parameters(model)
-        names = ("difference", "gate", "tensor_gate")
-        return self._exempt | {name: getattr(self.gated, name) for name in names}
-
-    def param_groups(
-        self,
-        model: nn.Module,  # noqa: ARG002
-        weight_decay: float,
-    ) -> list[dict[str, Any]]:
-        exempt = {"params": list(self._exempt.values()), "weight_decay": weight_decay}
-        if not self.gated:
-            return [exempt, {"params": list(self.chosen.values.values()), "weight_decay": 0.0}]
-        gates = [self.gated.gate, self.gated.tensor_gate]
-        return [
-            exempt,
-            # a decay would pull the difference, not the weight: the penalty keeps it small
-            {"params": [self.gated.difference], "weight_decay": 0.0},
-            {"params": gates, "weight_decay": 0.0, "eps": 1e-8}
-            | {"lr": self.settings.gate_learning_rate, "lr_schedule": "constant"},
-        ]
-
-    def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        if not self.gated:
-            return super().clip_groups(model)
-        return [
-            [*self._exempt.values(), self.gated.difference],
-            [self.gated.gate, self.gated.tensor_gate],
-        ]
-
-    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
-        if self.gated:
-            self._sampled = self.gated.weights(
-                step_generator(self.context.seed, step, self.gated.gate.device)
-            )
-            self.gated.write(self._sampled)
-
-    def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
-        return self.gated.l0(self.settings.l0) * float(self.settings.penalty) if self.gated else 0.0
-
-    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self.gated:
-            self._sampled.backward(self.gated.gradient())
-            del self._sampled
-        else:
-            self.chosen.gather_gradients()
-
-    @torch.no_grad()
-    def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self.gated:
-            self.gated.write(self.gated.weights())
-
-    # --- magnitude pruning, and the kept differences
+        return [Phase(self.search, first), Phase(self, 1 - first, prepare_model=self._prune)]
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
         """Make the largest differences the trainable ones, and reset all other entries."""
-        assert self.gated
-        difference = self.gated.weights() - self.gated.pretrained
-        masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
+        search = self.search
+        difference = search.weights() - search.pretrained
+        masks = top_k_masks(search.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))
-        self.gated.write(self.gated.pretrained + difference * kept)
+        search.write(search.pretrained + difference * kept)
         self.chosen = SparseParameters(encoder.model, masks)
-        self.gated = None
+
+    def param_groups(
+        self,
+        model: nn.Module,
+        weight_decay: float,
+    ) -> list[dict[str, Any]]:
+        values = self.chosen.values
+        exempt = [
+            value for name, value in self.trainable_parameters(model).items() if name not in values
+        ]
+        return [
+            {"params": exempt, "weight_decay": weight_decay},
+            {"params": list(values.values()), "weight_decay": 0.0},
+        ]
+
+    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
+        self.chosen.gather_gradients()

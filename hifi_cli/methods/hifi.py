@@ -3,7 +3,7 @@
 from functools import partial
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, rows_of_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
 
@@ -21,7 +21,7 @@ class HiFi(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         rows_by_layer = rows_of_heads(encoder, self.context.heads)
-        freeze_except(encoder, task_head_names(encoder))
+        freeze_except(encoder, encoder.task_head)
         for layer, rows_by_part in enumerate(rows_by_layer):
             for part, rows in rows_by_part.items():
                 if rows:

@@ -1,6 +1,6 @@
 """Linear probing: the backbone is frozen, the task head trains."""
 
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 
 
@@ -8,4 +8,4 @@ class LinearProbing(Method):
     """Train the task head only."""
 
     def prepare(self, encoder: Encoder) -> None:
-        freeze_except(encoder, task_head_names(encoder))
+        freeze_except(encoder, encoder.task_head)

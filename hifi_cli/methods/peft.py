@@ -13,7 +13,7 @@ from torch import nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 
@@ -95,7 +95,7 @@ class Peft(Method):
             return config_class(**options, **derived)
 
     def prepare(self, encoder: Encoder) -> None:
-        model, head, config = encoder.model, task_head_names(encoder), self.peft_config(encoder)
+        model, head, config = encoder.model, encoder.task_head, self.peft_config(encoder)
         model.requires_grad_(False)
         torch.sparse.check_sparse_tensor_invariants.disable()  # else SHiRA's updates make PyTorch warn
         if encoder.device.type == "meta":  # only sizes matter

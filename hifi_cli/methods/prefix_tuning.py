@@ -4,14 +4,13 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import (
     Method,
     copy_tensors,
     freeze_except,
-    task_head_names,
 )
 from hifi_cli.models.encoder import Encoder
 
@@ -31,18 +30,16 @@ class PrefixEncoder(nn.Module):
 
     values: Tensor | None
 
-    def __init__(
-        self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator
-    ) -> None:
+    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
         if mlp:
             self.register_buffer("values", None)
-            self.embedding = nn.Parameter(torch.empty(length, size).normal_(generator=generator))
-            self.down = _linear(size, mlp, generator)
-            self.up = _linear(mlp, layers * 2 * size, generator)
+            self.embedding = nn.Parameter(torch.randn(length, size))
+            self.down = nn.Linear(size, mlp)
+            self.up = nn.Linear(mlp, layers * 2 * size)
         else:
-            self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=generator))
+            self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std))
 
     def key_values(self) -> Tensor:
         """Return the keys and values of all layers, [layers, 2, length, width of K]."""
@@ -55,15 +52,6 @@ class PrefixEncoder(nn.Module):
     def before_forward(self, *_: Any) -> None:
         """Compute the prefixes of all layers, once per forward pass."""
         self.current_key_values = self.key_values()
-
-
-def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
-    """A Linear with PyTorch's default initialization, from the given generator."""
-    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    bound = inputs**-0.5
-    nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
-    nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
-    return linear
 
 
 def prefix_attention(
@@ -116,17 +104,13 @@ class PrefixTuning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
-        freeze_except(encoder, task_head_names(encoder))  # what is added below trains
-        settings = self.settings
-        generator = torch.Generator().manual_seed(self.context.seed)
-        prefixes = PrefixEncoder(
-            encoder.num_layers,
-            settings.length,
-            encoder.num_key_value_heads * encoder.head_size,
-            settings.mlp,
-            settings.init_std,
-            generator,
-        )
+        freeze_except(encoder, encoder.task_head)  # what is added below trains
+        settings, size = self.settings, encoder.num_key_value_heads * encoder.head_size
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.context.seed)
+            prefixes = PrefixEncoder(
+                encoder.num_layers, settings.length, size, settings.mlp, settings.init_std
+            )
         encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel, PositiveCount
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import SparseMethod, freeze_except, task_head_names
+from hifi_cli.methods.base import SparseMethod, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters
 
@@ -30,7 +30,7 @@ class RandomParameters(SparseMethod):
             bound = f"a number from 1 to {total}, the layers' weights"
             raise UsageError(f"settings.count={count}: set settings.count to {bound}")
         masks = random_masks(sizes, count, self.context.seed)
-        freeze_except(encoder, [*task_head_names(encoder), *masks])
+        freeze_except(encoder, [*encoder.task_head, *masks])
         self.chosen = SparseParameters(encoder.model, masks)
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002

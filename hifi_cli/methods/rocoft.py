@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel, PositiveCount
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import ColumnLinear, RowLinear
 
@@ -30,7 +30,7 @@ class RoCoFT(Method):
         """Whether the whole bias vectors of these matrices train too, as in the authors' code."""
 
     def prepare(self, encoder: Encoder) -> None:
-        freeze_except(encoder, task_head_names(encoder))
+        freeze_except(encoder, encoder.task_head)
         for layer in range(encoder.num_layers):
             for part in TARGETS:
                 if part in self.settings.targets:

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 
 
@@ -26,4 +26,4 @@ class TopK(Method):
         parameters = [
             name for name in encoder.layer_parameters if encoder.layer_of(name) in top_layers
         ]
-        freeze_except(encoder, [*task_head_names(encoder), *parameters])
+        freeze_except(encoder, [*encoder.task_head, *parameters])

@@ -47,12 +47,11 @@ class TwoStage(Method):
     def prepare(self, encoder: Encoder) -> None:
         self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
         self.stage1.prepare(encoder)
-        head = dict(encoder.task_head_parameters())
+        head = encoder.task_head
         for parameter in head.values():
             parameter.requires_grad_(True)
-        if untrained := sorted(
-            head.keys() - self.stage1.trainable_parameters(encoder.model).keys()
-        ):
+        trained = self.stage1.phases()[0].method.trainable_parameters(encoder.model)
+        if untrained := sorted(head.keys() - trained.keys()):
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
                 " is: choose another stage1.method"
@@ -71,11 +70,11 @@ class TwoStage(Method):
         if self._pretrained is None:
             self.stage1.unfreeze_all(encoder)
             return
-        head = {name: value.clone() for name, value in encoder.task_head_parameters()}
+        head = {name: value.clone() for name, value in encoder.task_head.items()}
         for name, module in self._pretrained.named_children():
             encoder.model.set_submodule(name, module)
         self._pretrained = None
-        for name, parameter in encoder.task_head_parameters():
+        for name, parameter in encoder.task_head.items():
             if self.settings.carry == "all" or not name.endswith("bias"):
                 parameter.copy_(head[name])
         encoder.model.requires_grad_(True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.errors import UsageError
-from hifi_cli.models.families import FAMILIES, ModuleNames, unsupported_reason
+from hifi_cli.models.families import FAMILIES, ModuleNames
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -97,7 +97,7 @@ class Encoder:
     @property
     def has_known_parts(self) -> bool:
         """Whether layers, their parts and attention heads can be named."""
-        return unsupported_reason(self.config) is None
+        return self.model_type in FAMILIES
 
     @property
     def module_names(self) -> ModuleNames:
@@ -106,11 +106,12 @@ class Encoder:
         Raises:
             UsageError: they are not known.
         """
-        if reason := unsupported_reason(self.config):
-            then = (
-                "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
+        if not self.has_known_parts:
+            raise UsageError(
+                f"the attention heads of a '{self.model_type}' model are not known here; known are"
+                f" {', '.join(FAMILIES)}; choose another backbone, or a method that names no parts"
+                " (full-ft, linear-probing)"
             )
-            raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
     @property
@@ -136,10 +137,19 @@ class Encoder:
         ]
 
     @property
+    def task_head(self) -> dict[str, nn.Parameter]:
+        """The parameters of classifier and pooler, which every method trains, by name."""
+        inside, pooler = self._prefix, f"{self._prefix}pooler."
+        return {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if not name.startswith(inside) or name.startswith(pooler)
+        }
+
+    @property
     def classifier_names(self) -> list[str]:
         """Names of the parameters outside of the backbone: the task head without its pooler."""
-        names = (name for name, _ in self.model.named_parameters())
-        return [name for name in names if not name.startswith(self._prefix)]
+        return [name for name in self.task_head if not name.startswith(self._prefix)]
 
     @property
     def norms(self) -> list[str]:
@@ -158,8 +168,7 @@ class Encoder:
         if (layer := self.layer_of(name)) is not None:
             return self.num_layers - layer
         is_norm = name.rpartition(".")[0] in self.norms and not self.is_in_embeddings(name)
-        is_head = not name.startswith(self._prefix) or name.startswith(f"{self._prefix}pooler.")
-        return 0 if is_norm or is_head else self.num_layers + 1
+        return 0 if is_norm or name in self.task_head else self.num_layers + 1
 
     def is_in_embeddings(self, name: str) -> bool:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
@@ -178,10 +187,6 @@ class Encoder:
         (path,) = self.paths(layer, part)
         return path
 
-    def output_projection(self, layer: int) -> nn.Module:
-        """The Linear whose input is the concatenation of a layer's head outputs O_h."""
-        return self.layers[layer].get_submodule(self.module_names.output)
-
     def head_rows(self, head: int, part: str = "query") -> range:
         """The rows of W_Q, W_K or W_V ([out, in]) that belong to a head.
 
@@ -190,16 +195,6 @@ class Encoder:
         if part != "query":
             head = head * self.num_key_value_heads // self.num_heads
         return range(head * self.head_size, (head + 1) * self.head_size)
-
-    def task_head_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """The classifier and the pooler, which every method trains; names as in the whole model."""
-        inside, pooler = self._prefix, f"{self._prefix}pooler."
-        parameters = self.model.named_parameters()
-        return [
-            pair
-            for pair in parameters
-            if not pair[0].startswith(inside) or pair[0].startswith(pooler)
-        ]
 
     # --- changes
 

@@ -1,7 +1,6 @@
 """The only file that knows how encoders, and decoders that classify, name their parts."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 PROJECTIONS = ("query", "key", "value")  # parts of a layer whose rows belong to attention heads
 
@@ -45,37 +44,7 @@ class ModuleNames:
 
 
 _BERT = ModuleNames()
-_DEBERTA = ModuleNames(
-    query="attention.self.query_proj",
-    key="attention.self.key_proj",
-    value="attention.self.value_proj",
-    interface=False,
-)
-_DISTILBERT = ModuleNames(
-    layers="transformer.layer",
-    attention="attention",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    output="attention.out_lin",
-    after_attention="attention.out_lin",
-    after_ffn="ffn.dropout",
-    ffn="ffn.lin1",
-    ffn_output="ffn.lin2",
-    inner_dropouts=("attention.dropout",),
-)
-_MPNET = ModuleNames(
-    attention="attention.attn",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    output="attention.attn.o",
-    after_attention="attention.dropout",
-    inner_dropouts=("attention.attn.dropout",),
-    interface=False,
-)
-_REMBERT = ModuleNames(interface=False)
-_MEGATRON_BERT = ModuleNames(interface=False)
+_BERT_OWN_ATTENTION = replace(_BERT, interface=False)
 _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     layers="layers",
     attention="attn",
@@ -90,13 +59,6 @@ _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     ffn_output="mlp.Wo",
     inner_dropouts=("mlp.drop",),
     rotary=True,
-)
-_MODERNBERT_DECODER = replace(
-    _MODERNBERT,
-    fused=None,
-    query="attn.q_proj",
-    key="attn.k_proj",
-    value="attn.v_proj",
 )
 _LLAMA = ModuleNames(  # EuroBERT, UltraBERT and most decoders have Llama's names
     layers="layers",
@@ -125,7 +87,6 @@ _GTE = replace(  # post-norm, as BERT
     inner_dropouts=("mlp.dropout",),
     embeddings="embeddings",
 )
-_NOMIC_BERT = replace(_GTE, inner_dropouts=())
 
 FAMILIES = {
     "bert": _BERT,
@@ -133,17 +94,43 @@ FAMILIES = {
     "xlm-roberta": _BERT,
     "camembert": _BERT,
     "electra": _BERT,
-    "deberta-v2": _DEBERTA,
-    "distilbert": _DISTILBERT,
-    "mpnet": _MPNET,
+    "deberta-v2": ModuleNames(
+        query="attention.self.query_proj",
+        key="attention.self.key_proj",
+        value="attention.self.value_proj",
+        interface=False,
+    ),
+    "distilbert": ModuleNames(
+        layers="transformer.layer",
+        attention="attention",
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        output="attention.out_lin",
+        after_attention="attention.out_lin",
+        after_ffn="ffn.dropout",
+        ffn="ffn.lin1",
+        ffn_output="ffn.lin2",
+        inner_dropouts=("attention.dropout",),
+    ),
+    "mpnet": ModuleNames(
+        attention="attention.attn",
+        query="attention.attn.q",
+        key="attention.attn.k",
+        value="attention.attn.v",
+        output="attention.attn.o",
+        after_attention="attention.dropout",
+        inner_dropouts=("attention.attn.dropout",),
+        interface=False,
+    ),
     "ernie": _BERT,
-    "rembert": _REMBERT,
-    "megatron-bert": _MEGATRON_BERT,
+    "rembert": _BERT_OWN_ATTENTION,
+    "megatron-bert": _BERT_OWN_ATTENTION,
     "modernbert": _MODERNBERT,
     "eurobert": _LLAMA,
     "ultrabert": _LLAMA,
     "gte": _GTE,
-    "nomic_bert": _NOMIC_BERT,
+    "nomic_bert": replace(_GTE, inner_dropouts=()),
     # decoders
     "llama": _LLAMA,  # SmolLM and SmolLM2 too
     "mistral": _LLAMA,
@@ -151,13 +138,11 @@ FAMILIES = {
     "qwen3": _LLAMA,
     "gemma3_text": _GEMMA3,
     "olmo2": _GEMMA3,  # its norms of queries and keys span all heads: one head's rows scale the others
-    "modernbert-decoder": _MODERNBERT_DECODER,  # Ettin's
+    "modernbert-decoder": replace(
+        _MODERNBERT,
+        fused=None,
+        query="attn.q_proj",
+        key="attn.k_proj",
+        value="attn.v_proj",
+    ),  # Ettin's
 }
-
-
-def unsupported_reason(config: Any) -> str | None:
-    """Why the parts of a model cannot be named; None if they can."""
-    if config.model_type in FAMILIES:
-        return None
-    known = ", ".join(FAMILIES)
-    return f"the attention heads of a '{config.model_type}' model are not known here; known are {known}"

@@ -232,16 +232,27 @@ class SparseParameters:
 
     Attributes:
         values: the selected entries of each parameter, by its name.
+        masks: which entries these are, one bit per entry of the parameter, by its name and `/mask`.
     """
 
     def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
         """Take the entries where `masks` (bool, a parameter's shape) are True."""
         self._parameters = {name: model.get_parameter(name) for name in masks}
-        self._index, self.values = {}, {}
+        self._index, self.values, self.masks = {}, {}, {}
         for name, parameter in self._parameters.items():
-            index = masks[name].flatten().nonzero()[:, 0].to(parameter.device)
+            mask = masks[name].flatten()
+            index = mask.nonzero()[:, 0].to(parameter.device)
             self._index[name] = index
             self.values[name] = nn.Parameter(parameter.detach().flatten()[index])
+            self.masks[name + _MASK] = torch.from_numpy(np.packbits(mask.cpu().numpy()))
+
+    @classmethod
+    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
+        """Take the entries that the masks of a delta select."""
+        bits = {name.removesuffix(_MASK): delta[name] for name in delta if name.endswith(_MASK)}
+        sizes = {name: model.get_parameter(name).numel() for name in bits}
+        masks = {name: np.unpackbits(bits[name].numpy(), count=sizes[name]) for name in bits}
+        return cls(model, {name: torch.from_numpy(mask).bool() for name, mask in masks.items()})
 
     def gather_gradients(self) -> None:
         """Move the selected entries' gradients to `values`, and drop the others."""
@@ -255,32 +266,6 @@ class SparseParameters:
         """Write `values` into the model."""
         for name, parameter in self._parameters.items():
             parameter.view(-1).index_copy_(0, self._index[name], self.values[name])
-
-    def delta(self) -> dict[str, Tensor]:
-        """Return the values, and the masks with one bit per entry."""
-        tensors = {}
-        for name, value in self.values.items():
-            mask = np.zeros(self._parameters[name].numel(), dtype=bool)
-            mask[self._index[name].cpu().numpy()] = True
-            tensors[name] = value.detach()
-            tensors[name + _MASK] = torch.from_numpy(np.packbits(mask))
-        return tensors
-
-    @classmethod
-    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
-        """Build it from what `delta` returned, and write the values into the model."""
-        masks = {}
-        for key in (key for key in delta if key.endswith(_MASK)):
-            name = key.removesuffix(_MASK)
-            size = model.get_parameter(name).numel()
-            masks[name] = torch.from_numpy(
-                np.unpackbits(delta[key].numpy(), count=size).astype(bool)
-            )
-        sparse = cls(model, masks)
-        for name, value in sparse.values.items():
-            value.data.copy_(delta[name])
-        sparse.scatter()
-        return sparse
 
 
 def top_k_masks(scores: dict[str, Tensor], fraction: float) -> dict[str, Tensor]:

@@ -125,7 +125,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         )  # by which transformers finds the last token
         model.config.use_cache = False
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    head = {name for name, _ in encoder.task_head_parameters()}
+    head = encoder.task_head.keys()
     names = {name for name, _ in model.named_parameters()} - head
     if lacking := sorted(missing_keys & names):  # they would be random
         raise MissingError(

@@ -371,7 +371,7 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
     as_peft_names.peft_config = method.tuner.peft_config
     weights = get_peft_model_state_dict(as_peft_names, save_embedding_layers=False)
-    head = dict(prepared.encoder.task_head_parameters())
+    head = prepared.encoder.task_head
     weights |= {f"base_model.model.{name}": value for name, value in head.items()}
     fused, parts = _fused_parts(prepared)
     if parts:

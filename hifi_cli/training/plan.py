@@ -1,7 +1,7 @@
 """What a run would do, for `--dry-run`; nothing is written, and nothing is asked of the network."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -75,7 +75,7 @@ def _parameters(total: int, trained: list[tuple[int, int] | None]) -> str:
     """The parameters of a model and those that each stage trains, as a text."""
     stages = []
     for number, counts in enumerate(trained, start=1):
-        text = "determined by the previous stage"
+        text = "determined in training"
         if counts:
             text = f"{counts[0]:,} trained ({counts[0] / total:.2%}), {counts[1]:,} of them in the backbone"
         stages.append(f"stage {number}: {text}" if len(trained) > 1 else text)
@@ -112,7 +112,7 @@ def model_size(
     )
     encoder = Encoder(model)
     notes = _of_decoder(encoder)
-    total, head_names = encoder.num_parameters, set(methods.task_head_names(encoder))
+    total, head_names = encoder.num_parameters, encoder.task_head.keys()
     heads = methods.placeholder_heads(config, encoder)
     method = methods.attach(config, encoder, heads, _missing_keys(config, head_names))
     trained: list[tuple[int, int] | None] = []
@@ -121,10 +121,12 @@ def model_size(
         try:
             if number:
                 phase.prepare_model(encoder)
-        except NotImplementedError:  # torch's: the values of the stage before decide what trains
+            phase.method.on_phase_start(encoder.model, iter(()))
+        except NotImplementedError:  # torch's: values of weights or gradients decide what trains
             trained.append(None)
             continue
-        sizes = phase.method.trainable_counts(encoder.model)
+        trained_now = phase.method.trainable_parameters(encoder.model)
+        sizes = {name: value.numel() for name, value in trained_now.items()}
         in_head = sum(size for name, size in sizes.items() if name in head_names)
         trained.append((sum(sizes.values()), sum(sizes.values()) - in_head))
     return total, trained, phases, notes
@@ -147,7 +149,7 @@ def _train_examples(config: RunConfig, task: TaskSpec, data: TaskData | None) ->
     return len(holdout_ids(config, rows)[0]) or None
 
 
-def _missing_keys(config: RunConfig, head_names: set[str]) -> list[str]:
+def _missing_keys(config: RunConfig, head_names: Iterable[str]) -> list[str]:
     """The task head's parameters that are not in the weights file; none if that is not here."""
     source, revision = backbones.locate(config.backbone)
     with suppress(OSError):

@@ -228,8 +228,9 @@ def _store(
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     """How many numbers train, in all and in the backbone; those of delta and plain model."""
     model, method = prepared.encoder.model, prepared.method
-    task_head = set(methods.task_head_names(prepared.encoder))
-    trained, stored = method.trainable_counts(model), method.delta(model).values()
+    task_head = prepared.encoder.task_head.keys()
+    stored = method.delta(model).values()
+    trained = {name: value.numel() for name, value in method.trainable_parameters(model).items()}
     return ParameterCounts(
         trainable=sum(trained.values()),
         trainable_backbone=sum(count for key, count in trained.items() if key not in task_head),

@@ -14,7 +14,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.diff_pruning import GatedDifferences
+from hifi_cli.methods import diff_pruning
 from hifi_cli.results.record import MetricsLine, StepMetrics
 from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer
@@ -89,7 +89,7 @@ def chosen_methods() -> list[str]:
 @contextmanager
 def no_noise() -> Iterator[None]:
     """Diff-Pruning's gates without their noise, which has no setting."""
-    with patch.object(GatedDifferences, "logistic_noise", lambda *_: (0.0, 0.0)):
+    with patch.object(diff_pruning._Search, "logistic_noise", lambda *_: (0.0, 0.0)):
         yield
 
 
