@@ -22,6 +22,8 @@ NOT_RUN = {
     "clusters.md": ["ls"],
 }  # they need runs
 
+SHORTER = {"train": ["epochs=1"], "figure": ["scoring.warm_steps=2"]}
+
 
 def blocks(page, language=""):
     """The code blocks of a page in that language; commands have none."""
@@ -107,7 +109,7 @@ def test_the_notebook_runs(hifi, tmp_path):
             continue
         lines = source.splitlines()
         for words in (shlex.split(line)[1:] for line in lines if line.startswith("!hifi ")):
-            answer = hifi(*words, *(["epochs=1"] if words[0] == "train" else []))
+            answer = hifi(*words, *SHORTER.get(words[0], []))
             assert answer.code == 0, (words, answer.err)
         exec("\n".join(line for line in lines if not line.startswith("!")), names)
     assert len(names["runs"]) == 6 and (tmp_path / "heads.png").exists()
