@@ -84,18 +84,17 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
     )
 
 
-def test_numbers_of_other_seeds_are_replaced_only_by_force(ask, tmp_path):
-    path = tmp_path / "f.csv"
-    path.write_text("seed\n1\n")
-    assert figure.compute(ask("training-curves", None, ("full-ft",), (1,)), path)[
-        "seed"
-    ].tolist() == [1]
+def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):
+    first = ask("training-curves", None, ("full-ft",), (1,))
+    first.csv.parent.mkdir(parents=True)
+    first.csv.write_text("seed\n1\n")
+    assert figure.compute(first)["seed"].tolist() == [1]
     with pytest.raises(
         ConflictError, match="has the seeds 1: give --seeds 1, or --force to replace it"
     ):
-        figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)), path)
-    computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
-    assert computed.equals(pd.read_csv(path)) and {*computed["seed"]} == {2}
+        figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)))
+    computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), force=True)
+    assert computed.equals(pd.read_csv(first.csv)) and {*computed["seed"]} == {2}
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
@@ -144,45 +143,35 @@ def test_unknown_settings_are_refused(ask):
 
 def test_runs_of_the_bench_are_optional_and_those_that_are_there_are_shown(ask, tmp_path, caplog):
     methods = ("hifi-layerwise", "hifi-wo-corr", "hifi-gradient", "hifi-random", "bitfit")
-    path = tmp_path / "bench.csv"
     request = ask("head-bench", None, methods, (1, 2))
-    table = figure.compute(request, path)
+    table = figure.compute(request)
     assert set(table["panel"]) == {"correlation"} and len(table) == 4 * 3 / 2
     assert "10 of 10 runs are missing" in caplog.text
     figure.draw(request, table, tmp_path / "bench.pdf")
     assert (tmp_path / "bench.pdf").read_bytes().startswith(b"%PDF")
-    figure.compute(
-        ask("head-bench", None, ("hifi-random", "bitfit"), (1, 2), train=True), tmp_path / "two.csv"
-    )
-    table = figure.compute(request, path)
+    figure.compute(ask("head-bench", None, ("hifi-random", "bitfit"), (1, 2), train=True))
+    table = figure.compute(request)
     scores = table[table["panel"] == "score"]
-    assert (
-        list(scores["method"]) == ["hifi-random"] * 2 + ["bitfit"] * 2
-        and scores["score"].between(0, 1).all()
-    )
+    assert list(scores["method"]) == ["hifi-random"] * 2 + ["bitfit"] * 2
+    assert scores["score"].between(0, 1).all()
     figure.draw(request, table, tmp_path / "bench.svg")
 
 
-def test_a_diverged_run_is_no_number(ask, tmp_path):
+def test_a_diverged_run_is_no_number(ask):
     settings = ("learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
     with pytest.raises(MissingError, match="1 of 1 runs are missing or diverged"):
-        figure.compute(
-            ask("features", None, ("full-ft",), (1,), *settings, train=True), tmp_path / "x.csv"
-        )
+        figure.compute(ask("features", None, ("full-ft",), (1,), *settings, train=True))
 
 
-def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
-    request, path = ask("search-budget", None, ("full-ft", "bitfit")), tmp_path / "budget.csv"
+def test_a_search_is_drawn(ask, resources, encoders, caplog):
+    request = ask("search-budget", None, ("full-ft", "bitfit"))
     with pytest.raises(MissingError, match="no runs of a search for full-ft on rte"):
-        figure.compute(request, path)
+        figure.compute(request)
     for method, scores in {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}.items():
         write_search(resources.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
-    table = figure.compute(request, path)
-    assert list(zip(table["method"], table["settings"], strict=True)) == [
-        *(("full-ft", count) for count in (1, 2, 3)),
-        ("bitfit", 1),
-    ]
-    assert table["mean"].tolist() == pytest.approx(
-        [0.7, 6.7 / 9, 20.7 / 27, 0.9]
-    )  # a diverged setting has no score
+    table = figure.compute(request)
+    methods = [("full-ft", 1), ("full-ft", 2), ("full-ft", 3), ("bitfit", 1)]
+    assert list(zip(table["method"], table["settings"], strict=True)) == methods
+    expected = [0.7, 6.7 / 9, 20.7 / 27, 0.9]  # a diverged setting has no score
+    assert table["mean"].tolist() == pytest.approx(expected)
     assert "bitfit on rte: 1 settings diverged and are left out" in caplog.text

@@ -1,6 +1,7 @@
 """Planes, surfaces and trajectories of the loss, against independent computations."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -13,32 +14,24 @@ pytestmark = pytest.mark.slow
 
 
 def compute(request):
-    return request.kind.compute(request).to_dict("records")
+    return list(request.kind.rows(request))
 
 
 def test_principal_plane_against_numpy():
-    draws = torch.Generator().manual_seed(0)
-    snapshots = [
-        [torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)
-    ]
-    directions, places, shares = models.principal_plane(snapshots)
-    flat = np.stack(
-        [np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]
-    ).astype(np.float64)
-    centred = flat - flat.mean(0)
-    sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
+    flat = torch.randn(6, 17, generator=torch.Generator().manual_seed(0))
+    directions, places, shares = models.principal_plane([*flat])
+    flat, directions = flat.double().numpy(), directions.numpy()
+    sigma, vectors = np.linalg.svd(flat - flat.mean(0), full_matrices=False)[1:]
     np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
-    values = np.stack(
-        [np.concatenate([part.numpy().ravel() for part in direction]) for direction in directions]
-    )
-    np.testing.assert_allclose(np.abs(values @ vectors[:2].T), np.eye(2), atol=1e-3)
+    np.testing.assert_allclose(np.abs(directions @ vectors[:2].T), np.eye(2), atol=1e-3)
     np.testing.assert_allclose(places[-1], 0, atol=1e-6)
-    np.testing.assert_allclose(places, (flat - flat[-1]) @ values.T, atol=1e-4)
+    np.testing.assert_allclose(places, (flat - flat[-1]) @ directions.T, atol=1e-4)
 
 
 def test_filter_normalization_by_hand():
     weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
-    matrix, vector = models.filter_normalized(weights, torch.Generator().manual_seed(3))
+    direction = models.filter_normalized(weights, torch.Generator().manual_seed(3))
+    matrix, vector = direction[:12].view(4, 3), direction[12:]
     drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(matrix.norm(dim=1), weights[0].norm(dim=1))
     torch.testing.assert_close(torch.cosine_similarity(matrix, drawn), torch.ones(4))
@@ -51,20 +44,16 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     weights = list(runner.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
-    directions = [
-        models.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)
-    ]
-    values = {
-        (x, y): loss
-        for x, y, loss in models.surface(
-            runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
-        )
-    }
+    draws = torch.Generator().manual_seed(0)
+    directions = torch.stack([models.filter_normalized(weights, draws) for _ in range(2)])
+    axes = np.array([[0.0, 0.5], [0.0, -1.0]])
+    values = {(x, y): z for x, y, z in models.surface(runner, weights, directions, axes, examples)}
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
         assert values[0.0, 0.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-5)
-        for weight, along, across in zip(weights, *directions, strict=True):
-            weight += 0.5 * along - 1.0 * across
+        moved = torch.nn.utils.parameters_to_vector(weights) + 0.5 * directions[0] - directions[1]
+        for weight, part in zip(weights, moved.split([w.numel() for w in weights]), strict=True):
+            weight.copy_(part.view_as(weight))
         assert values[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
 
 
@@ -81,21 +70,20 @@ def test_trajectories_of_both_methods_and_regimes_end_at_the_origin(ask):
 def test_every_seed_has_its_own_landscape_in_the_same_directions(ask, resources):
     settings = {"shots": [None], "plane": "random", "points": 3, "examples": 4}
     request = ask("landscape", settings, ("hifi-layerwise",), (1, 2))
-    data = request.kind.compute(request).set_index("seed")
+    data = pd.DataFrame(request.kind.rows(request)).set_index("seed")
+    first, second = data.loc[1], data.loc[2]
     assert (
-        len(data) == 2 * 9
-        and data.loc[1, ["x", "y"]].to_numpy().tolist()
-        == data.loc[2, ["x", "y"]].to_numpy().tolist()
+        len(first) == 9
+        and first[["x", "y"]].to_numpy().tolist() == second[["x", "y"]].to_numpy().tolist()
     )
-    assert data.loc[1, "loss"].tolist() != data.loc[2, "loss"].tolist()
-    prepared = figure.train(
-        request.config("rte"), resources
-    ).runner  # the merged model is the same model
-    examples = head_selection.sample(load_splits(request.config("rte"), resources).train, 4, 0)
-    prepared.model.eval()
-    centre = data.loc[1].query("x == 0 and y == 0")["loss"].item()
+    assert first["loss"].tolist() != second["loss"].tolist()
+    config = request.config("rte")
+    runner = figure.train(config, resources).runner  # the merged model is the same model
+    examples = head_selection.sample(load_splits(config, resources).train, 4, 0)
+    runner.model.eval()
     with torch.no_grad():
-        assert centre == pytest.approx(float(prepared.loss(examples)) / 4, rel=1e-5)
+        centre = float(runner.loss(examples)) / 4
+    assert first.query("x == 0 and y == 0")["loss"].item() == pytest.approx(centre, rel=1e-5)
 
 
 def test_a_trajectory_follows_one_phase(ask):

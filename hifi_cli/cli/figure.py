@@ -7,7 +7,6 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
-from hifi_cli.config.registry import name_of
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import figure as figures
 from hifi_cli.training.data import ResourceCache
@@ -44,21 +43,12 @@ def figure(
     """Compute a figure's numbers, store them in RESULTS_DIR/figures, draw it (`hifi ls figures`)."""
     if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
-    spec = figure_spec.load(
-        name,
-        protocol=protocol,
-        backbone=backbone,
-        tasks=tasks,
-        seeds=options.parse_seeds(seeds),
-    )
-    named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
-    changes = [*(name_of(word) for word in named if word), *(overrides or ())]
-    csv = figure_spec.csv_path(name, results_dir, changes)
-    request = figures.FigureRequest(
-        spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train
-    )
-    picture = out or csv.with_suffix(".png")
-    figures.draw(request, figures.compute(request, csv, force=force), picture)
+    given = options.parse_seeds(seeds)
+    spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=given)
+    resources = ResourceCache(results_dir, data_dir)
+    request = figures.FigureRequest(spec, resources, tuple(overrides or ()), train)
+    picture = out or request.csv.with_suffix(".png")
+    figures.draw(request, figures.compute(request, force=force), picture)
     if format == "json":
         return options.print_json({"path": picture})
     print(picture)

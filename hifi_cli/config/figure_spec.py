@@ -1,5 +1,6 @@
 """Figure specifications: what a figure's YAML says, and where its numbers are stored."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ class FigureSpec(ConfigModel):
     """Printed below the picture: differences from the paper, and limits."""
     protocols: dict[str, dict[str, Any]] = {}
     """Keys of this file to change under another protocol, for example for a laptop."""
+    name: str = ""
+    """Of the CSV: the file's name, and the options that change what it says."""
+
+    def csv(self, results_dir: Path, overrides: Sequence[str] = ()) -> Path:
+        """The file of the figure's numbers: `figures/NAME-CHANGES.csv`."""
+        return results_dir / "figures" / f"{safe_name('-'.join([self.name, *overrides]))}.csv"
 
 
 def load(
@@ -55,27 +62,23 @@ def load(
     Raises:
         UsageError: an unknown name or key.
     """
-    origin = str(registry.find("figures", name))
-    spec = parse(FigureSpec, registry.load("figures", name), origin)
-    changes: dict[str, Any] = {"backbone": backbone, "tasks": tasks, "seeds": seeds}
-    changes = {key: value for key, value in changes.items() if value}
-    if protocol and protocol != spec.protocol:
-        registry.find("protocols", protocol)
-        of_protocol = spec.protocols.get(protocol, {})
-        merged = {
-            key: {**getattr(spec, key), **of_protocol.get(key, {})}
-            for key in ("config", "settings")
-        }
-        changes = {**of_protocol, **merged, "protocol": protocol, **changes}
-    spec = parse(FigureSpec, {**spec.model_dump(), **changes}, origin)
-    names = {
-        key: [run_name(key, argument) for argument in getattr(spec, key)]
-        for key in ("tasks", "methods")
+    file = registry.find("figures", name)
+    spec = parse(FigureSpec, registry.read_yaml(file), str(file))
+    changes = {"protocol": protocol or spec.protocol, **spec.protocols.get(protocol or "", {})}
+    for section in ("config", "settings"):
+        changes[section] = {**getattr(spec, section), **changes.get(section, {})}
+    usual = parse(FigureSpec, {**spec.model_dump(), **changes}, str(file))
+    changed = [
+        *([protocol] if protocol not in (None, spec.protocol) else []),
+        *([Path(backbone).name] if backbone not in (None, usual.backbone) else []),
+        *(tasks if tasks and tasks != usual.tasks else []),
+    ]
+    update = {
+        "name": "-".join(map(registry.name_of, [name, *changed])),
+        "protocol": run_name("protocols", usual.protocol),
+        "backbone": backbone or usual.backbone,
+        "tasks": [run_name("tasks", task) for task in tasks or usual.tasks],
+        "methods": [run_name("methods", method) for method in usual.methods],
+        "seeds": seeds or usual.seeds,
     }
-    return spec.model_copy(update={**names, "protocol": run_name("protocols", spec.protocol)})
-
-
-def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
-    """Return the path of a figure's CSV: `figures/NAME.csv` or `figures/NAME-CHANGES.csv`."""
-    stem = Path(name).stem if registry.is_file(name) else name
-    return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"
+    return usual.model_copy(update=update)

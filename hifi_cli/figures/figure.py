@@ -1,14 +1,14 @@
 """`hifi figure`: compute a figure's numbers once, as a CSV, and draw it.
 
-A kind of figure is a class with `rows(request)`, the numbers, and `draw(data) -> Figure`; its fields are the `settings` of
-a figure's YAML. One that is drawn from finished runs has `cells(request)` too. All that figures ask of training is in this
-file.
+A kind of figure is a class with `rows(request)`, the numbers, and `draw(data) -> Figure`; its
+fields are the `settings` of a figure's YAML. One that is drawn from finished runs has
+`cells(request)` too. All that figures ask of training is in this file.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
@@ -22,16 +22,17 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
-from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError
+from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
-from hifi_cli.grids.cells import GridCell, variant
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.heads import select as head_selection
+from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import Study
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.step import Diverged
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",
@@ -64,20 +65,15 @@ class Kind(ConfigModel):
     def cells(self, request: "FigureRequest") -> list[GridCell]:
         """Return the runs that the figure is drawn from."""
         spec = request.spec
-        every = product(spec.tasks, spec.methods, spec.seeds)
-        return [request.cell(*names) for names in every] if self.reads_runs else []
+        return request.cells(spec.tasks, spec.methods, {}) if self.reads_runs else []
 
-    def compute(self, request: "FigureRequest") -> pd.DataFrame:
-        """Compute the numbers."""
-        return pd.DataFrame(self.rows(request))
-
+    @abstractmethod
     def rows(self, request: "FigureRequest") -> Iterable[Row]:
         """Return the numbers row by row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, data: style.Frame) -> Figure:
         """Draw the numbers of a CSV."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -100,20 +96,22 @@ class FigureRequest:
             raise UsageError(f"unknown kind of figure '{kind}'{registry.nearest(kind, KINDS)}")
         kind_class: type[Kind] = resolve_name(f"hifi_cli.figures.{KINDS[kind]}")
         self.kind = parse(kind_class, self.spec.settings, f"figure of kind {kind}, settings")
+        self.csv = self.spec.csv(self.resources.results_dir, self.overrides)
+
+    def words(self, **keys: Any) -> list[str]:
+        """The `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
+        of_figure = {**self.spec.config, **keys}
+        return [f"{key}={override_value(value)}" for key, value in of_figure.items()] + [
+            *self.overrides
+        ]
 
     def config(
-        self,
-        task: str,
-        method: str = "",
-        seed: int | None = None,
-        keys: Mapping[str, Any] | None = None,
-        last: Sequence[str] = (),
+        self, task: str, method: str = "", seed: int | None = None, **keys: Any
     ) -> RunConfig:
         """Resolve the configuration of a run; method and seed default to the figure's first ones.
 
         Args:
-            keys: keys that the command line may change.
-            last: `key=value` that it may not.
+            keys: configuration keys, which the command line may change.
         """
         spec = self.spec
         return resolve(
@@ -122,30 +120,31 @@ class FigureRequest:
             backbone=spec.backbone,
             protocol=spec.protocol,
             seed=spec.seeds[0] if seed is None else seed,
-            overrides=[*_words({**spec.config, **(keys or {})}), *self.overrides, *last],
+            overrides=self.words(**keys),
         )
 
-    def cell(
-        self, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None
-    ) -> GridCell:
-        """Return a run that the figure is drawn from.
+    def cells(
+        self, tasks: list[str], methods: list[str], varied: Mapping[str, Any]
+    ) -> list[GridCell]:
+        """Return runs that the figure is drawn from, of all its seeds.
 
         Args:
-            varied: keys that distinguish it from other runs of the task and method; they name its directory.
+            varied: keys that distinguish them from other runs of the task and method; they name
+                their directories.
         """
-        words = _words(varied or {})
-        words += [f"variant={variant(words)}"] if words else []
-        return GridCell(
-            task=registry.argument_of(task),
-            method=registry.argument_of(method),
-            backbone=self.spec.backbone,
+        grid = GridSpec(
             protocol=registry.argument_of(self.spec.protocol),
-            overrides=(*_words(self.spec.config), *self.overrides, *words),
-            config=self.config(task, method, seed, last=words),
+            backbone=self.spec.backbone,
+            tasks=[registry.argument_of(task) for task in tasks],
+            methods=[registry.argument_of(method) for method in methods],
+            seeds=self.spec.seeds,
+            vary={key: [value] for key, value in varied.items()},
         )
+        words = [word for word in self.words() if word.partition("=")[0] not in varied]
+        return grid_cells.cells(grid, self.spec.name, words)
 
-    def runs(self) -> list[tuple[GridCell, Any]]:
-        """Return the figure's runs that are done, each with its row of `Study.runs`.
+    def runs(self) -> dict[GridCell, RunResult]:
+        """Return the figure's runs that are done.
 
         Raises:
             MissingError: runs are missing and not to be trained here, or have no score.
@@ -153,34 +152,25 @@ class FigureRequest:
         cells = self.kind.cells(self)
         for cell in cells if self.train else []:
             runs.run(cell.config, self.resources)
-        finished = Study(self.resources.results_dir).runs
+        study = Study(self.resources.results_dir)
+        paths = {cell: cell.run_path.as_posix() for cell in cells}
+        found = {cell: study.result(path) for cell, path in paths.items() if path in study.records}
         done = {
-            (run["path"], run["setting"]): run
-            for _, run in finished.iterrows()
-            if run["status"] == "done"
+            cell: run
+            for cell, run in found.items()
+            if run.is_done and run.setting_hash == cell.config.setting_hash
         }
-        found = [
-            (cell, done.get((cell.run_path.as_posix(), cell.config.setting_hash))) for cell in cells
-        ]
-        if missing := [cell.name for cell, run in found if run is None]:
+        if missing := [cell.name for cell in cells if cell not in done]:
             text = f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]}"
             if not self.kind.runs_are_optional:
                 raise MissingError(
                     f"{text}; --train trains them here, hifi grid of a YAML with `figure:` in parallel"
                 )
             logger.warning(f"{text}; they are left out")
-        return [(cell, run) for cell, run in found if run is not None]
-
-    def head_scores(self, config: RunConfig) -> head_selection.HeadScores:
-        """Return the head scores of a configuration: stored, or computed and stored now."""
-        return head_selection.scores(config, self.resources)[0]
+        return done
 
 
-def _words(keys: Mapping[str, Any]) -> list[str]:
-    return [f"{key}={override_value(value)}" for key, value in keys.items()]
-
-
-def compute(request: FigureRequest, csv: Path, *, force: bool = False) -> pd.DataFrame:
+def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     """Return a figure's numbers: of its CSV where there is one, or else computed, and stored there.
 
     Raises:
@@ -188,6 +178,7 @@ def compute(request: FigureRequest, csv: Path, *, force: bool = False) -> pd.Dat
         UsageError: a setting does not fit.
         ConflictError: the CSV has other seeds, and `force` is not given.
     """
+    csv = request.csv
     if csv.is_file() and not force and not request.kind.runs_are_optional:
         data = pd.read_csv(csv)
         if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
@@ -197,7 +188,7 @@ def compute(request: FigureRequest, csv: Path, *, force: bool = False) -> pd.Dat
             )
         logger.info(f"numbers: {csv} (computed before; --force computes them again)")
         return data
-    computed = request.kind.compute(request)
+    computed = pd.DataFrame(request.kind.rows(request))
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
     logger.info(f"numbers: {csv}")
@@ -224,25 +215,16 @@ def train(
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
-        only_stage1: end after stage 1 of a two-stage method, whose model no run stores.
-
-    Raises:
-        RunFailed: the loss is not finite.
+        only_stage1: end before the last stage, after which no run stores a model; a method with one
+            stage does not train then.
     """
-    if only_stage1 and config.stage1 is None:
-        raise UsageError(
-            f"method {config.method} has one stage; this figure is for EH-FT and LP-FT"
-        )
-    prepared = prepare(config, resources, head_selection.select_heads(config, resources))
     splits = replace(load_splits(config, resources), reported=[])
+    prepared = prepare(config, resources, head_selection.select_heads(config, resources))
     trainer = Trainer(prepared, splits, callbacks=callbacks)
-    for phase in trainer.phases:
-        phase.method.trains_occurring_words = (
-            False  # callbacks read all gradients and weights in every step
-        )
-    trainer.max_steps = trainer.phase_ends[-2] if only_stage1 else None
-    try:
+    for phase in trainer.phases:  # callbacks read all gradients and weights in every step
+        phase.method.trains_occurring_words = False
+    trainer.max_steps = [0, *trainer.phase_ends][-2] if only_stage1 else None
+    if trainer.max_steps != 0:
+        logger.info(f"{runs.name(config)}: training for this figure alone")
         trainer.train()
-    except Diverged as error:
-        raise RunFailed(f"{runs.name(config)}: {error}; try a smaller learning_rate=...") from None
     return trainer

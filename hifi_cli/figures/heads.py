@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, norm
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
@@ -25,7 +24,7 @@ from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.statistics import mean_interval
-from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
 
 # --- scores under several settings (HiFi, section 5.1): the standard one, and what the others change
@@ -61,11 +60,14 @@ class ScoresBySetting(Kind):
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
 
-    def setting(self, request: FigureRequest, task: str, variant: str) -> RunConfig:
-        """Return the configuration of a task under a setting."""
-        return request.config(
-            task, keys={**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]}
-        )
+    def scores(
+        self, request: FigureRequest
+    ) -> Iterator[tuple[dict[str, str], head_selection.HeadScores]]:
+        """The scores of every task under every setting, with the two names."""
+        for task, setting in product(request.spec.tasks, self.variants):
+            keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
+            scores, _ = head_selection.scores(request.config(task, **keys), request.resources)
+            yield {"task": task, "setting": setting}, scores
 
 
 class Richness(ScoresBySetting):
@@ -75,27 +77,25 @@ class Richness(ScoresBySetting):
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return mean and deviation of I_h over samples, by task, setting, layer and head."""
-        for task, variant in product(request.spec.tasks, self.variants):
-            scores = request.head_scores(self.setting(request, task, variant))
-            for (layer, head), mean in np.ndenumerate(scores.arrays[0]):
-                keys = {"task": task, "setting": variant, "layer": layer, "head": head}
-                yield {**keys, "mean": mean, "std": scores.richness_std[layer][head]}
+        for names, scores in self.scores(request):
+            for (layer, head), mean in np.ndenumerate(scores.richness):
+                std = scores.richness_std[layer][head]
+                yield {**names, "layer": layer, "head": head, "mean": mean, "std": std}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per layer and a line per setting."""
         data = data.assign(panel=style.panels(data, "layer " + (data["layer"] + 1).astype(str)))
-        labels = ("head", "richness $I_h$")
         return style.line_panels(
             data,
             "head",
             "mean",
             by="setting",
             spread="std",
-            labels=labels,
+            labels=("head", "richness $I_h$"),
             columns=4,
             height=1.6,
             sharex=True,
-        )[0]
+        )
 
 
 class Correlation(ScoresBySetting):
@@ -105,33 +105,29 @@ class Correlation(ScoresBySetting):
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return r_hh' and its ratio to the layer's largest, for every pair of heads."""
-        for task, variant in product(request.spec.tasks, self.variants):
-            correlation = request.head_scores(self.setting(request, task, variant)).arrays[1]
+        for names, scores in self.scores(request):
+            correlation = scores.arrays[1]
             for (layer, head, other), value in np.ndenumerate(correlation):
-                keys = {
-                    "task": task,
-                    "setting": variant,
+                yield {
+                    **names,
                     "layer": layer,
                     "head": head,
                     "other": other,
+                    "correlation": value,
+                    "normalized": value / correlation[layer].max(),
                 }
-                yield {**keys, "correlation": value, "normalized": value / correlation[layer].max()}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per layer and setting, all in one color scale."""
         titles = style.panels(data, data["setting"] + ", layer " + (data["layer"] + 1).astype(str))
-        panels = list(data.groupby(titles, sort=False))
-        figure, axes = style.grid(len(panels), columns=4, height=1.7, sharex=True, sharey=True)
-        for ax, (title, pairs) in zip(axes, panels, strict=True):
-            table = pairs[pairs["head"] != pairs["other"]].pivot(
-                index="head", columns="other", values="normalized"
-            )
+        figure, panels = style.facets(data, titles, columns=4, height=1.7, sharex=True, sharey=True)
+        for ax, pairs in panels:
+            others = pairs[pairs["head"] != pairs["other"]]
+            table = others.pivot(index="head", columns="other", values="normalized")
             image = ax.imshow(table, vmin=0, vmax=1, interpolation="nearest")
             ax.locator_params(integer=True)
-            ax.set_title(title)
             style.label_outer(ax, "head", "head")
-        label = "correlation $r_{h,h'}$, normalized"
-        figure.colorbar(image, ax=axes, label=label, fraction=0.03, pad=0.02, aspect=35)
+        style.colorbar(figure, image, "correlation $r_{h,h'}$, normalized")
         return figure
 
 
@@ -144,8 +140,6 @@ class SingularValues(Kind):
     explanation = "one head of each layer, drawn at random; mean over samples, shades: standard deviation; gray line: xi = 0.9"
     layers: int = 4
     """Number of layers, evenly spaced from the first to the last."""
-    seed: int = 0
-    """Seed that draws one head of each layer."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the fraction of the sum in the first t singular values, by task, layer and t.
@@ -154,34 +148,28 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            pretrained = request.resources.pretrained(config)
-            encoder, rng = Encoder(pretrained.model), np.random.default_rng(self.seed)
+            runner, examples, _ = head_selection.prepare_scoring(config, request.resources)
+            encoder, rng = runner.encoder, np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
             heads = {
                 layer: int(rng.integers(encoder.num_heads)) for layer in np.unique(spaced).tolist()
             }
-            train = request.resources.examples(config, "train", config.scoring.max_length)
-            examples = single_sequences(
-                head_selection.sample(train, config.scoring.samples, config.scoring.seed)
-            )
-            fractions = cumulative_fractions(
-                encoder, examples, padding_values(pretrained.tokenizer), heads
-            )
+            sequences = single_sequences(examples)
+            fractions = cumulative_fractions(encoder, sequences, runner.pad, heads)
             for layer, samples in fractions.items():
-                keys = {"task": task, "layer": layer, "head": heads[layer]}
+                place = {"task": task, "layer": layer, "head": heads[layer]}
                 for t, values in enumerate(samples.T, start=1):
-                    yield {**keys, "t": t, "mean": values.mean(), "std": values.std()}
+                    yield {**place, "t": t, "mean": values.mean(), "std": values.std()}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per layer; a horizontal line marks xi = 0.9."""
-        data = data.assign(
-            panel=style.panels(data), line="layer " + (data["layer"] + 1).astype(str)
-        )
+        lines = "layer " + (data["layer"] + 1).astype(str)
+        data = data.assign(panel=style.panels(data), line=lines)
         labels = ("first t singular values", "fraction of their sum")
-        figure, axes = style.line_panels(
+        figure = style.line_panels(
             data, "t", "mean", by="line", spread="std", labels=labels, sharey=True
         )
-        for ax in axes.values():
+        for ax in figure.axes:
             ax.axhline(0.9, color="#666666", linewidth=0.7)
         return figure
 
@@ -215,7 +203,6 @@ def cumulative_fractions(
 
 # --- rankings
 
-_DAMPINGS = [round(0.05 * number, 2) for number in range(1, 20)]
 _LABELS = {
     "richness": "richness $I_h$ alone",
     "correlation": "correlation alone",
@@ -223,7 +210,6 @@ _LABELS = {
     "pagerank": "PageRank, transposed",
     "pagerank-personalized": "PageRank, personalized",
 }
-_SIGNALS, _PAGERANKS = list(_LABELS)[:2], list(_LABELS)[2:]
 
 
 class Damping(Kind):
@@ -232,7 +218,7 @@ class Damping(Kind):
     explanation = (
         "time: the shortest of {repeats}; lines: mean over layers, shades: from minimum to maximum"
     )
-    dampings: list[float] = _DAMPINGS
+    dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
     """Values of PageRank's damping factor d."""
     repeats: int = 20
     """Repetitions of each timing; the shortest one counts."""
@@ -246,138 +232,90 @@ class Damping(Kind):
                 raise UsageError(
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
-            layers = enumerate(zip(*request.head_scores(config).arrays, strict=True))
+            scores, _ = head_selection.scores(config, request.resources)
+            layers = enumerate(zip(*scores.arrays, strict=True))
             for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
                 rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
-                seconds = min(timeit.repeat(rank, number=1, repeat=self.repeats))
-                keys = {"task": task, "damping": damping, "layer": layer}
-                yield {**keys, "iterations": rank().iterations, "seconds": seconds}
+                yield {
+                    "task": task,
+                    "damping": damping,
+                    "layer": layer,
+                    "iterations": rank().iterations,
+                    "seconds": min(timeit.repeat(rank, number=1, repeat=self.repeats)),
+                }
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw iterations and milliseconds by d, a line per task."""
         tasks = data["task"].map(lambda task: label_of("tasks", task))
         data = data.assign(task=tasks, **{"time of one layer [ms]": 1e3 * data["seconds"]})
-        long = data.melt(
-            ["task", "damping"], ["iterations", "time of one layer [ms]"], var_name="panel"
-        )
-        over_layers = (
-            long.groupby(["panel", "task", "damping"], sort=False)["value"]
-            .agg(["mean", "min", "max"])
-            .reset_index()
-        )
+        measures = ["iterations", "time of one layer [ms]"]
+        long = data.melt(["task", "damping"], measures, var_name="panel")
+        by_damping = long.groupby(["panel", "task", "damping"], sort=False)["value"]
+        over_layers = by_damping.agg(["mean", "min", "max"]).reset_index()
         labels = ("damping factor d", "")
         return style.line_panels(
             over_layers, "damping", "mean", by="task", band=("min", "max"), labels=labels
-        )[0]
+        )
 
 
 class HeadRanking(Kind):
-    """What decides which heads are chosen: rankings side by side, overlaps by damping factor."""
+    """What decides which heads are chosen: rankings side by side."""
 
     explanation = (
         "dots: chosen heads, the top k of a layer; where a heatmap has one color, the values give no basis for a"
-        " choice, and PageRank as printed orders heads by rounding noise; gray lines: a random choice"
+        " choice, and PageRank as printed orders heads by rounding noise"
     )
-    dampings: list[float] = _DAMPINGS
-    """Values of PageRank's damping factor d at which the selections are compared."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the rows of two panels.
+        """Return a row per task, layer, ranking and head.
 
-        `panel` values: one row per task, layer, ranking and head: its `value` relative to the
-        layer's mean, its `rank` from 1, whether it is `chosen`. `panel` overlap: one row per task,
-        layer, damping factor, PageRank and the signal that it is compared `with`: how many of the k
-        chosen heads they share (`value`), and how many by `chance`.
+        Its `value` relative to the layer's mean, its `rank` from 1, and whether it is `chosen`.
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            how, arrays = config.heads, request.head_scores(config).arrays
-            heads = arrays[0].shape[1]
-            check_k(how.k, heads)
-            for layer, (richness, correlation) in enumerate(zip(*arrays, strict=True)):
-                keys = {"task": task, "layer": layer}
+            how, scores = config.heads, head_selection.scores(config, request.resources)[0]
+            check_k(how.k, len(scores.richness[0]))
+            for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
                 for name in _LABELS:
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)
                     ranks = np.argsort(ranked.order) + 1
                     for head, value in enumerate(ranked.values / ranked.values.mean()):
-                        place = {
+                        yield {
+                            "task": task,
+                            "layer": layer,
+                            "ranking": name,
+                            "head": head,
                             "value": value,
                             "rank": ranks[head],
                             "chosen": ranks[head] <= how.k,
                         }
-                        yield {**keys, "panel": "values", "ranking": name, "head": head, **place}
-                for damping in self.dampings:
-                    top = {
-                        name: {
-                            *RANKINGS[name](richness, correlation, damping, how.epsilon).top(how.k)
-                        }
-                        for name in _LABELS
-                    }
-                    for name, signal in product(_PAGERANKS, _SIGNALS):
-                        shared = {
-                            "value": len(top[name] & top[signal]),
-                            "k": how.k,
-                            "chance": how.k**2 / heads,
-                        }
-                        yield {
-                            **keys,
-                            "panel": "overlap",
-                            "damping": damping,
-                            "ranking": name,
-                            "with": signal,
-                            **shared,
-                        }
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw each ranking as a heatmap with the chosen heads marked; below, overlaps.
-
-        An overlap near k means that the ranking follows one signal alone. Only the first task is
-        shown.
-        """
-        data = data[data["task"] == data["task"].iloc[0]]
-        values, overlaps = data[data["panel"] == "values"], data[data["panel"] == "overlap"]
-        heights = [0.7 + 0.13 * values["layer"].nunique(), 1.8]
-        figure = Figure(figsize=(style.WIDE, sum(heights) + 1.2), layout="constrained")
-        axes = figure.subplot_mosaic("AABBCCDDEE;FFFFFGGGGG", height_ratios=heights)
-        *heatmaps, left, right = axes.values()
-        extent = float(np.quantile(np.abs(values["value"] - 1), 0.98))
-        for ax, (name, label) in zip(heatmaps, _LABELS.items(), strict=True):
-            heads = values[values["ranking"] == name]
-            table = heads.pivot(index="layer", columns="head", values="value")
+        """Draw a heatmap per task and ranking, with the chosen heads marked."""
+        titles = style.panels(data, data["ranking"].map(_LABELS))
+        data = data.assign(layer=data["layer"] + 1)
+        heads, layers = data["head"].nunique(), data["layer"].nunique()
+        figure, panels = style.facets(
+            data, titles, columns=5, height=0.7 + 0.13 * layers, sharex=True, sharey=True
+        )
+        reach = (data["value"] - 1).abs().quantile(0.98)
+        for ax, ranked in panels:
+            table = ranked.pivot(index="layer", columns="head", values="value")
             image = ax.imshow(
-                table, vmin=1 - extent, vmax=1 + extent, aspect="auto", interpolation="nearest"
+                table,
+                vmin=1 - reach,
+                vmax=1 + reach,
+                aspect="auto",
+                interpolation="nearest",
+                extent=(-0.5, heads - 0.5, layers + 0.5, 0.5),
             )
             if np.ptp(table) > 1e-4:
-                chosen = heads[heads["chosen"].astype(bool)]
-                ax.plot(
-                    chosen["head"],
-                    chosen["layer"],
-                    "o",
-                    color="white",
-                    markeredgecolor="black",
-                    markersize=3,
-                )
+                chosen = ranked[ranked["chosen"]]
+                ax.plot(chosen["head"], chosen["layer"], "o", color="white", mec="black", ms=3)
             ax.locator_params(integer=True)
-            ax.set_yticks(table.index, [str(layer + 1) for layer in table.index])
-            ax.set_title(label, fontsize=7)
-            style.label_outer(ax, "", "layer")
-            ax.set_xlabel("head")
-        figure.colorbar(
-            image, ax=heatmaps, fraction=0.02, pad=0.01, aspect=18, label="value / layer's mean"
-        )
-        shared = (
-            overlaps.groupby(["with", "ranking", "damping"], sort=False)["value"]
-            .mean()
-            .reset_index()
-        )
-        shared = shared.assign(ranking=shared["ranking"].map(_LABELS))
-        for ax, signal in zip((left, right), _SIGNALS, strict=True):
-            style.lines(ax, shared[shared["with"] == signal], "damping", "value", "ranking")
-            ax.axhline(overlaps["chance"].iloc[0], color="#999999", linewidth=0.8)
-            limits = (0, 1.05 * overlaps["k"].iloc[0])
-            ax.set(title=f"shared with {signal} alone", xlabel="damping factor d", ylim=limits)
-        left.set_ylabel("chosen heads shared,\nmean over layers")
-        style.shared_legend(figure, [left])
+            ax.set_title(ax.get_title(), fontsize=7)
+            style.label_outer(ax, "head", "layer")
+        style.colorbar(figure, image, "value / layer's mean")
         return figure
 
 
@@ -407,16 +345,17 @@ class HeadBench(Kind):
                 if needs_heads(config) and not config.heads.given
             }
             for first, second in combinations(ranked, 2):
-                keys = {"task": task, "method": first, "other": second, "panel": "correlation"}
-                yield {**keys, **rank_correlation(ranked[first], ranked[second])}
-        for _, run in request.runs():
-            keys = {
-                "task": run["task"],
-                "method": run["method"],
+                names = {"task": task, "method": first, "other": second, "panel": "correlation"}
+                yield {**names, **rank_correlation(ranked[first], ranked[second])}
+        for cell, run in request.runs().items():
+            yield {
+                "task": cell.config.task,
+                "method": cell.config.method,
                 "panel": "score",
-                "seed": run["seed"],
+                "seed": run.seed,
+                "score": run.score(),
+                "metric": run.primary_metric,
             }
-            yield {**keys, "score": run[run["report"]], "metric": run["metric"]}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw two panels per task, a line per ranking; methods without one stand below."""
@@ -430,9 +369,8 @@ class HeadBench(Kind):
             methods = list(dict.fromkeys([*ranked, *runs["method"]]))
             labels = [label_of("methods", method) for method in methods]
             _draw_correlations(left, pairs, ranked)
-            left.set_xticks(
-                range(len(ranked) - 1), labels[: len(ranked) - 1], rotation=45, ha="right"
-            )
+            columns = range(len(ranked) - 1)  # of the last one there are no pairs
+            left.set_xticks(columns, labels[: len(columns)], rotation=45, ha="right")
             left.set_yticks(range(len(methods)), labels)
             title = label_of("tasks", task) if len(tasks) > 1 else ""
             left.set(xlim=(-0.5, len(ranked) - 1.5), ylim=(len(methods) - 0.5, -0.5), title=title)

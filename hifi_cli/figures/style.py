@@ -1,7 +1,6 @@
 """The style of all figures: readable in print, in gray, and with a color vision deficiency."""
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -40,28 +39,33 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-def grid(
-    panels: int, *, columns: int = 2, height: float = 2.2, **share: Any
-) -> tuple[Figure, list[Axes]]:
-    """Create a figure with a number of panels, row by row.
-
-    Args:
-        columns: at most; fewer where the last row is then full.
-        height: of a row, in inches.
-        share: `sharex` and `sharey`, as in matplotlib.
-    """
-    columns = max(number for number in range(1, columns + 1) if panels % number == 0)
-    size = (WIDE if panels > 1 else MIDDLE, height * panels / columns + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, list(figure.subplots(panels // columns, columns, squeeze=False, **share).flat)
-
-
 def panels(data: Frame, words: Any = "") -> Frame:
     """Return the title of each row's panel: its words, and the task where there are several."""
     tasks = data["task"].map(lambda task: label_of("tasks", task))
     if tasks.nunique() == 1:
         return pd.Series(words, index=data.index)
     return tasks + ", " + words if len(words) else tasks
+
+
+def facets(
+    data: Frame, titles: Frame, *, columns: int = 2, height: float = 2.2, **share: Any
+) -> tuple[Figure, list[tuple[Axes, Frame]]]:
+    """Create a figure with a panel for the rows of each title, in the data's order.
+
+    Args:
+        columns: at most; fewer where the last row is then full.
+        height: of a row, in inches.
+        share: `sharex` and `sharey`, as in matplotlib.
+    """
+    groups = list(data.groupby(titles, sort=False))
+    columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
+    rows = len(groups) // columns
+    size = (WIDE if len(groups) > 1 else MIDDLE, height * rows + 0.9)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
+    for ax, (title, _) in zip(axes, groups, strict=True):
+        ax.set_title(title)
+    return figure, [(ax, group) for ax, (_, group) in zip(axes, groups, strict=True)]
 
 
 def line_panels(
@@ -73,31 +77,27 @@ def line_panels(
     band: tuple[str, str] | None = None,
     spread: str = "",
     labels: tuple[str, str],
-    **of_grid: Any,
-) -> tuple[Figure, dict[str, Axes]]:
+    **of_facets: Any,
+) -> Figure:
     """Draw a panel for each value of `panel`, with a line for each of `by`, in the data's order.
 
     Args:
         band: two columns between which the area is shaded.
         spread: instead, a column to subtract from y and to add to it, as a standard deviation.
         labels: of the axes.
-        of_grid: arguments of `grid`.
+        of_facets: arguments of `facets`.
     """
     if spread:
-        data, band = (
-            data.assign(low=data[y] - data[spread], high=data[y] + data[spread]),
-            ("low", "high"),
-        )
-    groups = dict(list(data.groupby("panel", sort=False)))
-    figure, axes = grid(len(groups), **of_grid)
-    for ax, (title, panel) in zip(axes, groups.items(), strict=True):
-        lines(ax, panel, x, y, by, band)
-        ax.set_title(title)
+        data = data.assign(low=data[y] - data[spread], high=data[y] + data[spread])
+        band = ("low", "high")
+    figure, groups = facets(data, data["panel"], **of_facets)
+    for ax, rows in groups:
+        lines(ax, rows, x, y, by, band)
         ax.locator_params(axis="x", integer=data[x].dtype.kind == "i")
         label_outer(ax, *labels)
     if data[by].nunique() > 1:
-        shared_legend(figure, axes)
-    return figure, dict(zip(groups, axes, strict=True))
+        shared_legend(figure)
+    return figure
 
 
 def lines(
@@ -111,15 +111,19 @@ def lines(
             ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
 
 
-def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def shared_legend(figure: Figure) -> None:
     """Add one legend for all panels, with each label once, in the order they were drawn."""
-    handles = {
-        label: handle
-        for ax in axes
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    pairs = (zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes)
+    handles = {label: handle for of_panel in pairs for handle, label in of_panel}
     figure.legend(
         handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 6)
+    )
+
+
+def colorbar(figure: Figure, image: Any, label: str, **settings: Any) -> None:
+    """Add one color scale for all panels, at the right."""
+    figure.colorbar(
+        image, ax=figure.axes, label=label, fraction=0.03, pad=0.02, aspect=35, **settings
     )
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, logger
@@ -24,7 +25,7 @@ class Sweep(Kind):
     explanation = "mean over seeds, shade: standard deviation"
     key: str
     """A configuration key."""
-    values: list[float]
+    values: list[int | float]
     """Values of the key; each but the run's own makes a variant of the run, as in a grid."""
     label: str = ""
     """The axis label; empty: the key."""
@@ -42,16 +43,13 @@ class Sweep(Kind):
         refuse_own_keys(request.overrides, [self.key], "this figure")
         spec, cells = request.spec, []
         for task, method, value in product(spec.tasks, spec.methods, self.values):
-            varied = self._varied(request, task, method, value)
-            cells += [request.cell(task, method, seed, varied) for seed in spec.seeds]
+            varied = self._varied(request.config(task, method), value)
+            cells += request.cells([task], [method], varied)
         return cells
 
-    def _varied(
-        self, request: FigureRequest, task: str, method: str, value: float
-    ) -> dict[str, Any]:
+    def _varied(self, config: RunConfig, value: float) -> dict[str, Any]:
         """Return the keys that a value changes; none for the run's own value."""
-        config = request.config(task, method)
-        keys = {self.key: int(value) if value == int(value) else value}
+        keys = {self.key: value}
         if self.keep_stage2:
             keys = {
                 self.key: round(value / (1 + value), 6),
@@ -66,23 +64,19 @@ class Sweep(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the score of every run."""
         spec = request.spec
-        values = (
-            value for _, _, value, _ in product(spec.tasks, spec.methods, self.values, spec.seeds)
-        )
-        for value, (cell, run) in zip(values, request.runs(), strict=True):
-            keys = {
-                "task": run["task"],
-                "method": run["method"],
+        places = product(spec.tasks, spec.methods, self.values, spec.seeds)
+        for (*_, value, seed), (cell, run) in zip(places, request.runs().items(), strict=True):
+            yield {
+                "task": cell.config.task,
+                "method": cell.config.method,
                 "key": self.key,
                 "x": value,
-                "seed": run["seed"],
-            }
-            score = {
-                "score": run[run["report"]],
-                "metric": run["metric"],
+                "seed": seed,
+                "score": run.score(),
+                "metric": run.primary_metric,
                 "epochs": cell.config.epochs,
+                "trained_share": run.params.trainable_backbone / run.params.total,
             }
-            yield {**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw mean and standard deviation over seeds against the varied key, by task."""
@@ -93,7 +87,7 @@ class Sweep(Kind):
         table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
         metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
         labels = (self.label or self.key, f"{metric} [%]")
-        return style.line_panels(table, "x", "mean", by="line", spread="std", labels=labels)[0]
+        return style.line_panels(table, "x", "mean", by="line", spread="std", labels=labels)
 
 
 class SearchBudget(Kind):
@@ -109,11 +103,8 @@ class SearchBudget(Kind):
         Raises:
             MissingError: a task and method have no runs of a search.
         """
-        spec = request.spec
-        config, tried = (
-            request.config(spec.tasks[0]),
-            tried_settings(Study(request.resources.results_dir)),
-        )
+        spec, tried = request.spec, tried_settings(Study(request.resources.results_dir))
+        config = request.config(spec.tasks[0])
         tried = tried[
             (tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)
         ]
@@ -137,7 +128,7 @@ class SearchBudget(Kind):
         labels = ("tried settings", "expected best score [%]")
         return style.line_panels(
             data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels
-        )[0]
+        )
 
 
 def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:

@@ -224,7 +224,7 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
 
 def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out."""
-    runner, examples, common = _prepare(config, resources)
+    runner, examples, common = prepare_scoring(config, resources)
     sequences = single_sequences(examples)  # each choice is a text of its own
     richness, correlation = score_examples(runner.encoder, sequences, runner.pad, config.scoring.xi)
     return HeadScores(
@@ -239,7 +239,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
 
 def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImportance:
     """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
-    runner, examples, common = _prepare(config, resources)
+    runner, examples, common = prepare_scoring(config, resources)
     rank = cast(MeasuredRanking, config.heads.rank)
     values = measure_heads(rank, runner, examples).tolist()
     return HeadImportance(
@@ -247,7 +247,7 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     )
 
 
-def _prepare(
+def prepare_scoring(
     config: RunConfig, resources: ResourceCache
 ) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
     """The model and the examples that are measured, and the fields that the files of all measurements have.

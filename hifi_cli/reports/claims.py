@@ -245,19 +245,12 @@ def _number_of_figure(
     claim: NumberClaim, study: Study, protocol: str, backbone: str
 ) -> tuple[list[Finding], list[str]]:
     """Decide the number that a figure's CSV has, or return the command that computes the figure."""
-    figure = figure_spec.load(claim.figure, protocol=protocol)
-    words = ["--backbone", backbone] if backbone != figure.backbone else []
-    changes = [protocol, *words[1:]]
-    # the command line may name the figure's own protocol, or not
-    is_own = protocol == figure_spec.load(claim.figure).protocol
-    paths = [
-        figure_spec.csv_path(claim.figure, study.directory, named)
-        for named in (changes, changes[1:] if is_own else changes)
-    ]
-    path = next(filter(Path.is_file, paths), None)
-    if path is None:
-        command = ["hifi", "figure", claim.figure, *words, "--protocol", protocol]
-        return [Finding(claim.figure, {})], command
+    figure = figure_spec.load(claim.figure, protocol=protocol, backbone=backbone)
+    path = figure.csv(study.directory)
+    if not path.is_file():
+        is_usual = backbone == figure_spec.load(claim.figure, protocol=protocol).backbone
+        words = [*([] if is_usual else ["--backbone", backbone]), "--protocol", protocol]
+        return [Finding(claim.figure, {})], ["hifi", "figure", claim.figure, *words]
     frame = pd.read_csv(path)
     numbers = _reduced(frame, claim, claim.rows)
     if claim.second_rows:
