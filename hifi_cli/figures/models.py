@@ -85,10 +85,11 @@ class Features(Kind):
         count = data["method"].nunique() * (1 + 2 * self.stages)
         figure, panels = style.facets(data, style.panels(data), height=0.8 + 0.24 * count)
         for ax, rows in panels:
-            over_seeds = rows.pivot_table("mean", "label", "pair", ["mean", "std"], sort=False)
-            over_seeds["mean"].plot.barh(
+            over_seeds = rows.groupby(["label", "pair"], sort=False)["mean"].agg(["mean", "std"])
+            bars = over_seeds.fillna(0).unstack()
+            bars["mean"].plot.barh(
                 ax=ax,
-                xerr=over_seeds["std"].fillna(0),
+                xerr=bars["std"],
                 color=["#dce6f0", "#28527a", "#6f9fc8"] if self.stages else "#6f9fc8",
                 width=0.8,
                 edgecolor="black",

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
