@@ -123,6 +123,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_or_print(text: str, out: Path | None) -> None:
+    """Write a text to the file that `--out` names, or print it."""
+    if out is None:
+        return print(text, end="")
+    write_text(out, text)
+    logger.info(f"written: {out}")
+
+
 def json_text(value: Any) -> str:
     """`value` as indented JSON; refuses NaN, which JSON does not have."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"

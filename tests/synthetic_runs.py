@@ -159,8 +159,8 @@ def write_paper_runs(results_dir, spec, paper: PublishedTable):
         cells: dict[str, list[dict[str, float]]] = {}
         for column in spec.columns:
             mean, deviation = (
-                paper.mean(row.published_name, column.published_name),
-                paper.deviation(row.published_name, column.published_name),
+                paper.mean(row.published, column.published),
+                paper.deviation(row.published, column.published),
             )
             if not isinstance(mean, float):
                 continue

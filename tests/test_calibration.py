@@ -81,22 +81,23 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     )
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
-    assert alone["value"] is None and "1 run left out: churn takes two seeds" in alone["notes"]
+    assert (
+        alone["value"] is None
+        and "1 run left out: no churn stored for this score" in alone["notes"]
+    )
 
 
 def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
     found = {}
     for method in ("full-ft", "bitfit"):
-        of_tasks = [write(task, len(method), method=method) for task in CLASSES]
-        found[method] = np.mean(
-            [log_loss(labels, softmax(logits, 1)) for labels, logits in of_tasks]
-        )
+        labels, logits = write("cb", len(method), method=method)
+        found[method] = log_loss(labels, softmax(logits, 1))
     write_run("results", "full-ft", "stsb", 1, 0.8)
     lines = hifi("table", "--metrics", "nll", "--format", "md", "--seeds", "6-7").out.splitlines()
-    assert "| Method | CB (NLL) | RTE (NLL) | Avg. |" in lines[2]
+    assert "| Method | CB (NLL) |" in lines[2]
     best = min(found, key=found.__getitem__)
     label = {"full-ft": "Full-FT", "bitfit": "BitFit"}[best]
-    assert f"| **{found[best]:.3f}** |" in next(
+    assert f"| **{found[best]:.3f}**" in next(
         line for line in lines if line.startswith(f"| {label}")
     )
     assert any("negative log-likelihood in nats" in line for line in lines)

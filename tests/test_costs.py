@@ -44,7 +44,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
     (note,) = [note for note in table["notes"] if note.startswith("left out")]
     assert "lora" in note and "adapter" in note and " bitfit" not in note
-    assert "│" not in hifi("table", "cost").out and hifi("table", "cost", "--strict").code == 1
+    assert "│" not in hifi("table", "cost").out
 
 
 def test_epochs_count_and_limited_runs_do_not(hifi):

@@ -307,12 +307,3 @@ def test_two_backbones_are_compared_under_one_method(hifi):
         in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err
     )
     assert "under one method" in hifi("compare", "lora", "full-ft", *words).err
-
-
-def test_a_report_says_that_the_compared_method_has_no_run(hifi):
-    grid("lora", "full-ft")
-    answer = hifi("report", "--compare", "bitfit")
-    assert (
-        answer.code == 3
-        and "no finished run of bitfit; make one with hifi train --method bitfit" in answer.err
-    )

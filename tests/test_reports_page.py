@@ -1,14 +1,12 @@
 """`hifi report`: one HTML file that needs nothing from elsewhere."""
 
 import base64
-import json
 import re
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from project_files import copy_yaml
 from synthetic_runs import write_run
 
 from hifi_cli import __version__
@@ -128,17 +126,6 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
         "better",
         "no conclusion",
     )
-    answer = hifi("compare", "full-ft", "bitfit", "lora", "--format", "json")
-    assert [row["verdict"] for row in json.loads(answer.out)[0]["rows"]] == [
-        "better",
-        "no conclusion",
-    ]
-    Path("own").mkdir()
-    copy_yaml(hifi, "methods/bitfit", "own/bitfit.yaml")
-    for word in ("bitfit", "own/bitfit.yaml"):
-        text = unescape(page_of(hifi("report", "--compare", word)))
-        assert "BitFit minus each other method" in text and "Full-FT minus" not in text
-    assert "did you mean 'bitfit'" in hifi("report", "--compare", "bitfitt").err
 
 
 def test_a_run_that_did_not_evaluate_every_epoch_has_no_maximum(hifi):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from json_output import table_of
-from synthetic_runs import write_paper_runs
+from synthetic_runs import write_paper_runs, write_run
 
 from hifi_cli.config import registry
 from hifi_cli.reports import other_tables, table_spec, tables
@@ -70,11 +70,11 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
     keys = table.frame[["source", "method"]].itertuples(index=False, name=None)
     lines = {method: row for row, (source, method) in enumerate(keys) if source == "runs"}
     for row in [row for row in spec.rows if row.method]:
-        line, printed = lines[row.method], paper.rows[row.published_name]
+        line, printed = lines[row.method], paper.rows[row.published]
         for column in spec.columns:
             mean, spread = (
-                paper.mean(row.published_name, column.published_name),
-                paper.deviation(row.published_name, column.published_name),
+                paper.mean(row.published, column.published),
+                paper.deviation(row.published, column.published),
             )
             said, deviation = table.number(line, column.name), table.spread(line, column.name)
             assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (
@@ -84,7 +84,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
             if isinstance(mean, float) and isinstance(spread, float):
                 assert deviation == f"{spread:.{paper.decimals}f}"
         if printed.average is not None:
-            follows = (spec.published, row.published_name) not in UNCHECKED | ROUNDING | MISPRINTS
+            follows = (spec.published, row.published) not in UNCHECKED | ROUNDING | MISPRINTS
             assert (
                 table.number(line, "average") == f"{printed.average:.{paper.decimals}f}"
             ) == follows, row.method
@@ -98,15 +98,12 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
         key = (
             "average"
             if column == "Avg."
-            else next(each.name for each in spec.columns if each.published_name == column)
+            else next(each.name for each in spec.columns if each.published == column)
         )
         for method, place in marks.items():
             assert table.places.get((lines[method], key)) == place, (column, method)
-    assert not [
-        note for notes in table.footnotes.values() for note in notes if "no difference" in note
-    ]
     (note,) = [note for note in table.notes if note.startswith("published:")]
-    assert ("GLUE test server" in note and "our split is validation" in note) is (
+    assert ("GLUE test server" in note and note.endswith("; ours: validation")) is (
         name in ("hifi-2", "superglue")
     )
 
@@ -170,22 +167,11 @@ def test_the_footnotes_reach_the_page(hifi):
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
-    words = [
-        "--published",
-        "--tasks",
-        "rte,mrpc",
-        "--methods",
-        "hifi-layerwise",
-        "--format",
-        "json",
-    ]
-    rows = table_of(hifi("table", "hifi-2", *words))["rows"]
-    paper = next(row for row in rows if row["source"] == "published")
+    words = ["--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json"]
+    table = table_of(hifi("table", "hifi-2", "--published", *words))
+    paper = next(row for row in table["rows"] if row["source"] == "published")
     assert paper["cells"]["average"]["value"] == pytest.approx((89.7 + 71.5) / 2)
-    assert (
-        "mean of the 2 columns shown; the paper's average has 9 columns"
-        in paper["cells"]["average"]["notes"]
-    )
+    assert table["notes"][0].endswith("; Avg.: of the columns shown")
 
 
 @pytest.mark.parametrize("name", registry.names("tables"))
@@ -193,29 +179,25 @@ def test_every_table_loads_and_fits_its_paper(name):
     spec = table_spec.load(name)
     if spec.published:
         _, paper = load_published(spec.published)
-        assert [column.published_name for column in spec.columns] == (
+        assert [column.published for column in spec.columns] == (
             [] if spec.kind == "costs" else list(paper.columns)
         )
-        assert [row.published_name for row in spec.rows] == (
+        assert [row.published for row in spec.rows] == (
             [] if spec.kind == "statistics" else list(paper.rows)
         )
         if spec.kind == "scores":
             assert (spec.decimals, spec.backbone) == (paper.decimals, paper.backbone)
-            metrics = {
-                column.published_name: column.metric for column in spec.columns if column.metric
-            }
+            metrics = {column.published: column.metric for column in spec.columns if column.metric}
             assert all(paper.columns[column] == metric for column, metric in metrics.items())
 
 
-def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
-    from synthetic_runs import write_run
-
-    write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy")
+def test_a_number_stands_only_beside_the_papers_of_the_same_metric(hifi):
+    write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy", metrics={"f1": 0.8})
     words = ["--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json"]
-    ours, _ = table_of(hifi("table", "hifi-2", *words))["rows"]
-    assert (
-        "no difference: our metric is accuracy, the paper's is f1" in ours["cells"]["mrpc"]["notes"]
-    )
+    ours, paper, _ = table_of(hifi("table", "hifi-2", *words))["rows"]
+    assert (ours["mrpc"], paper["mrpc"]) == (80.0, 88.9)  # both F1
+    rows = table_of(hifi("table", "hifi-2", "--metrics", "accuracy", *words))["rows"]
+    assert [row["mrpc.accuracy"] for row in rows] == [90.0, None]
 
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):

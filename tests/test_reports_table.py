@@ -45,29 +45,6 @@ def test_a_table_of_what_there_is_misses_nothing(hifi):
     assert table_of(answer)["rows"][0]["cells"]["rte"]["notes"] == ["1 of 2 seeds"]
 
 
-def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, hifi):
-    write_run("results", "full-ft", "cola", 1, 0.0, collapsed=True)
-    write_run("results", "full-ft", "cola", 2, 0.0, collapsed=True)
-    assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
-    words = [
-        "table",
-        users_table,
-        "--methods",
-        "full-ft",
-        "--exclude",
-        "collapsed",
-        "--format",
-        "json",
-    ]
-    assert hifi(*words, "--strict").code == 1
-    cell = rows_of(hifi(*words))["full-ft", "runs"]["cells"]["cola"]
-    assert cell == {
-        "value": None,
-        "std": None,
-        "notes": ["2 runs left out: collapsed (by --exclude collapsed)"],
-    }
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -144,19 +121,6 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     assert "1 run left out: no accuracy stored for this score" in cells["full-ft"]["notes"]
 
 
-def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
-    write_run("results", "full-ft", "rte", 1, 0.5)
-    write_run("results", "full-ft", "rte", 1, 0.7, backbone="minilm")
-    write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
-    tables = tables_of(hifi("table", "--format", "json"))
-    assert [table["rows"][0]["scores"] for table in tables] == [
-        {"rte": [score]} for score in (50.0, 70.0, 90.0)
-    ]
-    assert table_of(hifi("table", "--backbone", "minilm", "--format", "json"))["rows"][0][
-        "scores"
-    ] == {"rte": [70.0]}
-
-
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
     write_run("results", "full-ft", "rte", 9, 0.1)
     table = table_of(hifi("table", users_table, "--format", "json"))
@@ -207,28 +171,30 @@ def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
     )  # CoLA, RTE, Avg.
 
 
-def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
-    for seed in (1, 2):
-        write_run("results", "bitfit", "rte", seed, 0.7)
-        write_run("results", "bitfit", "rte", seed, 0.5, shots=16)
-        write_run("results", "lora", "rte", seed, 0.55, shots=16)
-    write_run("results", "lora", "rte", 1, 0.52, shots=4)
-    titles, scores = [], []
-    for table in tables_of(hifi("table", "--format", "json")):
-        titles.append(table["title"])
-        scores.append({row["method"]: row["scores"]["rte"] for row in table["rows"]})
-    assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [
-        None,
-        ", 4-shot",
-        ", 16-shot",
+def test_protocols_backbones_and_shots_stand_in_tables_of_their_own(hifi):
+    write_run("results", "bitfit", "rte", 1, 0.9, protocol="laptop")
+    write_run("results", "bitfit", "rte", 1, 0.7)
+    write_run("results", "bitfit", "rte", 1, 0.8, backbone="minilm")
+    for shots, score in ((16, 0.5), (4, 0.2)):
+        write_run("results", "bitfit", "rte", 1, score, shots=shots)
+
+    def shown(*words):
+        tables = tables_of(hifi("table", *words, "--format", "json"))
+        settings = [
+            re.search(r"\(protocol (.*), best epoch\)", table["title"])[1] for table in tables
+        ]
+        scores = [table["rows"][0]["scores"]["rte"] for table in tables]
+        return {setting: score for setting, (score,) in zip(settings, scores, strict=True)}
+
+    assert [*shown().items()] == [
+        ("hifi, backbone bert-large", 70.0),
+        ("hifi, backbone bert-large, 4-shot", 20.0),
+        ("hifi, backbone bert-large, 16-shot", 50.0),
+        ("hifi, backbone minilm", 80.0),
+        ("laptop, backbone bert-large", 90.0),
     ]
-    assert scores[0] == {"bitfit": [70.0, 70.0]} and scores[1] == {"lora": [52.0]}
-    assert {name: values[0] for name, values in scores[2].items()} == pytest.approx(
-        {"bitfit": 50.0, "lora": 55.0}
-    )
-    assert table_of(hifi("table", "--shots", "4", "--format", "json"))["rows"][0]["scores"] == {
-        "rte": [52.0]
-    }
+    assert [*shown("--backbone", "minilm").values()] == [80.0]
+    assert [*shown("--shots", "4").values()] == [20.0]
 
 
 def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
@@ -251,52 +217,30 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     assert missing[0].endswith("shots=null")
 
 
-def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
-    curve = [{"step": 5, "loss": 1.0, "learning_rate": 1e-5}] + [
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ("best", {"best": [40.0, 40.0], "last": [30.0], "max": [50.0], None: [40.0, 40.0]}),
+        ("max", {"best": [40.0, 40.0], "last": [30.0], "max": [50.0], None: [50.0]}),
+    ],
+)
+def test_another_metric_at_another_epoch_comes_from_the_epochs_or_not_at_all(
+    report, expected, users_table, hifi
+):
+    """Of a protocol that reports the maximum it is the metric's own, and the best is the kept model's."""
+    curve = [
         {"epoch": epoch, "spearman": 0.9, "pearson": value}
         for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))
     ]
-    write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)
-    write_run("results", "full-ft", "stsb", 2, 0.9, metrics={"pearson": 0.4})
-    cells_by_choice = {}
-    for score in ("best", "last", "max"):
-        row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))[
-            "full-ft", "runs"
-        ]
-        cells_by_choice[score] = row["scores"]["stsb.pearson"]
-        lost = (
-            "1 run left out: no pearson stored for this score"
-            in row["cells"]["stsb.pearson"]["notes"]
-        )
-        assert lost is (score != "best")
-    assert cells_by_choice == {"best": [40.0, 40.0], "last": [30.0], "max": [50.0]}
-
-
-def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):
-    curve = [
-        {"epoch": 1, "spearman": 0.7, "pearson": 0.8},
-        {"epoch": 2, "spearman": 0.9, "pearson": 0.4},
-    ]
-    for seed in (1, 2):
-        write_run(
-            "results",
-            "full-ft",
-            "stsb",
-            seed,
-            0.9,
-            metrics={"pearson": 0.4},
-            curve=curve,
-            report="max",
-        )
-    row = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]
-    assert row["scores"]["stsb.pearson"] == [
-        80.0,
-        80.0,
-    ]  # its own maximum, not the kept model's 40.0
-    row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))[
-        "full-ft", "runs"
-    ]
-    assert row["scores"]["stsb.pearson"] == [40.0, 40.0]
+    for seed, lines in ((1, curve), (2, [])):
+        kept = {"metrics": {"pearson": 0.4}, "curve": lines, "report": report}
+        write_run("results", "full-ft", "stsb", seed, 0.9, **kept)
+    for score, values in expected.items():
+        words = ["--score", score] if score else []
+        row = rows_of(hifi("table", users_table, *words, "--format", "json"))["full-ft", "runs"]
+        assert row["scores"]["stsb.pearson"] == values
+        lost = "1 run left out: no pearson stored for this score"
+        assert (lost in row["cells"]["stsb.pearson"]["notes"]) is (len(values) == 1)
 
 
 def test_a_laptops_runs_in_a_papers_layout(hifi):
@@ -320,10 +264,6 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         "CoLA (Matt.)",
         "MRPC (F1)",
     ]  # the paper's order
-    assert (
-        content["notes"][0]
-        == "not the table's own setting: protocol laptop instead of hifi, backbone minilm instead of bert-large"
-    )
     assert content["rows"][0]["scores"] == {"mrpc": [80.0]}
 
 

@@ -148,16 +148,10 @@ def _print_search(cells: list[GridCell], results_dir: Path) -> None:
     """Print the settings that were tried for the tasks and methods of a search."""
     first = cells[0].config
     names = {
-        f"{key}s": [*{getattr(cell.config, key): None for cell in cells}]
-        for key in ("task", "method")
+        key: [*{getattr(cell.config, key): None for cell in cells}] for key in ("task", "method")
     }
-    emit(
-        other_tables.searches(
-            Study(results_dir), protocol=first.protocol, backbone=first.backbone.name, **names
-        ),
-        None,
-        None,
-    )
+    setting = {"protocol": first.protocol, "backbone": first.backbone.name}
+    emit(other_tables.searches(Study(results_dir), **setting, **names), None, None)
 
 
 def _json_of(name: str, state: GridState, where: list[str]) -> dict[str, object]:

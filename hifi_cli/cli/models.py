@@ -8,6 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError, first_of
+from hifi_cli.files import write_or_print
 from hifi_cli.results import reload
 from hifi_cli.results.reload import Evaluation
 from hifi_cli.training.data import ResourceCache
@@ -95,7 +96,7 @@ def predict(
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
     rows = reload.predict(run_dir, file, ResourceCache(results_dir, None, backbone, trust))
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    options.write_or_print("".join(lines), out)
+    write_or_print("".join(lines), out)
 
 
 def export(

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 from hifi_cli.config.run_config import RunConfig, Score
 from hifi_cli.config.sources import resolve, run_name
 from hifi_cli.errors import UsageError
-from hifi_cli.files import write_text
 from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
 
 WHAT, DATA, HOW, OUTPUT = (
@@ -292,15 +291,21 @@ def run_names(kind: str, words: list[str] | None) -> list[str]:
     return [run_name(kind, word) for word in words or ()]
 
 
-def shots_of_runs(text: str | None) -> str | None:
-    """The word of `--shots` where finished runs are read.
+def setting_of_runs(
+    protocol: str | None, backbone: str | None, shots: str | None
+) -> dict[str, str | None]:
+    """Protocol, backbone and shots as finished runs have them, of options that are given or not.
 
     Raises:
-        UsageError: it is neither a number nor `full`.
+        UsageError: the shots are neither a number nor `full`.
     """
-    if text is None or text == "full" or (text.isdecimal() and int(text)):
-        return text
-    raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
+    if shots and shots != "full" and not (shots.isdecimal() and int(shots)):
+        wanted = "a number of training rows per class, or full, is required"
+        raise UsageError(f"--shots {shots}: {wanted}")
+    named = {"protocol": protocol, "backbone": backbone}
+    return {key: word and run_name(f"{key}s", word) for key, word in named.items()} | {
+        "shots": shots
+    }
 
 
 def arguments(**given: object) -> list[str]:
@@ -309,14 +314,6 @@ def arguments(**given: object) -> list[str]:
         key.replace("_", "-"): value for key, value in given.items() if value and value != RESULTS
     }
     return [word for key, value in named.items() for word in (f"--{key}", str(value))]
-
-
-def write_or_print(text: str, out: Path | None) -> None:
-    """Write a text to the file that `--out` names, or print it."""
-    if out is None:
-        return print(text, end="")
-    write_text(out, text)
-    logger.info(f"written: {out}")
 
 
 def print_json(content: Any) -> None:

@@ -1,19 +1,22 @@
 """`hifi table`, `compare`, `claims` and `report`: finished runs beside one another and beside the papers' numbers."""
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.sources import run_name
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.config.run_config import Score
+from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claim_spec, html, other_tables, pairs, table_spec
 from hifi_cli.reports import claims as verdicts
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
-from hifi_cli.reports.render import emit
+from hifi_cli.reports.render import Table, emit
+from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import data_sources
 
@@ -63,79 +66,74 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
-    layout = table_spec.load(name) if name and name != "search" else None
-    kind = layout.kind if layout else "scores"
     study = Study(results_dir).with_variants() if variants else Study(results_dir)
-    of_shots, counted = options.shots_of_runs(shots), pairs.counted_flags(include, exclude)
-    where: dict[str, Any] = {
-        "protocol": protocol and run_name("protocols", protocol),
-        "backbone": backbone,
-    }
-    where |= {
-        "tasks": options.run_names("tasks", task),
-        "methods": options.run_names("methods", method),
-    }
-    if kind in ("scores", "costs"):  # whose names are those that runs have
-        where["backbone"] = backbone and run_name("backbones", backbone)
-        layout = layout and table_spec.by_names(layout)
+    setting = options.setting_of_runs(protocol, backbone, shots)
+    tasks, methods = options.run_names("tasks", task), options.run_names("methods", method)
     if name == "search":
-        return emit(other_tables.searches(study, **where), format, out)
-    setting = {"protocol": where["protocol"], "backbone": where["backbone"], "shots": of_shots}
-    specs = [layout] if layout else score_tables.specs_of(study, **setting)
-    if not specs:
+        chosen = {**setting, "task": tasks, "method": methods}
+        return emit(other_tables.searches(study, **chosen), format, out)
+    layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **setting)
+    if not layouts:
         raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
     known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
         raise UsageError(
             f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}"
         )
-    numbers = options.parse_seeds(seeds)
-    specs = [
-        table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, metrics=metrics or ())
-        for spec in specs
-    ]
+    changes: dict[str, Any] = {
+        **setting,
+        "tasks": tasks,
+        "methods": methods,
+        "seeds": options.parse_seeds(seeds),
+        "metrics": metrics,
+    }
+    specs = [table_spec.with_changes(layout, **changes) for layout in layouts]
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
     table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
-    if kind == "settings":
-        shown = [other_tables.settings(specs[0], show_published=published)]
-    elif kind == "statistics":
-        counts = data_sources.count_rows(specs[0].tasks, data_dir=data_dir)
-        shown = [other_tables.row_counts(specs[0], counts, show_published=published)]
-    elif kind == "costs":
-        shown = [other_tables.costs(specs[0], study, counted=counted)]
-    else:
-        given = {
-            "tasks": ",".join(task or []),
-            "methods": ",".join(method or []),
-            "seeds": seeds,
-            "protocol": protocol,
-        }
-        words = options.arguments(
-            **given, backbone=backbone, data_dir=data_dir, results_dir=results_dir
-        )
-        words += [f"shots={'null' if of_shots == 'full' else of_shots}"] if of_shots else []
-        grid = (
-            command_line(["hifi", "grid", str(name), *words]) if layout else ""
-        )  # it makes the runs of the table
-        shown = [
-            score_tables.build(
-                spec, study, score=score, counted=counted, show_published=published, grid=grid
-            )
-            for spec in specs
-        ]
-        if layout and study.shown.empty:
-            options.logger.warning(str(study.no_run_error()))
-    for built in shown if layout else ():
-        changes = [
-            (key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")
-        ]
-        if changed := [
-            f"{key} {now} instead of {before}" for key, before, now in changes if now != before
-        ]:
-            built.notes.insert(0, f"not the table's own setting: {', '.join(changed)}")
-    emit(shown, format, out)
-    if strict and any(built.is_incomplete for built in shown):
+    given = {
+        "tasks": ",".join(task or []),
+        "methods": ",".join(method or []),
+        "seeds": seeds,
+        "protocol": protocol,
+        "backbone": backbone,
+        "data_dir": data_dir,
+        "results_dir": results_dir,
+    }
+    words = [f"shots={'null' if shots == 'full' else shots}"] if shots else []
+    # makes the runs of a table; one without a name shows what there is
+    grid = command_line(["hifi", "grid", name, *options.arguments(**given), *words]) if name else ""
+    how: dict[str, Any] = {
+        "score": score,
+        "counted": pairs.counted_flags(include, exclude),
+        "grid": grid,
+    }
+    tables = [_built(spec, study, data_dir=data_dir, published=published, **how) for spec in specs]
+    emit(tables, format, out)
+    if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
+
+
+def _built(
+    spec: TableSpec,
+    study: Study,
+    *,
+    score: Score | None,
+    counted: Collection[str],
+    grid: str,
+    published: bool,
+    data_dir: Path | None = None,
+) -> Table:
+    """A table of any kind."""
+    if spec.kind == "settings":
+        return other_tables.settings(spec, show_published=published)
+    if spec.kind == "statistics":
+        counts = data_sources.count_rows(spec.tasks, data_dir=data_dir)
+        return other_tables.row_counts(spec, counts, show_published=published)
+    if spec.kind == "costs":
+        return other_tables.costs(spec, study, counted=counted)
+    return score_tables.build(
+        spec, study, score=score, counted=counted, show_published=published, grid=grid
+    )
 
 
 def compare(
@@ -164,10 +162,6 @@ def compare(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
-    protocol, backbone = (
-        protocol and run_name("protocols", protocol),
-        backbone and run_name("backbones", backbone),
-    )
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
     study = (
         Study(results_dir).with_variants()
@@ -186,15 +180,14 @@ def compare(
         raise UsageError(
             f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
         )
-    if study.shown.empty:
-        raise study.no_run_error()
     task_names = options.run_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
-    setting = {"protocol": protocol, "backbone": backbone, "shots": options.shots_of_runs(shots)}
+    setting = options.setting_of_runs(protocol, backbone, shots)
     runs = pairs.only_setting(runs[runs["method"].isin(names)], compared, by=by, **setting)
     counted = pairs.counted_flags(include, exclude)
-    emit(pairs.compare(study, runs, compared, by=by, score=score, counted=counted), format, out)
+    tables = pairs.compare(study, runs, compared, by=by, score=score, counted=counted)
+    emit(tables, format, out)
 
 
 def claims(
@@ -224,22 +217,36 @@ def claims(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
-    files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
-    study, counted = Study(results_dir), pairs.counted_flags(include, exclude)
-    for name in {registry.name_of(file.protocol): None for file in files.values()}:
-        if len(study.shown) and name not in study.names("protocol"):
-            options.logger.warning(f"note: {study.no_setting_error(protocol=name)}")
+    study = Study(results_dir)
+    for file in claim_spec.select(names or [], protocol=protocol, backbone=backbone).values():
+        if len(study.shown) and registry.name_of(file.protocol) not in study.names("protocol"):
+            options.logger.warning(f"note: {study.no_setting_error(protocol=file.protocol)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
-    setting = options.arguments(protocol=protocol, backbone=backbone)
-    tables = [
-        verdicts.evaluate(
-            name, file, study, score=score, counted=counted, setting=setting, place=place
-        )
-        for name, file in files.items()
-    ]
+    how: dict[str, Any] = {
+        "score": score,
+        "counted": pairs.counted_flags(include, exclude),
+        "place": place,
+    }
+    tables = _verdicts(names or [], study, protocol=protocol, backbone=backbone, **how)
     emit(tables, format, out)
     if strict and any((table.frame["verdict"] != "reproduced").any() for table in tables):
         raise typer.Exit(1)
+
+
+def _verdicts(
+    words: list[str],
+    study: Study,
+    *,
+    protocol: str | None,
+    backbone: str | None,
+    **how: Any,
+) -> list[Table]:
+    """A table of verdicts for each file of claims that words name."""
+    files = claim_spec.select(words, protocol=protocol, backbone=backbone)
+    setting = options.arguments(protocol=protocol, backbone=backbone)
+    return [
+        verdicts.evaluate(name, file, study, setting=setting, **how) for name, file in files.items()
+    ]
 
 
 def report(
@@ -251,13 +258,6 @@ def report(
         list[str] | None,
         options.several(
             "--claims", help="Claims of papers or your own YAMLs; default: all with a result."
-        ),
-    ] = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare this method with each of the others; default: full-ft.",
-            rich_help_panel=options.WHAT,
         ),
     ] = None,
     score: options.ScoreChoice = None,
@@ -276,59 +276,30 @@ def report(
     searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
         raise study.no_run_error()
-    reference = (compare and run_name("methods", compare)) or html.REFERENCE
-    table_spec.check_names("methods", [reference], study.names("method"))
-    if compare and reference not in study.names("method"):
-        raise MissingError(
-            f"no finished run of {reference}; make one with hifi train --method {reference}"
-        )
-    own_specs = {name: table_spec.by_names(table_spec.load(name)) for name in tables or ()}
-    if unfit := [name for name, spec in own_specs.items() if spec.kind != "scores"]:
-        raise UsageError(
-            f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}"
-        )
     place = options.arguments(results_dir=results_dir)
+    how: dict[str, Any] = {"score": score, "counted": pairs.counted_flags(include, exclude)}
     specs = [
-        (spec, command_line(["hifi", "grid", name, *place])) for name, spec in own_specs.items()
-    ]
-    specs = specs or [(spec, "") for spec in score_tables.specs_of(study)]
-    counted = pairs.counted_flags(include, exclude)
-    claim_tables = []
-    settings = [
-        (spec.protocol, spec.backbone)
-        for spec, _ in specs
-        if spec.protocol in registry.names("protocols")
-    ]
-    for protocol, backbone in dict.fromkeys(settings):
-        for name in claims or registry.names("claims"):
-            file = claim_spec.load(name, protocol=protocol, backbone=backbone)
-            setting = options.arguments(protocol=protocol, backbone=backbone)
-            judged = verdicts.evaluate(
-                name, file, study, score=score, counted=counted, setting=setting, place=place
+        (
+            table_spec.with_changes(table_spec.load(name)),
+            command_line(["hifi", "grid", name, *place]),
+        )
+        for name in tables or ()
+    ] or [(spec, "") for spec in score_tables.specs_of(study)]
+    shown = [_built(spec, study, grid=grid, published=published, **how) for spec, grid in specs]
+    shown += html.comparisons(study, **how)
+    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec, _ in specs):
+        if protocol in registry.names("protocols"):
+            judged = _verdicts(
+                claims or [], study, protocol=protocol, backbone=backbone, place=place, **how
             )
-            if claims or (judged.frame["verdict"] != "not run").any():
-                claim_tables.append(judged)
-    built = [
-        score_tables.build(
-            spec, study, score=score, counted=counted, show_published=published, grid=grid
-        )
-        for spec, grid in specs
-    ]
-    measured = [
-        score_tables.build(
-            table_spec.with_changes(spec, metrics=[*MEASURES]), study, score=score, counted=counted
-        )
-        for spec, _ in specs
-    ]
-    for measures in measured:
+            shown += [
+                table for table in judged if claims or (table.frame["verdict"] != "not run").any()
+            ]
+    for spec, _ in specs:
+        spec = table_spec.with_changes(spec, metrics=[*MEASURES])
+        measures = _built(spec, study, grid="", published=False, **how)
         measures.title = f"Calibration and churn: {measures.title}"
-    built += [measures for measures in measured if len(measures.scores)]
-    shown = [
-        *built,
-        *html.comparisons(study, reference, score=score, counted=counted),
-        *claim_tables,
-        *searches,
-    ]
+        shown += [measures] if len(measures.scores) else []
     target = out or study.directory / "report.html"
-    write_text(target, html.render(study, shown))
+    write_text(target, html.render(study, [*shown, *searches]))
     print(target)

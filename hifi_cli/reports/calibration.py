@@ -1,5 +1,6 @@
 """What stored predictions of classes say besides a score: calibration, and agreement between seeds."""
 
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,73 +21,65 @@ MEASURES = {
     "ece": f"expected calibration error in percent, {BINS} equal-width bins of the highest probability",
     "churn": "percent of examples that another seed of the method predicts otherwise, mean over pairs",
 }
-UNSCALED = {"nll", "brier"}  # not in percent
-Floats = NDArray[np.float64]
-Labels = NDArray[np.int64]
+Array = NDArray[Any]
 
 
-def nll(logits: Floats, labels: Labels) -> float:
+def nll(logits: Array, labels: Array) -> float:
     """Return the mean negative log-likelihood; logits: [examples, classes]."""
     return float(-special.log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
 
 
-def brier(logits: Floats, labels: Labels) -> float:
+def brier(logits: Array, labels: Array) -> float:
     """Return the mean squared error of the probabilities: over all classes, for two of them of one."""
     classes = logits.shape[1]
     errors = special.softmax(logits, axis=1) - np.eye(classes)[labels]
     return float(np.square(errors).sum(1).mean() / (2 if classes == 2 else 1))
 
 
-def ece(logits: Floats, labels: Labels) -> float:
-    """Return the mean over bins, weighted by their examples, of |accuracy - mean confidence|."""
+def ece(logits: Array, labels: Array) -> float:
+    """Return 100 times the mean over bins, weighted by examples, of |accuracy - mean confidence|."""
     confidence, is_correct = special.softmax(logits, axis=1).max(1), logits.argmax(1) == labels
     bins = np.ceil(confidence * BINS).astype(int)
-    return float(np.abs(np.bincount(bins, weights=is_correct - confidence)).sum() / len(labels))
+    gaps = np.bincount(bins, weights=is_correct - confidence)
+    return float(100 * np.abs(gaps).sum() / len(labels))
 
 
 def classes_of(task: str) -> list[str]:
-    """Return the classes of a task whose rows each have one; none of other tasks, or where its YAML is not here."""
-    try:
+    """Return the classes of a task whose rows each have one; none where its YAML is not here."""
+    with suppress(HifiError):
         return task_spec.load(task).classes
-    except HifiError:
-        return []
+    return []
 
 
 def measure(study: Study, runs: pd.DataFrame, score: Score | None, metric: str) -> pd.Series:
-    """Return a measure of the predictions of each run of one task; NaN where there are none, or none of this epoch."""
-    kept = runs["report"].map(lambda report: "last" if report == "last" else "best")
-    stored = {
-        index: _stored(study, run.path, run.task)
-        for index, run in runs[kept.eq(score) | (score is None)].iterrows()
-    }
+    """Return a measure of the predictions of each run of one task.
+
+    It is NaN where there are no predictions of the epoch whose `score` is asked for.
+    """
+    kept = runs["report"].where(runs["report"] == "last", "best")
+    chosen = runs[kept.eq(score) | (score is None)]
+    stored = {index: _stored(study, run.path, run.task) for index, run in chosen.iterrows()}
     known = {index: table for index, table in stored.items() if table is not None}
-    if metric != "churn":
-        function = {"nll": nll, "brier": brier, "ece": ece}[metric]
-        values = {
-            index: function(np.stack(table["logits"]), table["label"].to_numpy())
-            for index, table in known.items()
-        }
-    else:
-        values = {}
-        for _, group in runs.loc[[*known]].groupby("method"):
-            predictions = pd.DataFrame({index: known[index]["prediction"] for index in group.index})
-            differing = {
-                index: predictions.ne(predictions[index], axis=0).mean() for index in predictions
-            }
-            values |= {index: shares.drop(index).mean() for index, shares in differing.items()}
+    values: dict[Any, float] = {}
+    if function := {"nll": nll, "brier": brier, "ece": ece}.get(metric):
+        for index, table in known.items():
+            values[index] = function(np.stack(table["logits"]), table["label"].to_numpy())
+    groups = runs.loc[[*known]].groupby("method").groups if metric == "churn" else {}
+    for same in groups.values():
+        predictions = pd.DataFrame({index: known[index]["prediction"] for index in same})
+        differ = {index: predictions.ne(predictions[index], axis=0).mean() for index in same}
+        values |= {index: 100 * shares.drop(index).mean() for index, shares in differ.items()}
     return pd.Series(values, index=runs.index, dtype=float)
 
 
 @cache
 def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
-    """Return `logits` of all classes, index of the `label`, and `prediction`, by id of the example."""
+    """Return `logits` of all classes, index of the `label`, and `prediction`, by the example's id."""
     table, classes = study.predictions(path), classes_of(task)
     if table is None or not classes:
         return None
-    logits: Any = np.array(table["logits"].to_list(), dtype=np.float64)
+    logits: Array = np.array(table["logits"].to_list(), dtype=np.float64)
     if logits.shape[1] == 1:  # the sigmoid of z is the softmax of 0 and z
         logits = np.hstack([np.zeros_like(logits), logits])
     labels = table["label"].map(classes.index)
-    return pd.DataFrame(
-        {"logits": [*logits], "label": labels, "prediction": table["prediction"]}
-    ).set_index(table["id"])
+    return table.assign(logits=[*logits], label=labels).set_index("id")

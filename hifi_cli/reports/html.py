@@ -44,18 +44,17 @@ def render(study: Study, tables: Sequence[Table]) -> str:
 
 def comparisons(
     study: Study,
-    reference: str,
     *,
     score: Score | None = None,
     counted: Collection[str] = pairs.COUNTED,
 ) -> Iterator[Table]:
-    """Yield the comparison of a method with each other that shares runs with it, under every protocol, backbone and shots."""
+    """Yield the comparison of Full-FT with each method that shares runs with it, under every setting."""
     for setting in pairs.settings(study.shown).drop_duplicates().to_dict("records"):
         runs = pairs.of_setting(study.runs, **setting)
-        others = sorted({*runs["method"]} - {reference})
+        others = sorted({*runs["method"]} - {REFERENCE})
         with suppress(MissingError):  # none shares any
             yield from pairs.compare(
-                study, runs, [reference, *others], score=score, counted=counted
+                study, runs, [REFERENCE, *others], score=score, counted=counted
             )
 
 

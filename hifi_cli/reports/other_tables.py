@@ -5,9 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
@@ -27,35 +25,20 @@ COSTS = {
 
 def settings(spec: TableSpec, *, show_published: bool) -> Table:
     """Batch size and learning rate of each method on each task; needs no run and no data."""
-    columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
-    rows = [row for row in spec.rows if row.method] or [
-        RowSpec(method=name) for name in registry.names("methods")
-    ]
-    rows = [
-        row.model_copy(update={"label": row.label or label_of("methods", str(row.method))})
-        for row in rows
-    ]
-    spec = spec.model_copy(update={"columns": columns, "rows": rows})
-    table = _beside_paper(
-        spec, lambda row, column: _setting(spec, row, column.task), show_published
-    )
-    table.title = (
-        f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})"
-    )
+
+    def setting(method: str, column: ColumnSpec) -> str | None:
+        config = pairs.protocol_config(
+            task=column.task, method=method, backbone=spec.backbone, protocol=spec.protocol
+        )
+        if config is None:
+            return None
+        mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
+        return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
+
+    table = _beside_paper(spec, setting, show_published)
+    table.title += f" (protocol {spec.protocol}, backbone {spec.backbone})"
     table.notes.insert(0, "batch size / learning rate")
     return table
-
-
-def _setting(spec: TableSpec, method: str, task: str) -> str | None:
-    known = {"methods": method, "tasks": task, "protocols": spec.protocol}
-    if any(
-        not registry.is_file(name) and name not in registry.names(kind)
-        for kind, name in known.items()
-    ):
-        return None
-    config = resolve(task=task, method=method, backbone=spec.backbone, protocol=spec.protocol)
-    mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
-    return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
 def row_counts(
@@ -71,7 +54,7 @@ def row_counts(
         of_task = counts.get(column.task, {})
         return of_task.get(f"{split}_{column.split}", of_task.get(split))
 
-    splits = [RowSpec.model_construct(method=split, label=split) for split in SPLITS]
+    splits = [RowSpec(method=split, label=split) for split in SPLITS]
     table = _beside_paper(spec.model_copy(update={"rows": splits}), count, show_published)
     table.frame = table.frame.astype(dict.fromkeys(table.headings, "Int64"))
     table.corner, table.formats = "Split", dict.fromkeys(table.headings, ",.0f")
@@ -83,30 +66,28 @@ def _beside_paper(
 ) -> Table:
     """A table of what `ours` says of each row and column, each row above the paper's."""
     paper = load_published(spec.published) if spec.published and show_published else None
-    rows: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     footnotes: dict[Place, list[str]] = {}
     for row in spec.rows:
-        line = {"method": row.method, "label": row.label}
-        rows.append(
-            {
-                **line,
-                "source": "runs",
-                **{column.name: ours(str(row.method), column) for column in spec.columns},
+        method = str(row.method)
+        line = {"method": method, "label": row.label or label_of("methods", method)}
+        cells = {column.name: ours(method, column) for column in spec.columns}
+        lines.append({**line, "source": "runs", **cells})
+        if paper and row.published in paper[1].rows:
+            note = paper[1].rows[row.published].note
+            footnotes[len(lines), ""] = [note] if note else []
+            cells = {
+                column.name: paper[1].mean(row.published, column.published)
+                for column in spec.columns
             }
-        )
-        if paper and row.published_name in paper[1].rows:
-            printed, name = paper[1].rows[row.published_name], row.published_name
-            footnotes[len(rows), ""] = [printed.note] if printed.note else []
-            theirs = {
-                column.name: paper[1].mean(name, column.published_name) for column in spec.columns
-            }
-            rows.append({**line, "source": "published", **theirs})
+            lines.append({**line, "source": "published", **cells})
+    headings = {
+        column.name: column.label or label_of("tasks", column.task) for column in spec.columns
+    }
     return Table(
         title=spec.description,
-        frame=pd.DataFrame(rows),
-        headings={
-            column.name: column.label or label_of("tasks", column.task) for column in spec.columns
-        },
+        frame=pd.DataFrame(lines, columns=["method", "label", "source", *headings]),
+        headings=headings,
         footnotes=footnotes,
         notes=[f"published: {paper[0]}, table {paper[1].number}"] if paper else [],
     )
@@ -139,7 +120,7 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     if spec.published:
         paper, table = load_published(spec.published)
         marks = {
-            column: [table.mean(str(row.published_name), column) for row in rows]
+            column: [table.mean(str(row.published), column) for row in rows]
             for column in table.columns
         }
         notes += [
@@ -180,39 +161,29 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     return by_cell.dropna(subset=["time"]).groupby(level="method").mean()
 
 
-def searches(
-    study: Study,
-    *,
-    protocol: str | None = None,
-    backbone: str | None = None,
-    tasks: Sequence[str] = (),
-    methods: Sequence[str] = (),
-) -> list[Table]:
+def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
     """A table for each protocol and backbone, with every setting that was tried.
 
     Args:
-        protocol, backbone, tasks, methods: only these; empty: all.
+        only: this `protocol`, `backbone` or number of `shots`, these of `task` or `method`.
 
     Raises:
         MissingError: there is no such run.
     """
     tried = tried_settings(study)
-    wanted = {
-        "protocol": [protocol] if protocol else [],
-        "backbone": [backbone] if backbone else [],
-    }
-    for key, names in {**wanted, "task": tasks, "method": methods}.items():
-        tried = tried[tried[key].isin(names)] if names else tried
+    tried["shots"] = pairs.settings(tried)["shots"]
+    for key, names in only.items():
+        chosen = [names] if isinstance(names, str) else names
+        tried = tried[tried[key].isin(chosen)] if chosen else tried
     if tried.empty:
         raise MissingError(
-            f"no such run of a search in {study.directory}; hifi grid demo-search is an example of one"
+            f"no such run of a search in {study.directory}; hifi grid demo-search is an example"
         )
-    return [
-        _search(names, rows) for names, rows in tried.groupby(SETTING, sort=False, dropna=False)
-    ]
+    of_settings = tried.groupby(SETTING, sort=False, dropna=False)
+    return [_search(names, rows) for names, rows in of_settings]
 
 
-def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
+def _search(setting: tuple[str, str, str], tried: pd.DataFrame) -> Table:
     """A row for each setting of each method, a column for each task: score on the split that chooses the epoch."""
     protocol, backbone, shots = setting
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
@@ -245,7 +216,7 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     diverged = tried[tried["score"].isna()]
     places = [(order.index((run.method, run.setting)), run.task) for run in diverged.itertuples()]
     shown = {"mean": "Mean", "seeds": "Seeds", "best_on": "Best on"}
-    few = f", {shots:.0f}-shot" if shots and pd.notna(shots) else ""
+    few = "" if shots == "full" else f", {shots}-shot"
     return Table(
         title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
         frame=frame,

@@ -2,31 +2,27 @@
 
 import html
 import io
-import logging
 import math
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from string import ascii_lowercase
+from textwrap import TextWrapper
 from typing import Any
 
 import pandas as pd
 from rich import box, markup
 from rich.console import Console
 from rich.table import Table as Grid
-from rich.text import Text
 
-from hifi_cli.files import json_text, suffix_of_output, write_text
+from hifi_cli.files import json_text, suffix_of_output, write_or_print
 
-logger = logging.getLogger("hifi")
 DASH = "-"
 _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
 WIDTH = 100  # columns of text in a file or a pipe, where a table is not wider
-_LABEL_WIDTH = 18  # of the rows' labels where a table is too wide
 Place = tuple[int, str]  # a cell: row and column; the column is "" for the row as a whole
 
 
@@ -39,10 +35,8 @@ class Table:
             `KEY_std` beside KEY is its standard deviation.
         headings: of the columns that readers see, by key.
         formats: of numbers by key, for `format`; others have one decimal.
-        best: keys of the columns whose best and second best number is marked, separately for each source.
-        lower_is_better: those among them whose best number is the lowest.
-        apart: cells that are not compared with their column.
-        footnotes: on cells and rows.
+        places: 1 for the best number of a column and 2 for the second.
+        footnotes: on cells and rows, in reading order.
         missing: what the table lacks, and the command that makes it.
         scores: of each seed: `row`, `column`, `seed`, `score` in percent, `path` of the run.
     """
@@ -52,61 +46,46 @@ class Table:
     headings: dict[str, str]
     corner: str = "Method"
     formats: dict[str, str] = field(default_factory=dict)
-    best: Sequence[str] = ()
-    lower_is_better: Set[str] = frozenset()
-    apart: set[Place] = field(default_factory=set)
+    places: dict[Place, int] = field(default_factory=dict)
     footnotes: dict[Place, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
-    def is_incomplete(self) -> bool:
-        """Whether a run is missing, or one of our own cells is empty."""
-        ours = self.frame[self.frame["source"] == "runs"]
-        return bool(self.missing) or bool(ours[[*self.headings]].isna().any(axis=None))
-
-    @property
     def labels(self) -> list[str]:
-        """What stands before each row: below a row of ours only the source of the numbers, indented."""
+        """What stands before each row: below one of ours only whose numbers they are, indented."""
         source, method = self.frame["source"], self.frame.get("method", self.frame["label"])
         ours = {*method[source == "runs"]}
         rows = zip(self.frame["label"], source, method, strict=True)
         return [
             label
-            if source in ("runs", "test server")
-            else f"  {source}"
-            if name in ours
-            else f"  {source}: {label}"
+            if source == "runs"
+            else f"  {source}" + (f": {label}" if name not in ours else "")
             for label, source, name in rows
         ]
 
-    @cached_property
-    def places(self) -> dict[Place, int]:
-        """1 for the best number of a column and 2 for the second. Equal printed numbers get equal marks, as in both papers."""
-        places: dict[Place, int] = {}
-        for key in self.best:
-            for source, rows in self.frame.groupby("source"):
-                compared = [
-                    row
-                    for row in rows.index
-                    if (row, key) not in self.apart and source != "difference"
-                ]
-                printed = pd.Series({row: self.number(row, key) for row in compared}, dtype=object)
-                ranks = (
-                    printed[printed != DASH]
-                    .astype(float)
-                    .rank(method="dense", ascending=key in self.lower_is_better)
-                )
-                if ranks.nunique() > 1:
-                    places |= {(row, key): int(rank) for row, rank in ranks[ranks <= 2].items()}
-        return places
+    def rank(self, key: str, *, lower_is_better: bool, apart: Collection[str]) -> None:
+        """Mark the best and second number of a column, separately for ours and the published ones.
+
+        Equal printed numbers get equal marks, as in both papers.
+
+        Args:
+            apart: methods that are not compared with the others.
+        """
+        compared = self.frame[~self.frame["method"].isin(apart)]
+        for source in ("runs", "published"):
+            rows = compared.index[compared["source"] == source]
+            printed = pd.Series({row: self.number(row, key) for row in rows}, dtype=object)
+            numbers = pd.to_numeric(printed, errors="coerce")
+            ranks = numbers.rank(method="dense", ascending=lower_is_better)
+            if ranks.nunique() > 1:
+                self.places |= ranks[ranks <= 2].rename(lambda row: (row, key)).to_dict()
 
     @cached_property
     def marks(self) -> dict[str, str]:
         """The letter of each footnote."""
-        cells = [(row, key) for row in self.frame.index for key in ("", *self.headings)]
-        texts = dict.fromkeys(text for cell in cells for text in self.footnotes.get(cell, []))
+        texts = dict.fromkeys(text for texts in self.footnotes.values() for text in texts)
         return {text: ascii_lowercase[at % 26] * (1 + at // 26) for at, text in enumerate(texts)}
 
     def number(self, row: int, key: str) -> str:
@@ -167,7 +146,7 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
         return style.mark.format(",".join(marks)) if marks else ""
 
     def cell(row: int, key: str) -> str:
-        spread, place = table.spread(row, key), table.places.get((row, key), 0)
+        spread, place = table.spread(row, key), int(table.places.get((row, key), 0))
         number = style.places[place].format(style.line(table.number(row, key)))
         return number + (style.spread.format(spread) if spread else "") + marked(row, key)
 
@@ -188,16 +167,9 @@ def emit(tables: Sequence[Table], name: str | None, out: Path | None) -> None:
     Raises:
         UsageError: the file's name ends in another format.
     """
-    suffix = (
-        ""
-        if name
-        else suffix_of_output(out, _FORMAT_OF_SUFFIX, "or give --format; hifi report writes HTML")
-    )
-    text = render(name or _FORMAT_OF_SUFFIX.get(suffix, "text"), tables)
-    if out is None:
-        return print(text, end="")
-    write_text(out, text)
-    logger.info(f"written: {out}")
+    other = "or give --format; hifi report writes HTML"
+    suffix = "" if name else suffix_of_output(out, _FORMAT_OF_SUFFIX, other)
+    write_or_print(render(name or _FORMAT_OF_SUFFIX.get(suffix, "text"), tables), out)
 
 
 def render(name: str, tables: Sequence[Table]) -> str:
@@ -206,41 +178,34 @@ def render(name: str, tables: Sequence[Table]) -> str:
         contents = [_as_json(table) for table in tables]
         return json_text(contents[0] if len(contents) == 1 else contents)
     if name == "csv":  # of several tables, the first column says which one a line belongs to
-        several = len(tables) > 1
-        frames = [pd.concat({table.title: table.frame}, names=["table"]) for table in tables]
-        frame = pd.concat(frames).droplevel(1)
-        return str(frame.to_csv(index=several, lineterminator="\n"))
-    if name == "tex":
-        return (
-            "\n".join(
-                [r"% in the preamble: \usepackage{booktabs,amssymb}", *map(_as_latex, tables)]
-            )
-            + "\n"
+        frames = pd.concat(
+            [table.frame for table in tables],
+            keys=[table.title for table in tables],
+            names=["table"],
         )
+        return str(frames.droplevel(1).to_csv(index=len(tables) > 1, lineterminator="\n"))
+    if name == "tex":
+        preamble = r"% in the preamble: \usepackage{booktabs,amssymb}"
+        return "\n".join([preamble, *map(_as_latex, tables)]) + "\n"
     return "\n".join(_as_markdown(table) if name == "md" else as_text(table) for table in tables)
 
 
 def _as_json(table: Table) -> dict[str, Any]:
-    """Title, headings, rows (lines of the frame, with their footnotes by column), notes, missing, and scores of each seed."""
+    """Title, headings, rows (lines of the frame and their footnotes), notes, missing, seeds' scores."""
     rows, scores = (
         frame.astype(object).where(frame.notna(), None).to_dict("records")
         for frame in (table.frame, table.scores)
     )
-    for row, content in enumerate(rows):
-        notes = {
-            key or "row": texts
-            for (number, key), texts in table.footnotes.items()
-            if number == row and texts
-        }
-        content |= {"notes": notes} if notes else {}
-    content = {
+    for (row, key), texts in table.footnotes.items():
+        rows[row].setdefault("notes", {})[key or "row"] = texts
+    return {
         "title": table.title,
         "headings": table.headings,
         "rows": rows,
         "notes": table.notes,
         "missing": table.missing,
+        "scores": scores,
     }
-    return content | ({"scores": scores} if scores else {})
 
 
 def as_text(table: Table, width: int | None = None) -> str:
@@ -251,33 +216,29 @@ def as_text(table: Table, width: int | None = None) -> str:
     """
     terminal, stream = sys.stdout.isatty(), io.StringIO()
     width = width or (Console().width if terminal else WIDTH)
-    cells = _cells(table, _TEXT)
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for at, heading in enumerate(cells):
-        words = Text.from_markup(" ".join([heading, *cells.iloc[:, at]])).plain.split()
-        least = (
-            max(map(len, words))
-            if at
-            else max(len(label[:_LABEL_WIDTH]) for label in cells.iloc[:, 0])
-        )
-        grid.add_column(heading, justify="right" if at else "left", min_width=least)
+    cells = _cells(table, _TEXT)
+    for heading in cells:
+        grid.add_column(heading, justify="right" if grid.columns else "left")
     for label, *texts in cells.itertuples(index=False):
         grid.add_row(label, *texts, style="dim" if label.startswith(" ") else "")
-    if Console(width=10_000).measure(grid).maximum > width:  # each word on a line of its own
+    endless = Console(width=10_000)
+    if endless.measure(grid).maximum > width:  # each word on a line of its own
         grid.padding = 0
         for column in grid.columns:
-            column.width = column.min_width
-    whole = Console(width=10_000).measure(grid).maximum
-    Console(file=stream, width=max(width, whole), force_terminal=terminal, highlight=False).print(
-        grid
-    )
+            column.width = max(
+                endless.measure(text).minimum + len(_TEXT.indent) * str(text).startswith(" ")
+                for text in (column.header, *column.cells)
+            )
+    drawn_width = endless.measure(grid).maximum
+    console = Console(file=stream, width=drawn_width, force_terminal=terminal, highlight=False)
+    console.print(grid)
     drawn = [line.rstrip() for line in stream.getvalue().splitlines()]
+    wrap = TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
     below = [f"{mark}: {text}" for text, mark in table.marks.items()] + table.notes
-    wrapped = [
-        textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False) for text in below
-    ]
     missing = [f"missing: {text}" for text in table.missing]  # ends with a command, which is copied
-    return "\n".join([" ".join(table.title.split()), *drawn, *wrapped, *missing]) + "\n"
+    lines = [" ".join(table.title.split()), *drawn, *map(wrap.fill, below), *missing]
+    return "\n".join(lines) + "\n"
 
 
 def _as_markdown(table: Table) -> str:

@@ -28,12 +28,8 @@ class RowSpec(ConfigModel):
     """Name of the method; null for a row that only the paper has, shown with `--published`."""
     label: str | None = None
     """Label of the row; default: the method's own."""
-    published: str | None = None
+    published: str | None = Field(default_factory=lambda row: row["method"])
     """The row of the published table; default: the method's name."""
-
-    @property
-    def published_name(self) -> str | None:
-        return self.published or self.method
 
 
 class ColumnSpec(ConfigModel):
@@ -42,22 +38,20 @@ class ColumnSpec(ConfigModel):
     task: Task
     """Name of the task."""
     metric: str | None = None
-    """A key of results.json's `metrics`; default: the task's primary metric."""
+    """A key of results.json's `metrics`; default: that of the published column, or the task's
+    primary one."""
     split: str | None = None
     """In a table of numbers of rows: suffix of the counted splits (MNLI: mismatched)."""
     label: str | None = None
     """Label of the column; default: the task's own."""
-    published: str | None = None
+    published: str = Field(default_factory=lambda column: column["task"])
     """The column of the published table; default: the task's name."""
-
-    @property
-    def published_name(self) -> str:
-        return self.published or self.task
 
     @property
     def name(self) -> str:
         """The column's name for programs: `rte`, `stsb.pearson`, `mnli-mm`."""
-        return self.published or (f"{self.task}.{self.metric}" if self.metric else self.task)
+        of_metric = f"{self.task}.{self.metric}" if self.metric else self.task
+        return of_metric if self.published == self.task else self.published
 
 
 class TableSpec(ConfigModel):
@@ -96,7 +90,7 @@ class TableSpec(ConfigModel):
 
     def has_columns_of(self, paper: "PublishedTable") -> bool:
         """Whether the columns are those of the paper's table, all of them."""
-        return [column.published_name for column in self.columns] == list(paper.columns)
+        return [column.published for column in self.columns] == list(paper.columns)
 
     @property
     def tasks(self) -> list[str]:
@@ -113,20 +107,6 @@ def load(name: str) -> TableSpec:
     return parse(TableSpec, registry.load("tables", name), str(registry.find("tables", name)))
 
 
-def by_names(spec: TableSpec) -> TableSpec:
-    """Return a table with the names that finished runs have, in place of the paths of the user's own protocol and backbone.
-
-    Raises:
-        MissingError: there is no such file.
-        UsageError: there is no such backbone.
-    """
-    names = {
-        "protocol": run_name("protocols", spec.protocol),
-        "backbone": run_name("backbones", spec.backbone),
-    }
-    return spec.model_copy(update=names)
-
-
 def with_changes(
     spec: TableSpec,
     *,
@@ -134,43 +114,35 @@ def with_changes(
     backbone: str | None = None,
     methods: Sequence[str] = (),
     tasks: Sequence[str] = (),
-    seeds: list[int] | None = None,
-    shots: str | None = None,
-    metrics: Sequence[str] = (),
+    **others: Any,
 ) -> TableSpec:
-    """Apply another protocol, backbone, shots, seeds or metrics to a table, or select rows and columns.
+    """Apply another protocol, backbone, `shots`, `seeds` or `metrics`, or select rows and columns.
 
-    Methods and tasks that the table does not have are added at the end.
+    Protocol and backbone get the names that finished runs have. Methods and tasks that the table
+    does not have are added at the end.
+
+    Raises:
+        MissingError: no such file of a protocol.
+        UsageError: no such backbone.
     """
-    options = {
-        "protocol": protocol,
-        "backbone": backbone,
-        "seeds": seeds,
-        "shots": shots,
-        "metrics": metrics,
-    }
-    update: dict[str, Any] = {key: value for key, value in options.items() if value}
+    update = {key: value for key, value in others.items() if value}
+    update["protocol"] = run_name("protocols", protocol or spec.protocol)
+    update["backbone"] = run_name("backbones", backbone or spec.backbone)
     if methods:
-        added = [RowSpec(method=name) for name in methods if name not in spec.methods]
-        update["rows"] = [row for row in spec.rows if row.method in methods] + added
+        rows = [RowSpec(method=name) for name in methods if name not in spec.methods]
+        update["rows"] = [row for row in spec.rows if row.method in methods] + rows
     if tasks:
-        others = [ColumnSpec(task=name) for name in tasks if name not in spec.tasks]
-        update["columns"] = [column for column in spec.columns if column.task in tasks] + others
+        columns = [ColumnSpec(task=name) for name in tasks if name not in spec.tasks]
+        update["columns"] = [column for column in spec.columns if column.task in tasks] + columns
     return spec.model_copy(update=update)
 
 
 def shots_of(protocol: str) -> str:
-    """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
-    if protocol not in registry.names("protocols") and not registry.own_file(
-        registry.name_of(protocol)
-    ):
-        return "full"
-    keys = {
-        key: value
-        for rules in with_bases("protocols", protocol, ProtocolSpec).values()
-        for key, value in rules.config.items()
-    }
-    return str(keys.get("shots") or "full")
+    """Return the training rows per class that a protocol sets, or `full`; also without a YAML."""
+    is_known = protocol in registry.names("protocols") or registry.own_file(protocol)
+    specs = with_bases("protocols", protocol, ProtocolSpec).values() if is_known else ()
+    shots = [spec.config["shots"] for spec in specs if "shots" in spec.config]
+    return str(shots[-1] or "full") if shots else "full"
 
 
 def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
@@ -241,6 +213,9 @@ class PublishedTable(ConfigModel):
         return dict(
             zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)
         ).get(column)
+
+
+NO_TABLE = PublishedTable(number=0, title="", decimals=0, columns={}, rows={})
 
 
 class PublishedFile(ConfigModel):
