@@ -228,7 +228,7 @@ def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, met
 
 
 def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
-    make, resources, write_family, hifi, data
+    make, resources, write_family
 ):
     backbone = write_family("qwen3", **GROUPED, pad_token_id=None)
     for name, changes in [
@@ -249,22 +249,6 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
     pretrained = resources.pretrained(config)
     assert pretrained.model.config.pad_token_id == pretrained.tokenizer.pad_token_id == 2
     assert pretrained.tokenizer("the dog", "a cat")["input_ids"][2:3] == [2]
-    said = hifi(
-        "train",
-        "--task",
-        "rte",
-        "--method",
-        "lora",
-        "--backbone",
-        backbone,
-        "--data-dir",
-        data,
-        "--dry-run",
-    ).out
-    assert (
-        "# pooling    last token" in said
-        and "# heads      4 of Q, 2 of K and V, each shared by 2 of Q" in said
-    )
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.plan import model_size, plan
+from hifi_cli.training.run import model_size, plan
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))
@@ -43,8 +43,8 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
         "circulant": 8,
     }
     shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
-    if method in ("diff-pruning", "child-tuning-d"):  # weights or gradients decide
-        assert stages[-1] is None
+    if method in ("diff-pruning", "child-tuning-d"):  # weights or gradients decide in the end
+        assert len(stages) == (method == "diff-pruning")
     else:
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
@@ -52,8 +52,9 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     with_head = (
         head - HIDDEN**2 if method == "bitfit" else head
     )  # of the pooler BitFit trains the bias
-    assert stages[-1] is None or stages[-1][0] == stages[-1][1] + with_head
-    assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
+    if method not in ("diff-pruning", "child-tuning-d"):
+        assert stages[-1][0] == stages[-1][1] + with_head
+        assert len(stages) == (2 if config.stage1 else 1)
 
 
 @pytest.mark.parametrize(("method", "family"), [("eh-ft-bitfit", "bert"), ("bitfit", "roberta")])

@@ -16,6 +16,7 @@ import yaml
 
 from hifi_cli.cli.options import TRACKERS
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
+from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.run import MetricLogger
 
@@ -45,13 +46,11 @@ def start_logger(make, resources):
         progress = SimpleNamespace(
             step=3 * bool(earlier), epoch=int(bool(earlier)), log_history=list(earlier)
         )
-        runner = SimpleNamespace(device=torch.device("cpu"))
+        runner = SimpleNamespace(device=torch.device("cpu"), task=task_spec.load("rte"))
         trainer = SimpleNamespace(
-            runner=runner, total_steps=6, progress=progress, start=time.monotonic()
+            config=config, runner=runner, total_steps=6, progress=progress, start=time.monotonic()
         )
-        with MetricLogger(
-            "rte/full-ft/seed1", config, "accuracy", directory, report_to
-        ) as metric_logger:
+        with MetricLogger(trainer, directory, report_to) as metric_logger:
             metric_logger.on_train_begin(trainer)
             yield metric_logger
 
@@ -75,10 +74,9 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
         {"epoch": 1, "accuracy": 0.5, "f1": 0.25},
     ]
     first, second = (record.message for record in caplog.records if record.levelno == logging.INFO)
-    assert re.fullmatch(
-        r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, [\d.]+ GB, \d:\d\d:\d\d left", first
-    )
-    assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, [\d.]+ GB", second)
+    for line, said in ((first, r"1 of 2, accuracy 50\.00"), (second, r"2 of 2, accuracy 75\.00")):
+        left = r"[\d.]+ GB, \d:\d\d:\d\d left"
+        assert re.fullmatch(rf"rte/full-ft/seed1: epoch {said}, {left}", line)
 
 
 def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(
@@ -141,7 +139,7 @@ def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, st
         MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100
     )  # of mlflow
     monkeypatch.setitem(sys.modules, name, library)
-    runs.start_trackers([name], "rte/bitfit/seed1", make("bitfit"), RunDirectory(tmp_path))
+    runs.start_trackers([name], make("bitfit"), RunDirectory(tmp_path))
     said = getattr(library, start).call_args.kwargs
     assert "hifi/tiny-bert/rte/bitfit" in str(said.get("group") or said["tags"])
     assert "rte/bitfit/seed1" in (

@@ -16,8 +16,7 @@ from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, holdout_ids, load_splits
-from hifi_cli.training.plan import plan
+from hifi_cli.training.data import ResourceCache, load_splits, split_train
 
 pytestmark = pytest.mark.slow
 
@@ -261,12 +260,13 @@ def test_the_most_probable_candidate_of_each_query_is_chosen(one_logit):
 
 @pytest.mark.parametrize("task", ["multirc", "record"])
 def test_a_holdout_never_splits_a_question(make, superglue, task):
-    rows = data_sources.load(task_spec.load(task), data_dir=superglue).splits["train"]
-    train, holdout = holdout_ids(
-        make("full-ft", "selection=holdout", "holdout=0.25", task=task), rows
+    spec, config = (
+        task_spec.load(task),
+        make("full-ft", "selection=holdout", "holdout=0.25", task=task),
     )
-    group_of = {row.id: row.group for row in rows}
-    groups = [{group_of[row_id] for row_id in ids} for ids in (train, holdout)]
+    rows = data_sources.load(spec, data_dir=superglue).splits["train"]
+    train, holdout = split_train(config, spec, rows)
+    groups = [{row.group for row in part} for part in (train, holdout)]
     assert (
         not groups[0] & groups[1]
         and len(groups[1]) == 6
@@ -282,5 +282,6 @@ def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglu
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in load_splits(config, cache).train}
     assert (
-        f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48
+        f"of {len(examples)} examples" in dict(runs.plan(config, cache))["steps"]
+        and len(examples) < 48
     )

@@ -125,8 +125,6 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
 
     On a terminal, only what differs from the first is printed of the others.
     """
-    from hifi_cli.training.plan import plan  # for --dry-run alone
-
     first: dict[str, Any] = {}
     known: set[tuple[str, str]] = set()
     for config in configs:
@@ -137,7 +135,7 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
         print("--- # as the first, except for" if first else "---")
         differing = {key: value for key, value in flat.items() if first.get(key, ...) != value}
         _print_yaml(differing if first else values, config)
-        lines = plan(config, resources)
+        lines = runs.plan(config, resources)
         for name, text in lines:
             if (name, text) not in known:
                 print(f"# {name:10} {text}", flush=True)

@@ -32,7 +32,7 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, Splits, holdout_ids
+from hifi_cli.training.data import ResourceCache, Splits, split_train
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import choose_device, tf32
 from hifi_cli.training.step import ModelRunner
@@ -206,7 +206,7 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
-    if held_out := holdout_ids(config, data.rows("train"))[1]:
+    if held_out := _held_out(config, resources):
         decides["held out"] = held_out
     if config.scoring.warm_steps:
         decides["training"] = without_neutral(config.model_dump(mode="json", include=_WARM_UP_KEYS))
@@ -302,9 +302,17 @@ def _training_examples(
     config: RunConfig, resources: ResourceCache, max_length: int
 ) -> list[Example]:
     """The train split without what the run holds out."""
-    held_out = set(holdout_ids(config, resources.rows(config.task).rows("train"))[1])
+    held_out = set(_held_out(config, resources))
     examples = resources.examples(config, "train", max_length)
     return [example for example in examples if example.row.id not in held_out]
+
+
+def _held_out(config: RunConfig, resources: ResourceCache) -> list[str]:
+    """The ids of the train rows that the run holds out; few-shot runs take heads of all rows."""
+    if config.shots:
+        return []
+    rows = resources.rows(config.task).rows("train")
+    return [row.id for row in split_train(config, task_spec.load(config.task), rows)[1]]
 
 
 def sample(examples: list[Example], number: int, seed: int) -> list[Example]:

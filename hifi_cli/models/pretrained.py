@@ -76,16 +76,6 @@ class Pretrained:
     backbone_weights: str
     started_from: list[StartingRun] = field(default_factory=list)
 
-    def start_from(
-        self, weights: dict[str, Tensor], runs: list[StartingRun], backbone_weights: str
-    ) -> None:
-        """Replace the encoder's weights by those of a finished run of the same encoder."""
-        # not strict: another task's head may have no pooler
-        Encoder(self.model).base.load_state_dict(weights, strict=False)
-        names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
-        self.missing_keys = [name for name in self.missing_keys if name not in names]
-        self.backbone_weights, self.started_from = backbone_weights, runs
-
 
 def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:
     """Read a backbone from safetensors, with a task head.

@@ -1,9 +1,8 @@
 """What runs read: rows, examples and their splits, the encoder, a finished run's model."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from hifi_cli.results.record import ExampleCounts, FewShotRows, RunDirectory, Ru
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
-from hifi_cli.training.machine import choose_device, select_device, uses_cpu_kernels
+from hifi_cli.training.machine import choose_device, select_device
 from hifi_cli.training.step import ModelRunner, check_loss
 
 
@@ -36,7 +35,7 @@ def task_of(config: RunConfig) -> TaskSpec:
         UsageError: the task has no such metric, or its loss no such settings.
     """
     task = task_spec.load(config.task).with_primary(config.primary_metric)
-    check_loss(task, config.class_weights, config.label_smoothing)
+    check_loss(task, config)
     return task
 
 
@@ -103,22 +102,19 @@ class ResourceCache:
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
-        task_head, decisive = (
+        head, decisive = (
             task_head_of(config),
-            {"backbone", "dropout", "kernels", "precision", "device", "start_from"},
+            {"backbone", "dropout", "kernels", "precision", "device"},
         )
-        key = f"{task_head} {config.model_dump_json(include=decisive)}"
+        key = f"{head} {config.model_dump_json(include=decisive | {'start_from'})}"
         if key not in self._pretrained:
-            start = self._starting_model(config) if config.start_from else None
             self._pretrained.clear()  # large backbones do not fit in memory twice
-            loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
-            if start:
-                backbone_weights = digest([loaded.backbone_weights, start[1][0].delta_sha256], 64)
-                loaded.start_from(start[0].base.state_dict(), start[1], backbone_weights)
-            device = select_device(config.device)
-            if uses_cpu_kernels(config, device):
+            loaded = backbones.load(config.backbone, task_head=head, dropout=config.dropout)
+            if config.start_from:
+                self._start_from(config.start_from, loaded, config)
+            if config.kernels == "auto" and select_device(config.device).type == "cpu":
                 cpu_kernels.install(Encoder(loaded.model))
-            self._pretrained[key] = loaded
+            self._pretrained = {key: loaded}
         return self._pretrained[key]
 
     def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
@@ -128,8 +124,8 @@ class ResourceCache:
         backbones.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
-    def _starting_model(self, config: RunConfig) -> tuple[Encoder, list[StartingRun]]:
-        """The merged model of the run that a run starts from, and the chain of runs.
+    def _start_from(self, run: str, loaded: Pretrained, config: RunConfig) -> None:
+        """Replace the encoder's weights by those of a finished run of the same backbone.
 
         Raises:
             MissingError: there is no such finished run.
@@ -137,34 +133,31 @@ class ResourceCache:
                 holds.
             RunFailed: it diverged.
         """
-        assert config.start_from
         # as given, or at its place in the results
-        given, stored = Path(config.start_from), self.results_dir / run_name(config.start_from)
-        directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
+        given, stored = RunDirectory(Path(run)), RunDirectory(self.results_dir / run_name(run))
+        directory = given if given.config_file.is_file() else stored
         if not directory.config_file.is_file():
             raise MissingError(
-                f"start_from={config.start_from}: no run there, nor in {stored}; train it first"
+                f"start_from={run}: no run there, nor in {stored.path}; train it first"
             )
         # merged on the CPU by stock PyTorch, wherever this run trains
-        how = {
-            "backbone": config.backbone,
-            "device": "cpu",
-            "kernels": "torch",
-            "deterministic": config.deterministic,
-        }
-        prepared, result = reload(directory.path, self, **how)
+        how = {"device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
+        prepared, result = reload(directory.path, self, backbone=config.backbone, **how)
         if not prepared.method.mergeable:
             raise UsageError(
-                f"start_from={config.start_from}: method {result.method} adds modules that no plain encoder has"
+                f"start_from={run}: method {result.method} adds modules that no plain encoder has"
             )
         prepared.method.merge(prepared.encoder)
-        assert result.delta_sha256
-        link = StartingRun(
-            run=run_name(str(directory.path.resolve())),
-            config_hash=result.config_hash,
-            delta_sha256=result.delta_sha256,
-        )
-        return prepared.encoder, [link, *prepared.pretrained.started_from]
+        weights = prepared.encoder.base.state_dict()
+        # not strict: another task's head may have no pooler
+        Encoder(loaded.model).base.load_state_dict(weights, strict=False)
+        names = {f"{loaded.model.base_model_prefix}.{name}" for name in weights}
+        loaded.missing_keys = [name for name in loaded.missing_keys if name not in names]
+        delta = str(result.delta_sha256)
+        loaded.backbone_weights = digest([loaded.backbone_weights, delta], 64)
+        start = run_name(str(directory.path.resolve()))
+        link = StartingRun(run=start, config_hash=result.config_hash, delta_sha256=delta)
+        loaded.started_from = [link, *prepared.pretrained.started_from]
 
 
 # --- a run's model, to train or trained
@@ -297,45 +290,42 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
     extra = {
         name: load(split) for name, split in task.extra_validation.items() if split in data.splits
     }
-    reported = load("validation")
+    reported, fewshot = load("validation"), None
+    if config.shots or config.selection == "holdout":
+        parts = split_train(config, task, data.rows("train"))
+        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in parts)
+    else:
+        train, selection = load("train"), reported
+    calibration = train
     if config.shots:
-        sample = data_sources.few_shot_sample(task, data.rows("train"), config.shots, config.seed)
-        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in sample)
-        batches = epoch_batches(config, resources.examples(config, "train", config.max_length), 0)
-        return Splits(
-            train, selection, reported, batches, extra, data_sources.few_shot_rows(*sample)
-        )
-    train, selection = load("train"), reported
-    if config.selection == "holdout":
-        windows: dict[str, list[Example]] = {}  # all windows of a row go to the same side
-        for example in train:
-            windows.setdefault(example.row.id, []).append(example)
-        train, selection = (
-            [example for row in ids for example in windows[row]]
-            for ids in holdout_ids(config, data.rows("train"))
-        )
-    return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
+        fewshot = data_sources.few_shot_rows(*parts)
+        calibration = resources.examples(config, "train", config.max_length)
+    return Splits(train, selection, reported, epoch_batches(config, calibration, 0), extra, fewshot)
 
 
-def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Ids of the train rows that a run trains on, and of those that select its epoch (`holdout`).
+def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The train rows that a run trains on, and those that select its epoch, if any do.
 
-    They are two parts of one permutation that the run's seed draws; the second is empty unless
-    `selection` is `holdout`. The rows of a group, as of one of MultiRC's questions, stay together:
-    its metrics are about whole groups.
+    A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
+    of MultiRC's questions, stay together: its metrics are about whole groups.
+
+    Raises:
+        UsageError: there are too few rows for `shots`.
     """
-    if config.shots or config.selection != "holdout":
-        return [row.id for row in train_rows[: config.limit]], []
-    groups: dict[str, list[str]] = {}
-    for row in train_rows[: config.limit]:
-        groups.setdefault(row.group or row.id, []).append(row.id)
-    ids = list(groups.values())
+    if config.shots:
+        return data_sources.few_shot_sample(task, rows, config.shots, config.seed)
+    rows = rows[: config.limit]
+    if config.selection != "holdout":
+        return rows, []
+    members: dict[str, list[Row]] = {}
+    for row in rows:
+        members.setdefault(row.group or row.id, []).append(row)
+    groups = list(members.values())
     generator = torch.Generator().manual_seed(config.seed)
-    order = torch.randperm(len(ids), generator=generator).tolist()
-    size = max(1, round(config.holdout * len(ids)))
+    order = torch.randperm(len(groups), generator=generator).tolist()
+    size = max(1, round(config.holdout * len(groups)))
     train, holdout = (
-        list(chain.from_iterable(ids[number] for number in part))
-        for part in (order[size:], order[:size])
+        [row for number in part for row in groups[number]] for part in (order[size:], order[:size])
     )
     return train, holdout
 

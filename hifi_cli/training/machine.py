@@ -24,7 +24,7 @@ from hifi_cli import __version__
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import HifiError, MissingError, UsageError
+from hifi_cli.errors import HifiError, MissingError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.results.record import GitState, Provenance
 
@@ -69,15 +69,14 @@ def select_device(requested: str) -> torch.device:
         requested: `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Raises:
-        MissingError: fewer GPUs are there than requested.
-        UsageError: one GPU is requested for several processes.
+        MissingError: fewer GPUs are there than requested, or than processes.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # with a name in it, a GPU was requested
-    named = "" if named.strip() in ("", "-1", "NoDevFiles") else named
-    if requested == "cpu" or (requested == "auto" and not gpus and not named):
-        state = process_state(cpu=True)
-        return torch.device("cpu") if requested == "cpu" else state.device
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    names_a_gpu = named not in ("", "-1", "NoDevFiles")  # which was then requested
+    if requested == "cpu" or (requested == "auto" and not gpus and not names_a_gpu):
+        process_state(cpu=True)
+        return torch.device("cpu")
     if not gpus:
         reason = f"CUDA_VISIBLE_DEVICES={named}" if requested == "auto" else f"device={requested}"
         raise MissingError(
@@ -86,21 +85,12 @@ def select_device(requested: str) -> torch.device:
         )
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     index = requested.partition(":")[2]
-    if index and processes > 1:
-        raise UsageError(
-            f"device={requested} is one GPU for {processes} processes: set device=cuda"
-        )
-    if max(processes, int(index or 0) + 1) > gpus:
+    if (index and processes > 1) or max(processes, int(index or 0) + 1) > gpus:
         raise MissingError(
             f"device={requested} for {processes} processes: the visible GPUs are cuda:0 to"
-            f" cuda:{gpus - 1}; start one process per GPU, or set device=cpu"
+            f" cuda:{gpus - 1}; start one process per GPU with device=cuda, or set device=cpu"
         )
     return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))
-
-
-def uses_cpu_kernels(config: RunConfig, device: torch.device) -> bool:
-    """Whether a run computes with `hifi_cli.models.cpu_kernels` instead of stock PyTorch."""
-    return config.kernels == "auto" and device.type == "cpu"
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
@@ -116,7 +106,7 @@ def device_name(device: torch.device) -> str:
     """The name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine() if device.type == "cpu" else device.type
+    return platform.processor() or platform.machine()
 
 
 @contextmanager
@@ -192,7 +182,7 @@ def from_main(compute: Callable[[], T]) -> T:
 
 def gather(value: T) -> list[T]:
     """The values of all processes, in the order of their ranks, in every process."""
-    return cast(list[T], gather_object([value])) if process_state().num_processes > 1 else [value]
+    return cast(list[T], gather_object([value]))
 
 
 # --- what a record says of the machine; never environment variables
@@ -206,7 +196,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenanc
         hifi=__version__,
         git=_git_state(),
         python=platform.python_version(),
-        libraries=_versions(),
+        libraries={library: importlib.metadata.version(library) for library in _LIBRARIES},
         device=" and ".join(dict.fromkeys(map(device_name, devices))),
         threads=torch.get_num_threads(),
         platform=platform.platform(),
@@ -216,9 +206,9 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenanc
 
 def method_code(config: RunConfig) -> str | None:
     """The SHA-256 of the user's own code of a run's method, or of two stages."""
-    files = [registry.own_file(stage.method) for stage in config.stages]
+    files = dict.fromkeys(registry.own_file(stage.method) for stage in config.stages)
     codes = [file.parent / code for file in files if file and (code := code_file(file))]
-    digests = list(dict.fromkeys(map(file_digest, codes)))
+    digests = [*map(file_digest, codes)]
     return digest(digests, 64) if len(digests) > 1 else next(iter(digests), None)
 
 
@@ -238,11 +228,6 @@ def peak_memory(device: torch.device) -> int:
     if status.is_file():
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
-
-
-@functools.cache
-def _versions() -> dict[str, str | None]:
-    return {name: importlib.metadata.version(name) for name in _LIBRARIES}
 
 
 @functools.cache

@@ -1,11 +1,12 @@
 """One run, from its configuration to results.json."""
 
 import logging
+import math
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,14 +15,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import ConflictError, MissingError, Terminated, format_duration
+from hifi_cli.errors import (
+    ConflictError,
+    MissingError,
+    Terminated,
+    counted_noun,
+    format_duration,
+)
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Method, Phase
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import local_weights_digest, save_delta
+from hifi_cli.models.pretrained import local_weights_digest, meta_model, save_delta
 from hifi_cli.results.record import (
-    EpochMetrics,
     Epochs,
     MetricsLine,
     ParameterCounts,
@@ -29,18 +36,30 @@ from hifi_cli.results.record import (
     RunDirectory,
     RunResult,
     RunScores,
+    StepMetrics,
 )
-from hifi_cli.tasks import metrics
+from hifi_cli.tasks import data_sources, metrics
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import Example, TaskSpec
+from hifi_cli.tasks.task_spec import Example, Row, TaskSpec
 from hifi_cli.training import machine
-from hifi_cli.training.data import PreparedRun, ResourceCache, Splits, load_splits, prepare, task_of
-from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported
+from hifi_cli.training.data import (
+    PreparedRun,
+    ResourceCache,
+    Splits,
+    batch_size,
+    load_splits,
+    prepare,
+    split_train,
+    task_head_of,
+    task_of,
+)
+from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported, phase_ends
 from hifi_cli.training.step import Diverged
 
 logger = logging.getLogger("hifi")
+T = TypeVar("T")
 
 
 def run(
@@ -149,10 +168,7 @@ def run(
 
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
-    run_name = name(trainer.config)
-    with MetricLogger(
-        run_name, trainer.config, trainer.runner.task.primary, directory, report_to
-    ) as log:
+    with MetricLogger(trainer, directory, report_to) as log:
         trainer.callbacks = [log]
         try:
             trainer.train()
@@ -162,7 +178,7 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
                 logger.warning(
-                    f"{run_name}: stopped; the same command continues from its checkpoint"
+                    f"{log.run}: stopped; the same command continues from its checkpoint"
                 )
             raise
     return ""
@@ -227,17 +243,22 @@ def _store(
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     """How many numbers train, in all and in the backbone; those of delta and plain model."""
-    model, method = prepared.encoder.model, prepared.method
-    task_head = prepared.encoder.task_head.keys()
-    stored = method.delta(model).values()
-    trained = {name: value.numel() for name, value in method.trainable_parameters(model).items()}
+    trainable, trainable_backbone = _trained(prepared.method, prepared.encoder)
+    stored = prepared.method.delta(prepared.encoder.model).values()
     return ParameterCounts(
-        trainable=sum(trained.values()),
-        trainable_backbone=sum(count for key, count in trained.items() if key not in task_head),
+        trainable=trainable,
+        trainable_backbone=trainable_backbone,
         stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
         stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
         total=Encoder(prepared.pretrained.model).num_parameters,
     )
+
+
+def _trained(method: Method, encoder: Encoder) -> tuple[int, int]:
+    """How many parameters a method trains, in all and outside of the task head."""
+    trained, head = method.trainable_parameters(encoder.model), encoder.task_head.keys()
+    sizes = {name: value.numel() for name, value in trained.items()}
+    return sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head)
 
 
 def prediction_rows(
@@ -279,29 +300,119 @@ def summary(result: RunResult) -> str:
     return f"{result.primary_metric} {100 * result.score():.2f} ({epoch}){flags}"
 
 
+# --- what a run would do, for `--dry-run`: nothing is written, and the network is not asked
+
+
+def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
+    """Plan a run; the data are read if they are on this machine.
+
+    Returns:
+        What each line is about, and its text: the run's directory, the optimizer steps if every row
+        is one example, the parameters, and what is missing.
+
+    Raises:
+        UsageError: what the run itself would refuse: a setting, or the data.
+    """
+    task = task_of(config)
+    methods.check_settings(config)
+    missing: list[str] = []
+
+    def unless_missing(find: Callable[[], T]) -> T | None:
+        try:
+            return find()
+        except MissingError as error:
+            missing.append(str(error))
+            return None
+
+    unless_missing(lambda: machine.select_device(config.device))
+    is_local = unless_missing(
+        lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub
+    )
+    data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
+    sized = unless_missing(lambda: model_size(config))
+    examples = batch = batch_size(config, task)
+    if data or not config.shots:  # without data, the official number of rows
+        numbers = range(task.rows.get("train", 0))
+        rows = data.rows("train") if data else [Row(str(number), (), None) for number in numbers]
+        examples = len(split_train(config, task, rows)[0])
+    epochs = counted_noun(config.epochs, "epoch")
+    steps = f"{epochs} of an unknown number of examples in batches of {batch}"
+    if examples:
+        count = config.epochs * math.ceil(examples / batch)
+        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples"
+        steps += f" in batches of {batch}"
+        phase_ends(sized[2] if sized else [], count)  # refuses too few of them
+    parameters = "unknown without the backbone's configuration"
+    if sized:
+        total, stages, _ = sized
+        texts = [
+            f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
+            for trained, inside in stages
+        ]
+        parameters = f"{total:,}; {'; then '.join(texts) or 'training decides which train'}"
+    directory = RunDirectory.of(config, resources.results_dir)
+    return [
+        ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
+        ("steps", steps),
+        ("parameters", parameters),
+        *(("missing", text) for text in missing or ["nothing"]),
+    ]
+
+
+def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phase]]:
+    """Count the parameters of a run on a model without values, as if its pooler were pretrained.
+
+    Returns:
+        Parameters of the plain model; trained ones, in all and in the backbone, of each stage for
+        which training does not decide them; the phases of the run's method.
+
+    Raises:
+        MissingError: the backbone's configuration is not on this machine.
+        UsageError: the method's settings do not fit.
+    """
+    head, dropout = task_head_of(config), config.dropout
+    encoder = Encoder(meta_model(config.backbone, task_head=head, dropout=dropout))
+    total = encoder.num_parameters
+    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+    stages, phases = [], method.phases()
+    with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
+        for number, phase in enumerate(phases):
+            if number:
+                phase.prepare_model(encoder)
+            phase.method.on_phase_start(encoder.model, iter(()))
+            stages.append(_trained(phase.method, encoder))
+    return total, stages, phases
+
+
+def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
+    try:
+        directory.check_is_of(config)
+    except ConflictError:
+        return "holds a run of another configuration: --force replaces it"
+    if directory.results.is_file():
+        return f"finished ({directory.read_result().status}): would be skipped"
+    return "begun: would be resumed" if directory.checkpoint.is_file() else "new"
+
+
 # --- the log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers
 
 
-class MetricLogger(Callback):
+class MetricLogger(Callback, ExitStack):
     """Takes the log lines of a run; on the main process only.
 
     Args:
-        run: the run's name.
-        primary: the metric that is shown, on the split that selects the best epoch.
         report_to: names of trackers.
     """
 
     def __init__(
-        self,
-        run: str,
-        config: RunConfig,
-        primary: str,
-        directory: RunDirectory,
-        report_to: Sequence[str] = (),
+        self, trainer: Trainer, directory: RunDirectory, report_to: Sequence[str] = ()
     ) -> None:
-        self.run, self.config, self.primary, self.directory = run, config, primary, directory
-        self.is_main = machine.is_main()
-        self.trackers = start_trackers(report_to, run, config, directory) if self.is_main else []
+        super().__init__()
+        self.trainer, self.directory, self.config = trainer, directory, trainer.config
+        self.run, self.is_main = name(self.config), machine.is_main()
+        self.trackers = start_trackers(report_to, self.config, directory) if self.is_main else []
+        for tracker in self.trackers:
+            self.callback(tracker.finish)
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -314,27 +425,19 @@ class MetricLogger(Callback):
             refresh_per_second=2,
             disable=not machine.shows_progress(console),
         )
-
-    def __enter__(self) -> "MetricLogger":
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-        for tracker in self.trackers:
-            tracker.finish()
+        self.enter_context(self.bar)
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
-        self.trainer, history = trainer, trainer.progress.log_history
+        step, history = trainer.progress.step, trainer.progress.log_history
         if self.is_main:
             self.directory.write_metrics(history)
-        if trainer.progress.step:
+        if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
         status = self.describe(history[-1]) if history else ""
         self.task = self.bar.add_task(
-            self.run, total=trainer.total_steps, completed=trainer.progress.step, status=status
+            self.run, total=trainer.total_steps, completed=step, status=status
         )
 
     def on_step_end(self, trainer: Trainer) -> None:
@@ -350,23 +453,20 @@ class MetricLogger(Callback):
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=status)
-        if isinstance(line, EpochMetrics):
-            left = (
-                (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
-            )
-            memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
-            status += f", {memory}, {format_duration(left)} left" if left else f", {memory}"
-        logger.log(
-            logging.INFO if isinstance(line, EpochMetrics) else logging.DEBUG,
-            f"{self.run}: {status}",
-        )
+        if isinstance(line, StepMetrics):
+            logger.debug(f"{self.run}: {status}")
+            return
+        left = (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
+        memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
+        logger.info(f"{self.run}: {status}, {memory}, {format_duration(left)} left")
 
     def describe(self, line: MetricsLine) -> str:
         """Say a line in a few words."""
-        if not isinstance(line, EpochMetrics):
+        if isinstance(line, StepMetrics):
             return f"step {line.step}, loss {line.loss:.4f}"
         where = "" if line.selection is None else " on the selection split"
-        score = f"{self.primary}{where} {100 * line.selecting_score(self.primary):.2f}"
+        primary = self.trainer.runner.task.primary
+        score = f"{primary}{where} {100 * line.selecting_score(primary):.2f}"
         return f"epoch {line.epoch} of {self.config.epochs}, {score}"
 
 
@@ -381,12 +481,11 @@ def check_trackers(names: Sequence[str]) -> None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 
 
-def start_trackers(
-    names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory
-) -> list[Any]:
+def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirectory) -> list[Any]:
     """Start trackers of accelerate and give them the configuration; seeds share a group where a tracker has groups."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
+    run = name(config)
     group = f"{config.protocol}/{config.backbone.name}/{config.task}/{config.method}"
     arguments: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
@@ -405,7 +504,7 @@ def start_trackers(
         for key, value in flatten(config.model_dump(mode="json")).items()
         if value != {}
     }
-    trackers = [LOGGER_TYPE_TO_CLASS[name](**arguments[name]) for name in names]
+    trackers = [LOGGER_TYPE_TO_CLASS[each](**arguments[each]) for each in names]
     for tracker in trackers:
         tracker.start()
         tracker.store_init_configuration(flat)

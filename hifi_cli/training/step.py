@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -264,30 +264,23 @@ def balanced_weights(spec: TaskSpec, examples: Sequence[Example]) -> list[float]
     return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
 
 
-def check_loss(
-    spec: TaskSpec, class_weights: Literal["balanced"] | list[float] | None, label_smoothing: float
-) -> None:
-    """Refuse settings that the loss of a task does not have.
+def check_loss(spec: TaskSpec, config: RunConfig) -> None:
+    """Refuse `label_smoothing` and `class_weights` where a task's loss does not have them.
 
     Raises:
         UsageError: a setting does not fit the task's kind, or the number of weights its classes.
     """
-    if label_smoothing and spec.kind not in (
-        "classification",
-        "token-classification",
-        "multiple-choice",
-    ):
+    weights, classes = config.class_weights, len(spec.labels)
+    has_classes = spec.kind in ("classification", "token-classification")
+    if config.label_smoothing and not (has_classes or spec.kind == "multiple-choice"):
         raise UsageError(
             f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it"
         )
-    if class_weights is not None and spec.kind not in ("classification", "token-classification"):
+    if weights is not None and not has_classes:
         raise UsageError(
             f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it"
         )
-    classes = len(spec.labels)
-    if isinstance(class_weights, list) and (
-        len(class_weights) != classes or min(class_weights) <= 0
-    ):
+    if isinstance(weights, list) and (len(weights) != classes or min(weights) <= 0):
         raise UsageError(
             f"class_weights: give {classes} positive weights, of the classes {', '.join(spec.labels)}"
         )
