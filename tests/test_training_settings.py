@@ -60,6 +60,7 @@ def test_the_cosine_schedule_is_transformers(make):
     ours = [learning_rate_factor(config, 200, step) for step in range(200)]
     assert ours == pytest.approx([factors(step) for step in range(200)])
     floor = config.model_copy(update={"final_factor": 0.2})
+    assert learning_rate_factor(config, 1, 0) == 1
     for step, factor in ((110, 0.6), (200, 0.2)):
         assert learning_rate_factor(floor, 200, step) == pytest.approx(factor)
 

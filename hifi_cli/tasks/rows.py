@@ -12,8 +12,6 @@ from itertools import accumulate, chain, groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from pyarrow import ArrowException, parquet
-
 from hifi_cli.errors import MissingError, UsageError, counted_noun, printable
 from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
 
@@ -124,6 +122,8 @@ def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[Ra
 
 def _parquet(path: Path) -> Iterator[RawRecord]:
     """Yield the rows of a Parquet file."""
+    from pyarrow import ArrowException, parquet  # a tenth of a second, which other files do without
+
     try:
         table = parquet.read_table(path).to_pylist()
     except (OSError, ArrowException) as error:
