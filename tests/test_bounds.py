@@ -31,7 +31,6 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
         (("--seeds", "1-999999999"), "at most 100,000 distinct numbers"),
         (("--seeds", "9" * 5000), "at most 100,000 distinct numbers"),
         (("--seeds", "4294967296"), "seed: Input should be less than or equal to 4294967295"),
-        (("-c", "."), ".: not readable"),
         (
             ("scoring.seed=1" + "0" * 30,),
             "scoring.seed: Input should be less than or equal to 4294967295",

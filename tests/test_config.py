@@ -86,7 +86,7 @@ def test_a_file_is_named_with_its_key(tmp_path):
     with pytest.raises(UsageError, match=r"mine\.yaml: batch_size"):
         rte(files=[file])
     file.write_text("a: [1\nb: 2\n")
-    with pytest.raises(UsageError, match=r"mine\.yaml, line 2: not valid YAML"):
+    with pytest.raises(UsageError, match=r"mine\.yaml: not valid YAML: .* line 2"):
         rte(files=[file])
     for content, message in {
         "- 1": "a mapping of names",

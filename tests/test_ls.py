@@ -1,11 +1,9 @@
 """Finding one's way: hifi ls and completion."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
-from project_files import copy_yaml
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import HeadsConfig
@@ -28,7 +26,7 @@ def test_without_a_word_the_kinds_are_listed(hifi):
     }
     assert folders == set(registry.KINDS), "configs/ has a folder that no command lists"
     lines = hifi("ls").out.splitlines()
-    assert [line.split()[0] for line in lines] == [*registry.KINDS, "runs"]
+    assert [line.split()[0] for line in lines] == [*registry.KINDS, "config", "runs"]
     assert lines[0].split()[:2] == ["tasks", str(len(registry.names("tasks")))]
 
 
@@ -78,13 +76,6 @@ def test_a_configuration_key_is_explained_with_its_type_and_default(hifi):
 def test_every_yaml_starts_with_a_command_that_uses_it():
     paths = registry.configs_directory().glob("*/*.yaml")
     assert [path for path in paths if not path.read_text().startswith("# hifi ")] == []
-
-
-def test_a_copy_works_wherever_it_lies(hifi):
-    copy_yaml(hifi, "backbones/demo", "mine.yaml")
-    answer = hifi("train", "--protocol", "demo", "--backbone", "mine.yaml", "--dry-run")
-    path = yaml.safe_load(answer.out)["backbone"]["path"]
-    assert (Path(path) / "config.json").is_file()
 
 
 def test_lists_have_both_names_in_help(hifi):

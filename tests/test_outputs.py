@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hifi_processes import write_grid_file
 from json_output import printed
 from synthetic_runs import write_run
-from tiny_inputs import QUICK
 
 import hifi_cli
 from hifi_cli.errors import MissingError
@@ -43,24 +41,6 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
         not evaluated["differing"]
         and evaluated["compared"]["accuracy"][0] == result["metrics"]["accuracy"]
     )
-
-
-def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
-    path = finish_run()
-    name = write_grid_file(tmp_path, encoders, methods=["full-ft"], tasks=["rte"], seeds=[1])
-    content = printed(hifi("grid", name, "--data-dir", data, "--format", "json", *QUICK))
-    (cell,) = content["cells"]
-    assert (content["finished_before"], cell["state"], cell["path"]) == (
-        1,
-        "done",
-        str(path.relative_to(tmp_path)),
-    )
-    assert cell["score"] == 100 * json.loads((path / "results.json").read_text())["scores"]["best"]
-
-
-def test_the_commands_that_are_left_print_json(hifi):
-    left = printed(hifi("grid", "demo", "--print", "--format", "json"))
-    assert left == hifi("grid", "demo", "--print").out.splitlines()
 
 
 def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from hifi_cli.cli.options import TRACKERS
+from hifi_cli.cli.train import TRACKERS
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
 from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs

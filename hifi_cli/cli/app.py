@@ -1,12 +1,13 @@
 """The `hifi` command: loads a sub-command when it is used, and turns errors into one line and an exit code."""
 
-import importlib
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pkgutil import resolve_name
 from types import FrameType
 from typing import Any
 
@@ -98,22 +99,15 @@ class LazyCommand(TyperCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        words = (
-            ["results", str(self.name)]
-            if parent and parent.info_name == "results"
-            else [str(self.name)]
-        )
-        return load(" ".join(words)).make_context(info_name, args, parent=parent, **extra)
+        name = self.name if self.name in COMMANDS else f"results {self.name}"
+        return load(name).make_context(info_name, args, parent=parent, **extra)
 
 
 def load(name: str) -> Any:
     """A command with its options, those about messages included."""
     place, _, example = COMMANDS[name]
-    module, function = place.split(":")
-    command = _parsed(
-        getattr(importlib.import_module(f"hifi_cli.cli.{module}"), function), f"{name} {example}"
-    )
-    command.params += _parsed(importlib.import_module("hifi_cli.cli.options").messages).params
+    command = _parsed(resolve_name(f"hifi_cli.cli.{place}"), f"{name} {example}")
+    command.params += _parsed(resolve_name("hifi_cli.cli.options:messages")).params
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""  # `--force` in help, not `--force <bool>`
@@ -212,28 +206,22 @@ def _setting(option: str) -> str:
 
 def _described(error: BaseException) -> tuple[str, int]:
     """What is said about an error, and the exit code."""
-    if isinstance(error, HifiError):
-        return str(error), error.exit_code
-    if isinstance(error, Terminated):
-        return "stopped by SIGTERM", error.exit_code
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":  # typer's
-        return "interrupted", 130
-    if hasattr(
-        error, "format_message"
-    ):  # the option parser's own errors; that of a bare `hifi` is empty
-        message = error.format_message().replace("Value error, ", "") + _setting(
-            getattr(error, "option_name", "")
-        )
-        return f"{message} (hifi --help)" if message else "", 2
-    if isinstance(error, OSError):
-        return f"{error}: make it readable and writable, or make room, and repeat the command", 1
-    if (
-        isinstance(error, MemoryError)
-        or "allocate memory" in str(error)
-        or "out of memory" in str(error)
-    ):  # torch's words
-        return (
-            f"not enough memory ({error}): take a smaller backbone, batch, max_length or setting",
-            1,
-        )
+    match error:
+        case HifiError():
+            return str(error), error.exit_code
+        case Terminated():
+            return "stopped by SIGTERM", error.exit_code
+        case KeyboardInterrupt() | typer.Abort():
+            return "interrupted", 130
+        case OSError():
+            return f"{error}: make it readable and writable, or make room, and repeat", 1
+        case _ if hasattr(error, "format_message"):  # typer's; that of a bare `hifi` is empty
+            message = error.format_message().replace("Value error, ", "")
+            message += _setting(getattr(error, "option_name", ""))
+            return f"{message} (hifi --help)" if message else "", 2
+        case _ if isinstance(error, MemoryError) or re.search(
+            "allocate memory|out of memory", str(error)
+        ):
+            advice = "take a smaller backbone, batch, max_length or setting"
+            return f"not enough memory ({error}): {advice}", 1
     return f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1

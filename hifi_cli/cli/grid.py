@@ -14,9 +14,6 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor as grids
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
-from hifi_cli.reports import other_tables
-from hifi_cli.reports.render import emit
-from hifi_cli.results.study import Study
 
 
 def grid(
@@ -76,7 +73,6 @@ def grid(
     seeds: options.Seeds = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     changes = {
@@ -102,12 +98,7 @@ def grid(
         state.read()
     jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
-        commands = [command_line(job.command) for job in jobs_left]
-        return (
-            options.print_json(commands)
-            if format == "json"
-            else print("".join(f"{line}\n" for line in commands), end="")
-        )
+        return print("".join(f"{command_line(job.command)}\n" for job in jobs_left), end="")
     directory = results_dir / "grids" / name
     try:
         with (
@@ -119,10 +110,12 @@ def grid(
     finally:
         _print_summary(name, state, where)
     is_search = any(spec.varied.values())
-    if format == "json":
-        options.print_json(_json_of(name, state, where))
-    elif is_search:
-        _print_search(cells, results_dir)
+    kinds = ("table", "figure", "claims")
+    shown = [[kind, named] for kind in kinds if (named := getattr(spec, kind))] or [["table"]]
+    result = ["table", "search"] if is_search else shown[0]
+    place = options.arguments(protocol=protocol, backbone=backbone, results_dir=results_dir)
+    command = command_line(["hifi", *result, *place])
+    options.logger.info(f"results are in {results_dir}; next: {command}")
     if state.failed or (state.diverged and not is_search):
         raise typer.Exit(1)
 
@@ -142,36 +135,6 @@ def _cells_of_figure(
             f"this figure needs no finished runs: hifi figure computes it ({figure.description})"
         )
     return cells
-
-
-def _print_search(cells: list[GridCell], results_dir: Path) -> None:
-    """Print the settings that were tried for the tasks and methods of a search."""
-    first = cells[0].config
-    names = {
-        key: [*{getattr(cell.config, key): None for cell in cells}] for key in ("task", "method")
-    }
-    setting = {"protocol": first.protocol, "backbone": first.backbone.name}
-    emit(other_tables.searches(Study(results_dir), **setting, **names), None, None)
-
-
-def _json_of(name: str, state: GridState, where: list[str]) -> dict[str, object]:
-    """The state of every cell."""
-    cells = []
-    for cell in state.cells:
-        result = state.finished.get(cell)
-        cells.append(
-            {
-                "task": cell.config.task,
-                "method": cell.config.method,
-                "seed": cell.config.seed,
-                "path": state.results_dir / cell.run_path,
-                "state": result.status if result else "failed",
-                "score": 100 * result.score() if result and result.is_done else None,
-                "reason": result.reason if result else state.failed.get(cell, ""),
-                "command": command_line(cell.train_command(where)),
-            }
-        )
-    return {"name": name, "finished_before": state.finished_before, "cells": cells}
 
 
 def _print_summary(name: str, state: GridState, where: list[str]) -> None:

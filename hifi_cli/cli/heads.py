@@ -32,13 +32,10 @@ def score(
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     scored = [head_selection.scores(config, resources, force=force, out=out) for config in configs]
     if format == "json":
-        return options.print_json(
-            [{"path": path, "scores": head_scores} for head_scores, path in scored]
-        )
+        return options.print_json([{"path": path, "scores": scores} for scores, path in scored])
     for scores, path in scored:
-        print(
-            f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples"
-        )
+        what = f"{scores.backbone} on {scores.task}, mean of {scores.samples} samples"
+        print(f"information richness I_h of {what}")
         _print_layers(scores.richness)
         print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
         _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
@@ -56,7 +53,7 @@ def select(
     out: options.Out = None,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
-    """Select attention heads by their scores (HiFi, eq. 8-10). Heads without scores are scored first.
+    """Select attention heads by their scores (HiFi, eq. 8-10), which are made first if need be.
 
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
@@ -64,17 +61,15 @@ def select(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides
     )
     resources = ResourceCache(results_dir, data_dir)
-    selected = []
-    for config in configs:
-        selection, path = head_selection.choose(config, resources, out=out)
-        selected.append({"path": path, "selection": selection})
-        for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
+    chosen = [head_selection.choose(config, resources, out=out) for config in configs]
+    if format == "json":
+        return options.print_json([{"path": path, "selection": heads} for heads, path in chosen])
+    for selection, path in chosen:
+        for layer, heads in enumerate(selection.heads, start=1):
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
         ties = ", ".join(str(layer + 1) for layer in selection.ties) or "none"
         options.logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties}")
         options.logger.info(f"heads: {path}")
-    if format == "json":
-        options.print_json(selected)
 
 
 def _print_layers(values: list[list[float]]) -> None:

@@ -1,11 +1,14 @@
-"""`hifi ls`: all names, the YAML of a name, the meaning of a configuration key, and the runs of a results directory."""
+"""`hifi ls`: all names, the YAML of a name, the meaning of a configuration key, and all runs."""
 
-import re
+import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hifi_cli.cli import options
@@ -16,7 +19,8 @@ from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.results.study import Study, list_runs
 from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
 
-_KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and runs
+_WIDTH = 100  # columns of a terminal
+_WORDS = {  # what each word after `hifi ls` lists
     "tasks": "data, inputs, labels and metrics",
     "methods": "fine-tuning methods: which parameters train, and how",
     "backbones": "pretrained encoders",
@@ -26,7 +30,8 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "published": "the papers' printed numbers",
     "claims": "claims of the papers and our own questions, for hifi claims",
     "grids": "searches, for hifi grid, which takes a table, figure-NAME and claims-NAME too",
-    "sites": "machines and clusters, for hifi grid --engine parsl",
+    "sites": "machines and clusters, for hifi grid --site",
+    "config": "every setting of a run, with its default and meaning",
     "runs": "finished and unfinished runs in a results directory, and their states",
 }
 
@@ -52,22 +57,21 @@ def ls(
     """
     if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
-        return _print_columns(
-            [[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()]
-        )
+        return _print_texts({word: counts.get(word, "") + what for word, what in _WORDS.items()})
     if is_data_source(words[0]):
         return print(task_yaml(words[0], words[1:])[1], end="")
     for word in words:
+        fields = {
+            key: field
+            for key, field in fields_by_key(RunConfig).items()
+            if word == "config" or f"{key}.".startswith(f"{word}.")
+        }
         if word == "runs":
             _print_runs(results_dir, format)
         elif word in registry.KINDS:
-            _print_columns([_summary(word, name) for name in registry.names(word)])
-        elif fields := {
-            key: field
-            for key, field in _keys().items()
-            if word == "config" or f"{key}.".startswith(f"{word}.")
-        }:
-            _print_columns([_key(key, field) for key, field in fields.items()])
+            _print_texts({name: _summary(word, name) for name in registry.names(word)})
+        elif fields:
+            _print_fields(fields)
         else:
             _print_yaml(*_find(word))
 
@@ -79,85 +83,76 @@ def _find(word: str) -> tuple[str, str]:
         UsageError: nothing, or several things.
     """
     folder, _, name = word.rpartition("/")
-    kinds = [
-        kind for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)
-    ]
+    names = {kind: registry.names(kind) for kind in registry.KINDS}
+    kinds = [kind for kind in names if name in names[kind] and folder in ("", kind)]
     if len(kinds) > 1:
         raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
-        known = [
-            *_KINDS,
-            *(name for kind in registry.KINDS for name in registry.names(kind)),
-            *_keys(),
-        ]
-        raise UsageError(
-            f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(_KINDS)})"
-        )
+        known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
+        suggestion = registry.nearest(word, sorted(known))
+        raise UsageError(f"unknown kind or name '{word}'{suggestion} (one of {', '.join(_WORDS)})")
     return kinds[0], name
 
 
 def _print_yaml(kind: str, name: str) -> None:
-    """A YAML that works wherever it is put; that of a method with its settings, their defaults and meanings as comments."""
-    source = registry.find(kind, name)
-    folder = source.parent.resolve()
-    text = source.read_text(encoding="utf-8")
-    print(
-        re.sub(
-            r"^path: (?!/)(.+)$",
-            lambda match: f"path: {folder / match[1].strip()}",
-            text,
-            flags=re.MULTILINE,
-        ),
-        end="",
-    )
+    """A YAML as it is; of a method also its settings and their defaults, as comments."""
+    print(registry.find(kind, name).read_text(encoding="utf-8"), end="")
     if kind == "methods":
         from hifi_cli.methods.base import implementation_of  # torch, for this alone
 
         method = implementation_of(name)
-        fields = {f"settings.{key}": field for key, field in method.Settings.model_fields.items()}
-        fields |= {
-            f"heads.{key}": field
-            for key, field in HeadsConfig.model_fields.items()
-            if method.needs_heads
-        }
+        fields = {f"# settings.{key}": field for key, field in method.Settings.model_fields.items()}
+        if method.needs_heads:
+            fields |= {f"# heads.{key}": field for key, field in HeadsConfig.model_fields.items()}
         if fields:
             print("# settings with their defaults:")
-            _print_columns([_key(f"# {key}", field) for key, field in fields.items()])
+            _print_fields(fields)
 
 
-def _summary(kind: str, name: str) -> list[str]:
+def _summary(kind: str, name: str) -> str:
     content = registry.load(kind, name)
-    sources = (
-        ("source", "paper", "published") if kind != "backbones" else ("package", "path", "hub")
-    )
-    source = next((content[key] for key in sources if content.get(key)), "")
-    return [name, content.get("description", ""), str(source)]
+    sources = ("source", "paper", "published", "package", "path", "hub")
+    source = next((f" ({content[key]})" for key in sources if content.get(key)), "")
+    return f"{content['description']}{source}"
 
 
-def _keys() -> dict[str, FieldInfo]:
-    return fields_by_key(RunConfig)
-
-
-def _key(key: str, field: FieldInfo) -> list[str]:
-    is_value = isinstance(
-        field.default, bool | int | float | str | list | dict | None
-    )  # not a section
-    default = options.yaml_value(field.default if is_value else None)
-    return [
-        f"{key}={default}",
-        f"{' '.join((field.description or '').split())} ({_type_name(field.annotation)})",
-    ]
+def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
+    """Each key with its default, meaning and type."""
+    rows = {}
+    for key, field in fields.items():
+        is_section = field.is_required() or isinstance(field.default, BaseModel)
+        default = options.yaml_value(None if is_section else field.default)
+        rows[f"{key}={default}"] = f"{field.description or ''} ({_type_name(field.annotation)})"
+    _print_texts(rows)
 
 
 def _type_name(kind: Any) -> str:
-    """A type as `fp32 | bf16`, `int | null` or `list[str]`."""
-    parts = get_args(kind)
-    if get_origin(kind) is Annotated:
+    """A type as `fp32 | bf16`, `int | null` or `[float, float]`."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
         return _type_name(parts[0])
-    if get_origin(kind) in (Literal, Union, UnionType):
+    if origin in (Literal, Union, UnionType):
         return " | ".join(map(_type_name, parts))
-    names = {NoneType: "null", bool: "true | false", str: "text"}
-    return names.get(kind) or (kind.__name__ if isinstance(kind, type) and not parts else str(kind))
+    if origin in (list, tuple):
+        return f"[{', '.join(map(_type_name, parts))}{', ...' * (origin is list)}]"
+    names = {NoneType: "null", bool: "true | false", str: "text", dict: "mapping"}
+    return str(names.get(origin or kind) or getattr(kind, "__name__", kind))
+
+
+def _print_texts(texts: Mapping[str, str]) -> None:
+    """Words with a text each, a line each; a terminal is shown long texts in several lines."""
+    indent = max(map(len, texts)) + 2
+    width = _WIDTH if sys.stdout.isatty() else sys.maxsize
+    for word, text in texts.items():
+        margin = "#" if word.startswith("#") else ""  # the lines of a comment are comments
+        print(
+            textwrap.fill(
+                text,
+                width,
+                initial_indent=f"{word:{indent}}",
+                subsequent_indent=f"{margin:{indent}}",
+            )
+        )
 
 
 def _print_runs(results_dir: Path, form: str) -> None:
@@ -167,18 +162,13 @@ def _print_runs(results_dir: Path, form: str) -> None:
     if form == "csv":
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
     if form == "json":
-        return options.print_json(runs.astype(object).where(runs.notna(), None).to_dict("records"))
+        return print(runs.to_json(orient="records", indent=1))
     runs["score"] = runs["score"].map("{:6.2f}".format, na_action="ignore")
     runs["time"] = runs["time_s"].map(format_duration, na_action="ignore")
     runs["run"] = runs["path"].str.cat(runs["detail"], sep="  ")
     shown = runs[["state", "score", "metric", "flags", "time", "run"]].astype(object).fillna("")
-    _print_columns([[*shown], *shown.to_numpy().tolist()])
-
-
-def _print_columns(rows: list[list[str]]) -> None:
-    """Rows in columns, a line each."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    rows = [[*shown], *shown.to_numpy().tolist()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print(
-            "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

@@ -43,18 +43,18 @@ def evaluate(
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
-    evaluations: list[Evaluation] = []
-    files: list[Path] = []
     if split == "test":
         files = reload.predict_test(run_dirs, resources, submission)
-    for path in run_dirs if split == "validation" else ():
+        if format == "json":
+            return options.print_json([{"path": path} for path in files])
+        return print(*files, sep="\n")
+    evaluations: list[Evaluation] = []
+    for path in run_dirs:
         evaluations.append(reload.evaluate(path, resources))
         if format == "text":
             _print_evaluation(evaluations[-1])
     if format == "json":
-        options.print_json([{"path": path} for path in files] if split == "test" else evaluations)
-    elif files:
-        print(*files, sep="\n")
+        options.print_json(evaluations)
     if differing := [
         f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing
     ]:

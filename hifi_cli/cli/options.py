@@ -22,7 +22,6 @@ WHAT, DATA, HOW, OUTPUT = (
     "How to run",
     "Output",
 )  # panels of --help
-Format = Literal["text", "md", "tex", "csv", "json"]
 logger = logging.getLogger("hifi")
 
 
@@ -137,36 +136,8 @@ Trust = Annotated[
         rich_help_panel=HOW,
     ),
 ]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Print every setting with its source and the size of a run, and stop.",
-        rich_help_panel=HOW,
-    ),
-]
-TRACKERS = (
-    "tensorboard",
-    "wandb",
-    "trackio",
-    "mlflow",
-    "swanlab",
-    "comet_ml",
-    "clearml",
-    "aim",
-    "dvclive",
-)
-ReportTo = Annotated[
-    list[str] | None,
-    several(
-        "--report-to",
-        choices=TRACKERS,
-        help="Also send the metrics to these trackers of accelerate.",
-        panel=OUTPUT,
-    ),
-]
 TableFormat = Annotated[
-    Format | None,
+    Literal["text", "md", "tex", "csv", "json"] | None,
     typer.Option(
         "--format",
         help="Format of the output; default: by the suffix of --out, or text.",

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.config import registry
-from hifi_cli.config.base import flatten, parse
+from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.config.sources import NAMING_KEYS, with_overrides
 from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection
@@ -21,6 +19,17 @@ from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 
+TRACKERS = (
+    "tensorboard",
+    "wandb",
+    "trackio",
+    "mlflow",
+    "swanlab",
+    "comet_ml",
+    "clearml",
+    "aim",
+    "dvclive",
+)
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
 
@@ -43,24 +52,34 @@ def train(
     results_dir: options.ResultsDir = options.RESULTS,
     force: options.Force = False,
     trust: options.Trust = False,
-    dry_run: options.DryRun = False,
-    report_to: options.ReportTo = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print every setting with its source and the size of a run, and stop.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
+    report_to: Annotated[
+        list[str] | None,
+        options.several(
+            "--report-to",
+            choices=TRACKERS,
+            help="Also send the metrics to these trackers of accelerate.",
+            panel=options.OUTPUT,
+        ),
+    ] = None,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
     given_heads, their_backbone = _read_heads(heads) if heads else ([], None)
     words = [*(overrides or []), *given_heads]
-    if files and {*NAMING_KEYS} <= registry.read_yaml(files[0]).keys():
-        if any((task, method, backbone, protocol, files[1:])):
-            raise UsageError(
-                f"{files[0]} repeats a run, which decides --task, --method, --backbone and"
-                " --protocol: leave them out, or set keys by key=value"
-            )
-        configs = _repeated(files[0], seeds, words, trust=trust)
-    else:
-        configs = options.resolve_runs(
-            task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
-        )
+    configs = options.resolve_runs(
+        task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
+    )
+    if files:  # a run's config.yaml lies beside the run's own YAMLs
+        run = RunDirectory(files[0].parent)
+        configs = [run.with_own_yamls(config, trust=trust) for config in configs]
     if their_backbone not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"
@@ -103,21 +122,6 @@ def _read_heads(file: Path) -> tuple[list[str], str | None]:
         return [f"heads.given={text}"], None
     selection = HeadSelection.read(file)
     return [f"heads.given={selection.heads}"], selection.backbone
-
-
-def _repeated(
-    file: Path, seeds: str | None, overrides: list[str], *, trust: bool
-) -> list[RunConfig]:
-    """The configuration of a run's config.yaml, with other seeds and keys, and the run's own YAMLs.
-
-    Raises:
-        UsageError: a key or value is wrong, or the run's own YAMLs name code that is not trusted.
-    """
-    config = RunDirectory(file.parent).with_own_yamls(
-        parse(RunConfig, registry.read_yaml(file), str(file)), trust=trust
-    )
-    numbers = options.parse_seeds(seeds) or [config.seed]
-    return [with_overrides(config, overrides, name=f"-c {file}", seed=seed) for seed in numbers]
 
 
 def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None:

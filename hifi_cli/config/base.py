@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
-MAX_SEED = 2**32 - 1  # numpy's bound; torch takes more
 MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
 Name = Annotated[
     str,
@@ -18,7 +17,7 @@ Name = Annotated[
     ),
 ]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's bound; torch takes more
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
@@ -101,8 +100,9 @@ def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldIn
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         fields[f"{prefix}{name}"] = field
-        for inner in _models_in(field.annotation):
-            fields |= fields_by_key(inner, f"{prefix}{name}.")
+        for inner in (field.annotation, *get_args(field.annotation)):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                fields |= fields_by_key(inner, f"{prefix}{name}.")
     return fields
 
 
@@ -134,9 +134,3 @@ def first_problem(error: ValidationError) -> Any:
     return min(
         error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden"
     )
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]

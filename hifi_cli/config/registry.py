@@ -43,9 +43,6 @@ class OwnYaml(str):
         self.path, self.is_trusted = path, is_trusted
         return self
 
-    def __str__(self) -> str:
-        return self
-
 
 class YamlLoader(yaml.SafeLoader):
     """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML follows YAML 1.1, where it is a text.
@@ -156,14 +153,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: no such file.
-        UsageError: not readable, not YAML, or not a mapping.
+        UsageError: not YAML, or not a mapping.
     """
     try:
         return copy.deepcopy(parse_yaml(path.read_bytes(), path))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: not readable: {error}") from None
 
 
 @cache
@@ -176,10 +171,8 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
     try:
         value = yaml.load(content.decode("utf-8-sig"), Loader=YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:120]
-        raise UsageError(f"{path}{where}: not valid YAML: {problem}") from None
+        problem = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        raise UsageError(f"{path}: not valid YAML: {problem:.200}") from None
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

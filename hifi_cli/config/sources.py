@@ -38,7 +38,6 @@ HUB_OWNERS = {  # of the hub's first models, which everyone names without
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
 }
-NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # options of the command line
 Source = Literal["text", "code", "ours"]
 
 
@@ -223,13 +222,32 @@ def resolve(
     The base of a method or protocol comes before it. A two-stage method takes the keys of its first
     stage, and the selection of attention heads, from the method that it names for that stage.
 
+    Args:
+        files: YAMLs with keys; the config.yaml of a run is the whole configuration.
+
     Raises:
         UsageError: an unknown name or key, or a wrong value; the message names the layer and the
             nearest name.
         MissingError: a named file does not exist.
     """
-    protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
     given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
+    changes: list[Layer] = [
+        *((f"-c {file}", registry.read_yaml(file)) for file in files),
+        *((COMMAND_LINE, parse_override(text)) for text in overrides),
+    ]
+    is_whole = bool(files) and {*given, "seed"} <= changes[0][1].keys()
+    for name, keys in changes[is_whole:]:
+        if named := [key for key in (*given, "seed") if key in keys]:
+            raise UsageError(f"{name}: '{named[0]}' is no setting: give it as --{named[0]}")
+    changes.append((COMMAND_LINE, {} if seed is None else {"seed": seed}))
+    if is_whole:
+        if any(given.values()):
+            raise UsageError(
+                f"{files[0]} repeats a run, which decides --task, --method, --backbone and"
+                " --protocol: leave them out, or set keys by key=value"
+            )
+        return _validated(_merge(changes))
+    protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
     names: Merged = {"protocol": (DEFAULT_PROTOCOL, DEFAULT)}
     for file, spec in protocols.items():
         usual = spec.model_dump(include={*given}, exclude_none=True)
@@ -246,8 +264,7 @@ def resolve(
     layers: list[Layer] = [  # the backbone's own keys replace its name
         *((source, {key: registry.name_of(name)}) for key, (name, source) in names.items()),
         *layers_of(with_bases("methods", names["method"][0], MethodSpec)),
-        *_given_layers(files, overrides),
-        (COMMAND_LINE, {} if seed is None else {"seed": seed}),
+        *changes,
     ]
     merged = _merge(layers)
     if any(key.startswith("stage1.") for key in merged):
@@ -255,21 +272,6 @@ def resolve(
         merged = _merge(layers, _keys_of_stage1(first, layers_of))
         merged["stage1.method"] = registry.name_of(first), source
     return _validated(merged)
-
-
-def with_overrides(
-    config: RunConfig, overrides: Sequence[str], *, name: str, seed: int
-) -> RunConfig:
-    """A stored configuration with another seed and other keys.
-
-    Args:
-        name: where the stored configuration comes from.
-
-    Raises:
-        UsageError: an override has an unknown key, or a key has a wrong value.
-    """
-    stored = (name, config.model_dump() | {"seed": seed})
-    return _validated(_merge([stored, *_given_layers([], overrides)]))
 
 
 def _layers(
@@ -298,21 +300,6 @@ def _layers(
             listed = {kind: getattr(case, kind) for kind in names}
             if all(not listed[kind] or {*listed[kind]} & {*names[kind]} for kind in names):
                 yield f"protocol {file.stem} (case {number})", case.config
-
-
-def _given_layers(files: Iterable[Path], overrides: Iterable[str]) -> Iterator[Layer]:
-    """What `-c FILE` and `key=value` set.
-
-    Raises:
-        UsageError: a key that is an option of the command line.
-    """
-    for name, keys in (
-        *((f"-c {file}", registry.read_yaml(file)) for file in files),
-        *((COMMAND_LINE, parse_override(text)) for text in overrides),
-    ):
-        if named := [key for key in NAMING_KEYS if key in keys]:
-            raise UsageError(f"{name}: '{named[0]}' is no setting: give it as --{named[0]}")
-        yield name, keys
 
 
 def _merge(layers: Iterable[Layer], merged: Mapping[str, tuple[Any, str]] | None = None) -> Merged:
