@@ -125,7 +125,7 @@ def output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 @torch.inference_mode()
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head, of the eager implementation: others return none.
+    """Attention probabilities of every head; the encoder keeps the eager attention, which alone returns them.
 
     Args:
         batch: as for `head_outputs`.
@@ -134,15 +134,10 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
         For every layer float64 [examples, heads, tokens, tokens], zero for padding, on the CPU.
     """
     base: Any = encoder.base
-    previous = base.config._attn_implementation
-    encoder.model.eval()
     base.set_attn_implementation("eager")
-    try:
-        inputs = {name: values.to(encoder.device) for name, values in batch.items()}
-        layers = base(**inputs, output_attentions=True).attentions
-    finally:
-        base.set_attn_implementation(previous)
-    return [layer.cpu().double() for layer in layers]
+    inputs = {name: values.to(encoder.device) for name, values in batch.items()}
+    attentions = base(**inputs, output_attentions=True).attentions
+    return [layer.cpu().double() for layer in attentions]
 
 
 def _token_mean(layers: list[Tensor], token_mask: Tensor) -> Tensor:

@@ -179,8 +179,10 @@ def rank_heads(
     if rank == "random":
         return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
     if rank not in RANKINGS:
-        what = "is measured on the model, not computed from scores"
-        raise UsageError(f"ranking {rank} {what}: hifi select --task TASK heads.rank={rank}")
+        raise UsageError(
+            f"ranking {rank} is measured on the model, not computed from scores: hifi select --task"
+            f" TASK heads.rank={rank}"
+        )
     ranked = [
         RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)
     ]

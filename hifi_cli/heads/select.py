@@ -24,17 +24,14 @@ from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
 from hifi_cli.heads.ranking import Array, Ranked, check_k, choose_heads, rank_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
-from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Heads
+from hifi_cli.methods.base import Heads, attach, needs_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import StoredFile
-from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, Splits, split_train
+from hifi_cli.training.data import ResourceCache, Splits, split_train, task_of
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.machine import choose_device, tf32
 from hifi_cli.training.step import ModelRunner
 
 logger = logging.getLogger("hifi")
@@ -116,7 +113,7 @@ File = TypeVar("File", HeadScores, HeadImportance)
 
 def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
     """The heads that a run tunes: given, or chosen by scores; None if its method needs none."""
-    if not methods.needs_heads(config):
+    if not needs_heads(config):
         return None
     return config.heads.given or choose(config, resources)[0].heads
 
@@ -148,7 +145,8 @@ def choose(
 def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
     """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
     if config.heads.rank in get_args(MeasuredRanking):
-        return [Ranked(values) for values in importance(config, resources)]
+        measured, _ = _measured(HeadImportance, compute_importance, config, resources)
+        return [Ranked(np.array(values)) for values in measured.values]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
     return rank_heads(*scores(config, resources)[0].arrays, **how)
@@ -165,35 +163,31 @@ def scores(
     Returns:
         The scores, and their file.
     """
-    path = _path(config, resources)
-    head_scores = _read_or_compute(
-        HeadScores, path, lambda: compute_scores(config, resources), force=force
-    )
+    head_scores, path = _measured(HeadScores, compute_scores, config, resources, force=force)
     if out:
         head_scores.write(out)
     return head_scores, out or path
 
 
-def importance(config: RunConfig, resources: ResourceCache) -> Array:
-    """What the configured ranking measures, [layers, heads]: read, or measured once and stored."""
-    path = _path(config, resources, measured=True)
-    measured = _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources))
-    return np.array(measured.values)
-
-
-def _read_or_compute(
-    kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
-) -> File:
-    """Read a stored file, or make it under its own lock; a damaged one is made again."""
+def _measured(
+    kind: type[File],
+    compute: Callable[[RunConfig, ResourceCache], File],
+    config: RunConfig,
+    resources: ResourceCache,
+    *,
+    force: bool = False,
+) -> tuple[File, Path]:
+    """A stored file, which is read, or made under its own lock; a damaged one is made again."""
+    path = _path(config, resources, measured=kind is HeadImportance)
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
-                return kind.read(path)
+                return kind.read(path), path
             except UsageError as error:
                 logger.warning(f"{error}: done now")
-        computed = compute()
+        computed = compute(config, resources)
         computed.write(path)
-    return computed
+    return computed, path
 
 
 def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> Path:
@@ -255,14 +249,14 @@ def prepare_scoring(
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
     what is measured does not depend on the run's seed, and all runs tune the same heads.
     """
-    scoring, device = config.scoring, choose_device(config)
+    scoring, device = config.scoring, machine.choose_device(config)
     examples = sample(
         _training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed
     )
     seed = config.seed if scoring.warm_steps else scoring.seed
     encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
     runner = ModelRunner(
-        encoder, task_spec.load(config.task), config, padding_values(pretrained.tokenizer), device
+        encoder, task_of(config), config, padding_values(pretrained.tokenizer), device
     )
     if scoring.warm_steps:
         _warm_up(
@@ -289,7 +283,7 @@ def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[st
             "scoring.warm_steps requires one process: run hifi score first, without torchrun"
         )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
-    runner.method = methods.attach(config, runner.encoder, None, missing_keys)
+    runner.method = attach(config, runner.encoder, None, missing_keys)
     trainer = Trainer(runner, Splits(examples), max_steps=steps)
     if steps > trainer.total_steps:
         raise UsageError(
@@ -312,7 +306,7 @@ def _held_out(config: RunConfig, resources: ResourceCache) -> list[str]:
     if config.shots:
         return []
     rows = resources.rows(config.task).rows("train")
-    return [row.id for row in split_train(config, task_spec.load(config.task), rows)[1]]
+    return [row.id for row in split_train(config, task_of(config), rows)[1]]
 
 
 def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
@@ -332,7 +326,7 @@ def score_examples(
     order = evaluation_order(examples, batch_size)
     shown = machine.progress(order, f"scoring heads on {len(examples)} samples")
     batches = (collate([examples[index] for index in indices], pad) for indices in shown)
-    with tf32(False):
+    with machine.tf32(False):
         scored = list(score_batches(encoder, batches, xi))
     back = torch.tensor([index for indices in order for index in indices]).argsort()
     richness, correlation = (torch.cat(part)[back] for part in zip(*scored, strict=True))

@@ -69,13 +69,13 @@ class AdaLoRA(Peft):
         self._step = step - self.steps.start + 1
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:
-        norms = []
-        for name, factor in model.named_parameters():
-            if ".lora_A." in name or ".lora_B." in name:
-                product = factor @ factor.T if ".lora_A." in name else factor.T @ factor
-                norms.append((product - torch.eye(len(product), device=product.device)).norm())
-        weight: float = self.settings.orthogonality
-        return weight * torch.stack(norms).mean()
+        rows = [
+            factor if ".lora_A." in name else factor.T
+            for name, factor in model.named_parameters()
+            if ".lora_A." in name or ".lora_B." in name
+        ]
+        norms = [(q @ q.T - torch.eye(len(q), device=q.device)).norm() for q in rows]
+        return self.settings.orthogonality * torch.stack(norms).mean()
 
     def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         self.tuner.update_and_allocate(self._step)

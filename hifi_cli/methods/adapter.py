@@ -34,10 +34,8 @@ class Adapter(Method):
         def near_zero(inputs: int, outputs: int) -> nn.Linear:
             """A Linear with weights from a normal distribution, truncated at two sigmas."""
             linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-            std = _INIT_STD
-            nn.init.trunc_normal_(
-                linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator
-            )
+            bound = 2 * _INIT_STD
+            nn.init.trunc_normal_(linear.weight, 0, _INIT_STD, -bound, bound, generator)
             nn.init.zeros_(linear.bias)
             return linear
 

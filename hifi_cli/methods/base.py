@@ -228,8 +228,10 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
         {(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta)
     )
     if differing := sorted(name for name, _ in ours ^ given):
-        name = f"{differing[0]} is missing or has another shape"
-        raise UsageError(f"the delta does not fit this method and backbone: {name}")
+        raise UsageError(
+            f"the delta does not fit this method and backbone: {differing[0]} is missing or has"
+            " another shape"
+        )
     for name, tensor in target.items():
         tensor.copy_(delta[name])
 
@@ -258,8 +260,10 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[
     """
     is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
     if heads is None or len(heads) != encoder.num_layers or not is_inside:
-        shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
-        raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
+        raise UsageError(
+            f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of"
+            f" {encoder.num_heads} heads"
+        )
     if any(len(set(layer)) < len(layer) for layer in heads):
         raise UsageError("a head is chosen twice in a layer")
     return [

@@ -26,13 +26,16 @@ class BitFit(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         head = [*encoder.task_head]
-        names = (name for name, _ in encoder.model.named_parameters())
         # not MPNet's `relative_attention_bias.weight`, an embedding of distances
-        biases = [name for name in names if "bias" in name.rpartition(".")[2]]
+        biases = [
+            name
+            for name, _ in encoder.model.named_parameters()
+            if "bias" in name.rpartition(".")[2]
+        ]
         if not set(biases) - set(head):
-            kind = encoder.model_type
             raise UsageError(
-                f"nothing to train: this '{kind}' encoder has no biases; choose another method"
+                f"nothing to train: this '{encoder.model_type}' encoder has no biases; choose"
+                " another method"
             )
         if self.settings.biases == "all":
             head = names_without_pretrained_values(encoder, self.context.missing_keys)

@@ -26,7 +26,7 @@ class AdaptedRows(TunedLinear):
         self.rows = linear_of(base_layer.weight[rows], bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.base_layer(x)
+        output = self.base_layer(x)
         return output.index_copy(-1, self.index, self.rows(x).to(output.dtype))
 
     @torch.no_grad()
@@ -67,5 +67,8 @@ class HiFiPeft(Peft):
         super().prepare(encoder)
 
     def target_modules(self, encoder: Encoder) -> list[str]:
-        modules = encoder.model.named_modules()
-        return [f"{name}.rows" for name, module in modules if isinstance(module, AdaptedRows)]
+        return [
+            f"{name}.rows"
+            for name, module in encoder.model.named_modules()
+            if isinstance(module, AdaptedRows)
+        ]

@@ -26,9 +26,8 @@ class LoRA(Peft):
         LoRA's text, query and key in HiFi's, the four projections of attention in EH-FT's code."""
 
     def adapter(self) -> tuple[str, dict[str, Any]]:
-        settings = self.settings
-        options = {"r": settings.r, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
-        return "lora", options
+        r, alpha, dropout = self.settings.r, self.settings.alpha, self.settings.dropout
+        return "lora", {"r": r, "lora_alpha": alpha, "lora_dropout": dropout}
 
     def unfreeze_all(self, encoder: Encoder) -> None:
         # not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage

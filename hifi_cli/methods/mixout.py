@@ -74,9 +74,8 @@ class Mixout(Method):
         released = self.settings.backward == "released"
         for name in self._mixed_linears(encoder):
             linear: Any = encoder.model.get_submodule(name)
-            encoder.model.set_submodule(
-                name, MixoutLinear(linear, self.settings.p, released_backward=released)
-            )
+            mixed = MixoutLinear(linear, self.settings.p, released_backward=released)
+            encoder.model.set_submodule(name, mixed)
 
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(MixoutLinear)
@@ -87,10 +86,9 @@ class Mixout(Method):
         if self.settings.place == "all":
             modules = encoder.model.named_modules()
             return [name for name, module in modules if isinstance(module, nn.Linear)]
-        layers = range(encoder.num_layers)
         return [
             path
-            for layer in layers
+            for layer in range(encoder.num_layers)
             for part in AFTER_DROPOUT
             for path in encoder.paths(layer, part)
         ]

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
@@ -21,13 +20,8 @@ PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
 # Options whose other values need the weights' values.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
-REFUSED = {
-    "adaption_prompt": "peft has it for Llama's attention only, and as prompts: use the method prefix-tuning",
-    "lily": "peft cannot merge it into the weights: choose another type",
-    "poly": "it needs the number of a task with every text: choose another type",
-    "shadow": "it does not adapt modules by themselves: choose another type",
-    "trainable_tokens": "it trains embeddings of given tokens, no modules: choose another type",
-}
+# Types that train something else than modules, need the number of a task, or cannot be merged.
+REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 
 
 class Peft(Method):
@@ -76,16 +70,14 @@ class Peft(Method):
         types = {
             member.value.lower(): config_class
             for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
-            if hasattr(config_class, "target_modules")
+            if hasattr(config_class, "target_modules") and member.value.lower() not in REFUSED
         }
         config_class = types.get(kind.lower())
         if config_class is None:
-            known = ", ".join(sorted(types.keys() - REFUSED.keys()))
+            known = ", ".join(sorted(types))
             raise UsageError(
                 f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}"
             )
-        if reason := REFUSED.get(kind.lower()):
-            raise UsageError(f"settings.type={kind}: {reason}")
         modules = self.target_modules(encoder)
         derived: dict[str, Any] = {"target_modules": modules}
         if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
@@ -131,18 +123,14 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
             path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
         ]
     backbone = set(encoder.base.modules())
-    modules = {name: module for name, module in encoder.model.named_modules() if module in backbone}
-    names = [name for name in modules if f".{name}".endswith(f".{target}")]
+    names = [
+        name
+        for name, module in encoder.model.named_modules()
+        if module in backbone and f".{name}".endswith(f".{target}")
+    ]
     if not names:
-        endings = sorted(
-            {
-                name.rpartition(".")[2]
-                for name, module in modules.items()
-                if isinstance(module, nn.Linear)
-            }
-        )
-        known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS, *endings)
-        hint = f"known are {', '.join(known)}, and other endings of the encoder's module names"
+        known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS,)
+        hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
         raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
     return names
 
@@ -156,8 +144,4 @@ def _peft_errors(kind: str) -> Iterator[None]:
             yield
         except (ValueError, TypeError, NotImplementedError, ImportError) as error:
             reason = " ".join(str(error).split())
-            if "meta tensor" in reason:
-                raise MissingError(
-                    f"settings.type={kind} counts its parameters by the weights' values"
-                ) from None
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None

@@ -1,6 +1,6 @@
 """Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer's attention."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field
@@ -46,7 +46,7 @@ class PrefixEncoder(nn.Module):
         if self.values is not None:
             return self.values
         layers, _, length, size = self.shape
-        key_values: Tensor = self.up(torch.tanh(self.down(self.embedding)))
+        key_values = self.up(torch.tanh(self.down(self.embedding)))
         return key_values.view(length, layers, 2, size).permute(1, 2, 0, 3)
 
     def before_forward(self, *_: Any) -> None:
@@ -69,8 +69,7 @@ def prefix_attention(
         query, key, value: [batch, heads, tokens, head size].
         attention_mask: added to the scores, [batch or 1, 1, tokens or 1, tokens]; None: no padding.
     """
-    place: Any = module.prefix
-    prefixes, layer, attention = place
+    prefixes, layer, attention = cast(Any, module.prefix)
     batch, heads, tokens, size = key.shape
     values = prefixes.current_key_values[layer].to(key.dtype)
     values = values.view(2, 1, -1, heads, size).transpose(2, 3).expand(2, batch, -1, -1, -1)
@@ -79,8 +78,7 @@ def prefix_attention(
     visible = attention_mask.new_zeros(*attention_mask.shape[:3], values.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
     key, value = torch.cat([key, values[0]], 2), torch.cat([value, values[1]], 2)
-    attended: tuple[Tensor, Tensor | None] = attention(module, query, key, value, mask, **settings)
-    return attended
+    return attention(module, query, key, value, mask, **settings)
 
 
 class PrefixTuning(Method):

@@ -27,8 +27,10 @@ class RandomParameters(SparseMethod):
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         total = sum(sizes.values())
         if not 0 < count <= total:
-            bound = f"a number from 1 to {total}, the layers' weights"
-            raise UsageError(f"settings.count={count}: set settings.count to {bound}")
+            raise UsageError(
+                f"settings.count={count}: set settings.count to a number from 1 to {total}, the"
+                " layers' weights"
+            )
         masks = random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*encoder.task_head, *masks])
         self.chosen = SparseParameters(encoder.model, masks)

@@ -56,22 +56,18 @@ class Encoder:
         return int(getattr(self.config, "head_dim", None) or self.hidden_size // self.num_heads)
 
     @property
-    def num_parameters(self) -> int:
-        """Number of parameters of the whole model."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    @property
     def max_tokens(self) -> int | None:
         """Tokens of a sequence that there are positions for; None where it is not configured.
 
         RoBERTa and its kin number positions from the one after the padding token's index.
         """
         positions: int | None = getattr(self.config, "max_position_embeddings", None)
-        modules = self.base.named_modules()
-        table = next(
-            (module for name, module in modules if name.endswith("position_embeddings")), None
-        )
-        padding = getattr(table, "padding_idx", None)
+        tables = [
+            module
+            for name, module in self.base.named_modules()
+            if name.endswith("position_embeddings")
+        ]
+        padding = getattr(tables[0], "padding_idx", None) if tables else None
         return positions if positions is None or padding is None else positions - padding - 1
 
     @property
@@ -154,9 +150,11 @@ class Encoder:
     @property
     def norms(self) -> list[str]:
         """Names in the whole model of the backbone's LayerNorms and RMSNorms."""
-        modules = self.model.named_modules()
-        norms = (name for name, module in modules if type(module).__name__.endswith("Norm"))
-        return [name for name in norms if name.startswith(self._prefix)]
+        return [
+            name
+            for name, module in self.model.named_modules()
+            if name.startswith(self._prefix) and type(module).__name__.endswith("Norm")
+        ]
 
     def layer_of(self, name: str) -> int | None:
         """The layer that a module or parameter of the whole model belongs to."""
@@ -238,11 +236,11 @@ class Encoder:
         from transformers import AttentionInterface
 
         if not self.module_names.interface:
-            subject = f"the attention of a '{self.model_type}' model"
-            raise UsageError(f"{subject} is out of reach: choose another backbone or method")
-        config: Any = self.base.config
-        function: AttentionFunction = AttentionInterface()[config._attn_implementation]
-        return function
+            raise UsageError(
+                f"the attention of a '{self.model_type}' model is out of reach: choose another"
+                " backbone or method"
+            )
+        return AttentionInterface()[cast(Any, self.base.config)._attn_implementation]
 
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
         """Let every layer compute attention with `function`, registered as `name` in transformers.
@@ -272,8 +270,7 @@ def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Te
     settings["allow_is_bidirectional_skip"] = (
         attention_mask is None and "allow_is_bidirectional_skip" in settings
     )
-    mask: Tensor | None = eager_mask(attention_mask=attention_mask, **settings)
-    return mask
+    return eager_mask(attention_mask=attention_mask, **settings)
 
 
 class QKVLinear(nn.Module):

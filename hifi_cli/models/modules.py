@@ -18,6 +18,8 @@ _MASK = "/mask"
 class TunedLinear(nn.Module):
     """A Linear of which some rows or columns have parameters of their own, or a module of their own.
 
+    `merge` of a subclass writes what trained into W and b, and returns the Linear.
+
     Attributes:
         base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
         index: the numbers of these rows or columns, int64.
@@ -30,10 +32,6 @@ class TunedLinear(nn.Module):
         self.base_layer = base_layer.requires_grad_(False)
         index = torch.tensor(numbers, device=base_layer.weight.device)
         self.register_buffer("index", index, persistent=False)
-
-    def merge(self) -> nn.Linear:
-        """Write what trained into W and b, and return the Linear, which computes the same."""
-        raise NotImplementedError
 
 
 class _RowProduct(Function):
@@ -95,8 +93,7 @@ class RowLinear(TunedLinear):
         # `data`: DeBERTa calls its projections twice in a pass, and so merges twice before backward
         weight = self.base_layer.weight.data.to(x.dtype)
         bias = None if self.base_layer.bias is None else self.base_layer.bias.to(x.dtype)
-        output: Tensor = _RowProduct.apply(x, self.rows, self.row_bias, weight, bias, self.index)
-        return output
+        return _RowProduct.apply(x, self.rows, self.row_bias, weight, bias, self.index)
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
@@ -120,7 +117,7 @@ class ColumnLinear(TunedLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         change = self.columns - self.base_layer.weight[:, self.index]
-        output: Tensor = self.base_layer(x)
+        output = self.base_layer(x)
         return output + functional.linear(x[..., self.index], change.to(x.dtype)).to(output.dtype)
 
     @torch.no_grad()
@@ -197,9 +194,8 @@ class BottleneckAdapter(nn.Module):
         self.adapter = nn.ModuleDict({"down": down, "up": up})
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden: Tensor = self.base_layer(x)
-        added: Tensor = self.adapter["up"](functional.gelu(self.adapter["down"](hidden)))
-        return hidden + added
+        hidden = self.base_layer(x)
+        return hidden + self.adapter["up"](functional.gelu(self.adapter["down"](hidden)))
 
 
 def insert_adapters(

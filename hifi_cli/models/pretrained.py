@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers.processors import Sequence, TemplateProcessing
@@ -27,7 +27,7 @@ from hifi_cli.files import (
     unavailable_error,
 )
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
+from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import StartingRun
 
 
@@ -84,11 +84,8 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         MissingError: it is not available, or its weights are not those of the encoder.
         UsageError: transformers has no model of this kind for the task.
     """
-    import transformers
-
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
     commit = resolve_commit("model", source, revision)
     where = {
@@ -168,10 +165,8 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     Raises:
         MissingError: it is not available.
     """
-    from transformers import AutoTokenizer
-
     with _reading(backbone, source):
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
     # transformers makes an empty one without its files
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
@@ -179,10 +174,6 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         )
     end = tokenizer.eos_token
     if tokenizer.pad_token is None:
-        if end is None:
-            raise MissingError(
-                f"the tokenizer in {source} has neither a padding token nor one for the end: set its pad_token"
-            )
         tokenizer.pad_token = end
     if end and not tokenizer.num_special_tokens_to_add(pair=True):
         backend = tokenizer.backend_tokenizer
@@ -204,6 +195,7 @@ def local_weights_digest(source: str) -> str | None:
     return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
 
 
+@torch.no_grad()
 def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
     """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
@@ -211,15 +203,12 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
         model.task_head.initialize(generator)
         return
     deviation = getattr(model.config, "initializer_range", 0.02)
-    with torch.no_grad():
-        for name in missing_keys:
-            parameter = model.get_parameter(name)
-            if parameter.dim() > 1:
-                parameter.copy_(
-                    torch.empty(parameter.shape).normal_(0, deviation, generator=generator)
-                )
-            else:
-                parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+    for name in missing_keys:
+        parameter = model.get_parameter(name)
+        if parameter.dim() > 1:
+            parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+        else:
+            parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
 def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
@@ -228,9 +217,9 @@ def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
     Raises:
         UsageError: transformers has none.
     """
-    import transformers
-
-    auto_class = getattr(transformers, task_head.transformers_class)
+    # for our own heads the span models, which have no pooler
+    kind = "span" if task_head.is_own else task_head.kind
+    auto_class = getattr(transformers, TRANSFORMERS_CLASSES[kind])
     if type(config) in auto_class._model_mapping and not config.is_encoder_decoder:
         return auto_class
     if task_head.is_own and not config.is_encoder_decoder:
@@ -248,14 +237,12 @@ def _config(
     dropout: float | None,
 ) -> Any:
     """The encoder's configuration with the task's labels and the run's dropout."""
-    from transformers import AutoConfig
-
     labels = dict(enumerate(task_head.labels))
     ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
     of_task = {"id2label": labels, "label2id": ids} if labels else {}
     with _reading(backbone, source):
-        config = AutoConfig.from_pretrained(source, **where, **of_task)
+        config = transformers.AutoConfig.from_pretrained(source, **where, **of_task)
     if dropout is not None:
         for key in [key for key in vars(config) if "dropout" in key]:
             setattr(config, key, dropout)

@@ -51,11 +51,6 @@ class TaskHeadSpec:
         )
         return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
 
-    @property
-    def transformers_class(self) -> str:
-        """The class that reads the weights: for our own heads the span models, without a pooler."""
-        return TRANSFORMERS_CLASSES["span" if self.is_own else self.kind]
-
 
 class MLPTaskHead(nn.Module):
     """Two linear layers, without dropout."""
@@ -70,8 +65,7 @@ class MLPTaskHead(nn.Module):
         self.std = std
 
     def forward(self, features: Tensor) -> Tensor:
-        result: Tensor = self.output(self.activation(self.hidden(features)))
-        return result
+        return self.output(self.activation(self.hidden(features)))
 
     @torch.no_grad()
     def initialize(self, generator: Generator) -> None:
@@ -96,7 +90,7 @@ class EncoderWithTaskHead(nn.Module):
         self.backbone = backbone
         config: Any = backbone.config
         self.config = config
-        self.reads_words, self.is_causal = spec.reads_words, Encoder(backbone).is_causal
+        self.is_causal = Encoder(backbone).is_causal
         inputs = config.hidden_size * (5 if spec.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
@@ -111,7 +105,6 @@ class EncoderWithTaskHead(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        attention_mask: Tensor | None = None,
         word_spans: Tensor | None = None,
         **lists: Tensor,
     ) -> SimpleNamespace:
@@ -119,18 +112,16 @@ class EncoderWithTaskHead(nn.Module):
 
         Args:
             word_spans: tokens [first, last) of each target word, [examples, words, 2].
+            lists: attention mask, token types and the like, as `input_ids`.
         """
         choices = input_ids.shape[1:-1]
-        if attention_mask is not None:
-            lists["attention_mask"] = attention_mask
         flat = {
             name: values.flatten(0, -2)
             for name, values in {"input_ids": input_ids, **lists}.items()
         }
         states = self.backbone(**flat).last_hidden_state
         features = pool(states, flat["attention_mask"]) if self.is_causal else states[:, 0]
-        if self.reads_words:
-            assert word_spans is not None
+        if word_spans is not None:
             first, second = word_states(states, word_spans).unbind(1)
             features = torch.cat(
                 [features, first, second, (first - second).abs(), first * second], -1

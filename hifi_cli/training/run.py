@@ -250,7 +250,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
         trainable_backbone=trainable_backbone,
         stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
         stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
-        total=Encoder(prepared.pretrained.model).num_parameters,
+        total=sum(value.numel() for value in prepared.pretrained.model.parameters()),
     )
 
 
@@ -372,7 +372,7 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
     """
     head, dropout = task_head_of(config), config.dropout
     encoder = Encoder(meta_model(config.backbone, task_head=head, dropout=dropout))
-    total = encoder.num_parameters
+    total = sum(value.numel() for value in encoder.model.parameters())
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     stages, phases = [], method.phases()
     with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
