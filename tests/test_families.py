@@ -186,13 +186,6 @@ def test_an_encoder_without_known_heads_says_why(family, settings, reason):
             use()
 
 
-def test_bitfit_needs_biases():
-    with pytest.raises(
-        UsageError, match="nothing to train: this 'modernbert' encoder has no biases"
-    ):
-        BitFit(BitFit.Settings(), MethodContext()).prepare(Encoder(random_encoder("modernbert")))
-
-
 @pytest.fixture
 def write_family(tmp_path):
     """Writes a tiny encoder of any family with a tokenizer."""

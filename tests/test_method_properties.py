@@ -1,7 +1,5 @@
 """What defines each method, against an independent computation."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -9,40 +7,6 @@ from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, LAYERS
 
 from hifi_cli.errors import UsageError
-
-# --- LoRA
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, resources, family):
-    from peft import LoraConfig, get_peft_model
-
-    prepared, config = prepare(
-        make, resources, "lora", "settings.r=4", "settings.alpha=12", family=family
-    )
-    model, batch = prepared.encoder.model, first_batch(config, resources)
-    plain = resources.encoder(config)[0].model
-    before = logits_of(plain, batch)
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # peft asks transformers for a name that it calls old
-        oracle = get_peft_model(
-            plain, LoraConfig(r=4, lora_alpha=12, target_modules=["query", "key"])
-        )
-    ours = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, parameter in oracle.named_parameters():
-            if "lora_" in name:
-                ours[name.removeprefix("base_model.model.")].normal_()
-                parameter.copy_(ours[name.removeprefix("base_model.model.")])
-    adapted = logits_of(model, batch)
-    assert torch.equal(adapted, logits_of(oracle, batch))
-    assert not torch.allclose(adapted, before, atol=1e-3)
-    prepared.method.merge(prepared.encoder)
-    assert not any("lora" in name for name, _ in model.named_parameters())
-    torch.testing.assert_close(logits_of(model, batch), adapted, rtol=1e-4, atol=1e-5)
-
 
 # --- Compacter and Adapter
 

@@ -19,7 +19,6 @@ from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
@@ -309,20 +308,6 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     )
     assert counted == weights
     assert round(100 * counted / total, 1) == share
-
-
-def test_float32_rows_train_in_a_bfloat16_matrix():
-    linear = torch.nn.Linear(6, 8).bfloat16()
-    tuned = RowLinear(linear, [2, 3], biases=True)
-    tuned.rows.data, tuned.row_bias.data = (
-        tuned.rows.data.float() + 1,
-        tuned.row_bias.data.float() - 1,
-    )
-    x = torch.randn(4, 6).bfloat16()
-    output = tuned(x)
-    output.sum().backward()
-    assert output.dtype == torch.bfloat16 and tuned.rows.grad.dtype == torch.float32
-    torch.testing.assert_close(tuned.merge()(x), output)
 
 
 def test_tuned_rows_train_in_bf16_too(make, resources):

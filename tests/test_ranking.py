@@ -52,19 +52,6 @@ def test_equation_10_read_literally_gives_every_head_the_same(seed):
     np.testing.assert_allclose(result.values, 1 / 12, atol=1e-8)
 
 
-def test_pagerank_forgets_the_richness_it_starts_from_and_the_personalized_one_does_not():
-    richness, correlation = random_scores()
-    other = richness[::-1].copy()
-    assert np.allclose(
-        pagerank(richness, correlation, 0.85, 1e-13).values,
-        pagerank(other, correlation, 0.85, 1e-13).values,
-    )
-    assert not np.allclose(
-        pagerank_personalized(richness, correlation).values,
-        pagerank_personalized(other, correlation).values,
-    )
-
-
 def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlations():
     _, correlation = random_scores(4)
     correlation[2] = correlation[:, 2] = 0
