@@ -60,7 +60,6 @@ def test_the_cosine_schedule_is_transformers(make):
     ours = [learning_rate_factor(config, 200, step) for step in range(200)]
     assert ours == pytest.approx([factors(step) for step in range(200)])
     floor = config.model_copy(update={"final_factor": 0.2})
-    assert learning_rate_factor(config, 1, 0) == 1
     for step, factor in ((110, 0.6), (200, 0.2)):
         assert learning_rate_factor(floor, 200, step) == pytest.approx(factor)
 
@@ -145,6 +144,15 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources
 def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, change, message):
     with pytest.raises(UsageError, match=message):
         task_of(make("full-ft", change, task=task))
+
+
+def test_a_run_of_one_step_trains(make, resources):
+    prepared, config = prepare(make, resources, "bitfit", "epochs=1", "limit=8", "warmup=0.1")
+    before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
+    trainer = Trainer(prepared, load_splits(config, resources))
+    trainer.train()
+    assert trainer.progress.step == 1
+    assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
 
 
 # --- layer-wise learning rate decay

@@ -303,7 +303,9 @@ class Trainer:
             "run": lambda step: learning_rate_factor(training, len(method.steps), step),
             "constant": lambda _: 1.0,
         }
-        factors = [schedules[group.get("lr_schedule", "run")] for group in groups]
+        # the warm-up of a run of one step would train nothing
+        usual = "constant" if self.total_steps == 1 else "run"
+        factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
 

@@ -308,9 +308,8 @@ def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> flo
     """The factor on the learning rate in a step, counted from 0, of a phase of `steps` steps.
 
     Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay or a constant.
-    A single step has no warm-up: it would train nothing.
     """
-    warmup_steps = math.ceil(training.warmup * steps) if steps > 1 else 0
+    warmup_steps = math.ceil(training.warmup * steps)
     if step < training.hold_steps:
         return training.hold_factor
     if step < warmup_steps:
