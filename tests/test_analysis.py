@@ -23,7 +23,6 @@ from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import write_hf
 from hifi_cli.tasks.encode import collate, padding_values, single_sequences, training_order
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits, prepare, reload
@@ -125,9 +124,6 @@ def test_rank_correlations_are_means_over_the_layers_of_what_is_preferred():
         heads.rank_correlation(flat, lowest)["noise"] == of_two
     )  # a mean over two layers varies more
     assert np.isnan(heads.rank_correlation(flat[:1], lowest[:1])["value"])
-    unrelated = ([Ranked(values) for values in rng.normal(size=(4, 8))] for _ in range(500))
-    found = [heads.rank_correlation(*pair) for pair in zip(unrelated, unrelated, strict=True)]
-    assert 0.91 < np.mean([abs(values["value"]) < values["noise"] for values in found]) < 0.985
 
 
 @pytest.mark.parametrize(
@@ -209,26 +205,14 @@ def test_stages_are_measured_at_the_same_steps_and_stage_2_begins_at_the_pretrai
     assert distances["eh-ft-bitfit", 2, 6] > first
 
 
-def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(
-    ask, make, resources, encoders, tmp_path
-):
-    methods = ("linear-probing", "full-ft")
-    with pytest.raises(
-        MissingError,
-        match=r"2 of 2 runs are missing or diverged, the first is rte/linear-probing/seed1",
-    ):
-        compute(ask("features", None, methods))
-    rows = {row["method"]: row for row in compute(ask("features", None, methods, train=True))}
-    assert rows["linear-probing"]["mean"] == 0
-    prepared, _ = reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources)
-    write_hf(prepared, tmp_path / "plain")
-    prepared.pretrained.tokenizer.save_pretrained(tmp_path / "plain")
-    texts = resources.rows("rte").rows("train")
-    before, after = (first_tokens(where, texts) for where in (encoders["bert"], tmp_path / "plain"))
-    assert rows["full-ft"]["mean"] == pytest.approx(
-        float((after - before).norm(dim=1).mean()), rel=1e-4
-    )
-    assert rows["full-ft"]["mean"] > 0.01
+def test_features_do_not_move_under_linear_probing(ask):
+    request = ask("features", None, ("linear-probing",))
+    missing = "1 of 1 runs are missing or diverged, the first is rte/linear-probing/seed1"
+    with pytest.raises(MissingError, match=missing):
+        compute(request)
+    (row,) = compute(replace(request, train=True))
+    assert (row["mean"], row["pair"], row["examples"]) == (0, "pretrained-tuned", 48)
+    request.kind.draw(pd.DataFrame([row]))  # of one seed
 
 
 @pytest.mark.parametrize(("words", "epoch"), [((), 1), (("report=last", "variant=last"), 2)])

@@ -43,10 +43,12 @@ def figure(
     """Compute a figure's numbers, store them in RESULTS_DIR/figures, draw it (`hifi ls figures`)."""
     if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
-    given = options.parse_seeds(seeds)
-    spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=given)
-    resources = ResourceCache(results_dir, data_dir)
-    request = figures.FigureRequest(spec, resources, tuple(overrides or ()), train)
+    spec = figure_spec.load(
+        name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=options.parse_seeds(seeds)
+    )
+    request = figures.FigureRequest(
+        spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train
+    )
     picture = out or request.csv.with_suffix(".png")
     figures.draw(request, figures.compute(request, force=force), picture)
     if format == "json":

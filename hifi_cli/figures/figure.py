@@ -57,15 +57,10 @@ class Kind(ConfigModel):
 
     explanation: ClassVar[str] = ""
     """How to read the picture; printed below it, with the settings in braces."""
-    reads_runs: ClassVar[bool] = False
-    """Whether it is drawn from runs: of every task, method and seed, unless `cells` differs."""
-    runs_are_optional: ClassVar[bool] = False
-    """Whether it is drawn from the runs that are there, and each time anew."""
 
-    def cells(self, request: "FigureRequest") -> list[GridCell]:
-        """Return the runs that the figure is drawn from."""
-        spec = request.spec
-        return request.cells(spec.tasks, spec.methods, {}) if self.reads_runs else []
+    def cells(self, request: "FigureRequest") -> list[GridCell]:  # noqa: ARG002
+        """Return the runs that the figure is drawn from; here none."""
+        return []
 
     @abstractmethod
     def rows(self, request: "FigureRequest") -> Iterable[Row]:
@@ -161,12 +156,10 @@ class FigureRequest:
             if run.is_done and run.setting_hash == cell.config.setting_hash
         }
         if missing := [cell.name for cell in cells if cell not in done]:
-            text = f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]}"
-            if not self.kind.runs_are_optional:
-                raise MissingError(
-                    f"{text}; --train trains them here, hifi grid of a YAML with `figure:` in parallel"
-                )
-            logger.warning(f"{text}; they are left out")
+            raise MissingError(
+                f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]};"
+                " --train trains them here, hifi grid of a YAML with `figure:` in parallel"
+            )
         return done
 
 
@@ -179,7 +172,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
         ConflictError: the CSV has other seeds, and `force` is not given.
     """
     csv = request.csv
-    if csv.is_file() and not force and not request.kind.runs_are_optional:
+    if csv.is_file() and not force:
         data = pd.read_csv(csv)
         if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
             seeds = ",".join(map(str, sorted({*data["seed"]})))

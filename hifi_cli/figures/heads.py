@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, norm
@@ -21,9 +20,7 @@ from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k
 from hifi_cli.heads.scores import head_outputs, singular_values
-from hifi_cli.methods.base import needs_heads
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.statistics import mean_interval
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
 
@@ -44,6 +41,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "SS": {"scoring.samples": 1000},
     "PT": {"scoring.warm_steps": 0},
 }
+
+
+def _layer(data: style.Frame) -> style.Frame:
+    return "layer " + (data["layer"] + 1).astype(str)
 
 
 class ScoresBySetting(Kind):
@@ -84,9 +85,8 @@ class Richness(ScoresBySetting):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per layer and a line per setting."""
-        data = data.assign(panel=style.panels(data, "layer " + (data["layer"] + 1).astype(str)))
         return style.line_panels(
-            data,
+            data.assign(panel=style.panels(data, _layer(data))),
             "head",
             "mean",
             by="setting",
@@ -119,7 +119,7 @@ class Correlation(ScoresBySetting):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per layer and setting, all in one color scale."""
-        titles = style.panels(data, data["setting"] + ", layer " + (data["layer"] + 1).astype(str))
+        titles = style.panels(data, data["setting"] + ", " + _layer(data))
         figure, panels = style.facets(data, titles, columns=4, height=1.7, sharex=True, sharey=True)
         for ax, pairs in panels:
             others = pairs[pairs["head"] != pairs["other"]]
@@ -163,11 +163,14 @@ class SingularValues(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per layer; a horizontal line marks xi = 0.9."""
-        lines = "layer " + (data["layer"] + 1).astype(str)
-        data = data.assign(panel=style.panels(data), line=lines)
-        labels = ("first t singular values", "fraction of their sum")
         figure = style.line_panels(
-            data, "t", "mean", by="line", spread="std", labels=labels, sharey=True
+            data.assign(panel=style.panels(data), line=_layer(data)),
+            "t",
+            "mean",
+            by="line",
+            spread="std",
+            labels=("first t singular values", "fraction of their sum"),
+            sharey=True,
         )
         for ax in figure.axes:
             ax.axhline(0.9, color="#666666", linewidth=0.7)
@@ -248,13 +251,15 @@ class Damping(Kind):
         """Draw iterations and milliseconds by d, a line per task."""
         tasks = data["task"].map(lambda task: label_of("tasks", task))
         data = data.assign(task=tasks, **{"time of one layer [ms]": 1e3 * data["seconds"]})
-        measures = ["iterations", "time of one layer [ms]"]
-        long = data.melt(["task", "damping"], measures, var_name="panel")
+        long = data.drop(columns=["seconds", "layer"]).melt(["task", "damping"], var_name="panel")
         by_damping = long.groupby(["panel", "task", "damping"], sort=False)["value"]
-        over_layers = by_damping.agg(["mean", "min", "max"]).reset_index()
-        labels = ("damping factor d", "")
         return style.line_panels(
-            over_layers, "damping", "mean", by="task", band=("min", "max"), labels=labels
+            by_damping.agg(["mean", "min", "max"]).reset_index(),
+            "damping",
+            "mean",
+            by="task",
+            band=("min", "max"),
+            labels=("damping factor d", ""),
         )
 
 
@@ -320,61 +325,47 @@ class HeadRanking(Kind):
 
 
 class HeadBench(Kind):
-    """All rankings: how far they agree, and the scores of runs that tune what they choose."""
+    """How far the rankings of methods that tune selected heads agree."""
 
     explanation = (
-        "left: Kendall's tau over a layer's heads, mean over the layers; gray: as small as between unrelated rankings;"
-        " right: dots: seeds, bars: 95 % t-intervals of their means; band: that of random heads; without warm steps,"
-        " gradient, ablation and fisher are those of a randomly initialized task head"
+        "Kendall's tau over a layer's heads, mean over the layers; gray: as small as between unrelated rankings;"
+        " without warm steps, gradient, ablation and fisher are those of a randomly initialized task head"
     )
-    reads_runs = runs_are_optional = True
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the rows of two panels.
+        """Return a row per task and pair of methods.
 
-        `panel` correlation: one row per task and pair of methods that tune selected heads: the rank
-        correlation of their rankings, mean over the layers (`value`), and the `noise` that 95 % of
-        unrelated rankings of as many heads and layers stay below. `panel` score: one row per
-        finished run: its `score` and the `metric`.
+        `value` is the rank correlation of their rankings, mean over the layers; 95 % of unrelated
+        rankings of as many heads and layers stay below `noise`.
         """
         for task in request.spec.tasks:
-            configs = {method: request.config(task, method) for method in request.spec.methods}
             ranked = {
-                method: head_selection.rank(config, request.resources)
-                for method, config in configs.items()
-                if needs_heads(config) and not config.heads.given
+                method: head_selection.rank(request.config(task, method), request.resources)
+                for method in request.spec.methods
             }
             for first, second in combinations(ranked, 2):
-                names = {"task": task, "method": first, "other": second, "panel": "correlation"}
+                names = {"task": task, "method": first, "other": second}
                 yield {**names, **rank_correlation(ranked[first], ranked[second])}
-        for cell, run in request.runs().items():
-            yield {
-                "task": cell.config.task,
-                "method": cell.config.method,
-                "panel": "score",
-                "seed": run.seed,
-                "score": run.score(),
-                "metric": run.primary_metric,
-            }
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw two panels per task, a line per ranking; methods without one stand below."""
-        tasks = list(data.groupby("task", sort=False))
-        height = 1.1 + 0.2 * len({*data["method"], *data["other"].dropna()})
-        figure = Figure(figsize=(style.WIDE, height * len(tasks) + 0.7), layout="constrained")
-        axes = figure.subplots(len(tasks), 2, squeeze=False, sharey="row", width_ratios=[1.15, 1])
-        for (left, right), (task, panel) in zip(axes, tasks, strict=True):
-            pairs, runs = panel[panel["panel"] == "correlation"], panel[panel["panel"] == "score"]
-            ranked = list(dict.fromkeys([*pairs["method"], *pairs["other"]]))
-            methods = list(dict.fromkeys([*ranked, *runs["method"]]))
-            labels = [label_of("methods", method) for method in methods]
-            _draw_correlations(left, pairs, ranked)
-            columns = range(len(ranked) - 1)  # of the last one there are no pairs
-            left.set_xticks(columns, labels[: len(columns)], rotation=45, ha="right")
-            left.set_yticks(range(len(methods)), labels)
-            title = label_of("tasks", task) if len(tasks) > 1 else ""
-            left.set(xlim=(-0.5, len(ranked) - 1.5), ylim=(len(methods) - 0.5, -0.5), title=title)
-            _draw_scores(right, runs, methods)
+        """Draw a heatmap per task with the number of each pair."""
+        figure, panels = style.facets(
+            data, style.panels(data), columns=1, height=1.1 + 0.22 * data["other"].nunique()
+        )
+        for ax, pairs in panels:
+            columns, rows = pairs["method"].unique(), pairs["other"].unique()
+            table = pairs.pivot(index="other", columns="method", values="value").loc[rows, columns]
+            ax.imshow(table, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto", interpolation="nearest")
+            for (row, column), value in np.ndenumerate(table):
+                is_noise = abs(value) <= pairs["noise"].iloc[0]
+                color = (
+                    "#888888" if is_noise else "white" if value > 0.7 or value < -0.5 else "black"
+                )
+                text = "" if np.isnan(value) else f"{value:.2f}".replace("0.", ".")
+                ax.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
+            names = [label_of("methods", method) for method in columns]
+            ax.set_xticks(range(len(columns)), names, rotation=45, ha="right")
+            ax.set_yticks(range(len(rows)), [label_of("methods", method) for method in rows])
         return figure
 
 
@@ -388,28 +379,3 @@ def rank_correlation(ranking: list[Ranked], other: list[Ranked]) -> dict[str, fl
     variance = 2 * (2 * heads + 5) / (9 * heads * (heads - 1))
     noise = float(norm.ppf(0.975)) * (variance / max(1, taus.count())) ** 0.5
     return {"value": float(taus.mean()), "noise": noise}
-
-
-def _draw_correlations(ax: Axes, pairs: style.Frame, ranked: list[str]) -> None:
-    table = pairs.pivot(index="other", columns="method", values="value").reindex(
-        index=ranked, columns=ranked
-    )
-    ax.imshow(table, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto", interpolation="nearest")
-    for (row, column), value in np.ndenumerate(table.to_numpy()):
-        is_noise = abs(value) <= pairs["noise"].iloc[0]
-        color = "#888888" if is_noise else "white" if value > 0.7 or value < -0.5 else "black"
-        text = "" if np.isnan(value) else f"{value:.2f}".replace("0.", ".")
-        ax.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
-
-
-def _draw_scores(ax: Axes, runs: style.Frame, methods: list[str]) -> None:
-    ax.grid(axis="y", color="#eeeeee")
-    ax.set_xlabel("no finished runs" if runs.empty else f"{runs['metric'].iloc[0]} [%]")
-    for method, group in runs.groupby("method"):
-        values, line = 100 * group["score"].to_numpy(), methods.index(method)
-        ax.plot(values, [line] * len(values), "o", markersize=2.5, color="#666666")
-        ax.plot(values.mean(), line, "D", color="#0072B2")
-        if interval := mean_interval([values]):
-            ax.plot(interval, [line, line], "-", color="#0072B2")
-            if method == "hifi-random":
-                ax.axvspan(*interval, color="#dddddd", linewidth=0, zorder=0)

@@ -23,7 +23,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
-from hifi_cli.grids.cells import refuse_own_keys
+from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import pool
@@ -43,11 +43,14 @@ class Features(Kind):
     """Which models and examples are compared."""
 
     explanation = "the model of the reported epoch; mean over seeds, bars: their standard deviation"
-    reads_runs = True
     examples: int = 1000
     """Highest number of training examples."""
     stages: bool = False
     """Whether the model after stage 1 is compared too; no run stores it, so it is trained again."""
+
+    def cells(self, request: FigureRequest) -> list[GridCell]:
+        """Return the run of every task, method and seed."""
+        return request.cells(request.spec.tasks, request.spec.methods, {})
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the L2 distance of the features of two models, a row per run and `pair`.
@@ -253,7 +256,7 @@ class TrajectoryRecorder(Callback):
         if stage_step in (1, len(method.steps)) or stage_step % self.every == 0:
             method.before_evaluation(trainer.model)
             weights = dict(trainer.model.named_parameters())
-            distance = norm(
+            moved = (
                 weights[name] - value.to(weights[name].device)
                 for name, value in self.pretrained.named_parameters()
                 if name in weights and name not in head
@@ -263,7 +266,7 @@ class TrajectoryRecorder(Callback):
                     "stage": trainer.progress.phase + 1,
                     "step": trainer.progress.step,
                     "stage_step": stage_step,
-                    "distance": distance,
+                    "distance": norm(moved),
                     **self._gradients,
                 }
             )
@@ -303,11 +306,16 @@ class TrainingCurves(Kind):
                     for line in trainer.progress.log_history
                     if isinstance(line, StepMetrics)
                 }
-                names = {"task": task, "method": method, "label": label_of("methods", method)}
-                fraction = getattr(trainer.method.settings, "stage1_fraction", 0.0)
                 for row in recorder.rows:
-                    place = {**names, "seed": seed, "stage1_fraction": fraction}
-                    yield {**place, **row, "loss": losses[row["step"]]}
+                    yield {
+                        "task": task,
+                        "method": method,
+                        "label": label_of("methods", method),
+                        "seed": seed,
+                        "stage1_fraction": getattr(trainer.method.settings, "stage1_fraction", 0.0),
+                        **row,
+                        "loss": losses[row["step"]],
+                    }
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and curve, over the stage that fine-tunes the whole model."""
@@ -319,12 +327,15 @@ class TrainingCurves(Kind):
         smooth = means.groupby(["task", "label"], sort=False, group_keys=False).apply(
             lambda curve: curve.rolling(max(1, len(curve) // 20), min_periods=1).mean()
         )
-        place = ["task", "label", "stage_step"]
-        long = smooth.reset_index().melt(place, self.curves, var_name="curve")
+        long = smooth.melt(var_name="curve", ignore_index=False).reset_index()
         long = long.assign(panel=style.panels(long, long["curve"].map(_TITLES)))
-        labels, columns = ("iterations of full fine-tuning", ""), max(2, len(self.curves))
         figure = style.line_panels(
-            long, "stage_step", "value", by="label", labels=labels, columns=columns
+            long,
+            "stage_step",
+            "value",
+            by="label",
+            labels=("iterations of full fine-tuning", ""),
+            columns=max(2, len(self.curves)),
         )
         for ax in figure.axes:
             ax.set_yscale("log" if "gradient" in ax.get_title() else "linear")
@@ -353,7 +364,7 @@ class SnapshotRecorder(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         if len(trainer.phase_ends) > 1:
-            other = "plane: pca needs one, plane: random (hifi-7-flatness) does not"
+            other = "plane: principal needs one, plane: random (hifi-7-flatness) does not"
             raise UsageError(f"{trainer.config.method} trains in several phases; {other}")
         self.on_step_end(trainer)
 
@@ -374,8 +385,8 @@ class Landscape(Kind):
     """Rows per class of each regime; null: the full training set."""
     few_shot_epochs: int = 50
     """Epochs of few-shot runs, in which an epoch is one step."""
-    plane: Literal["pca", "random"] = "pca"
-    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalized random
+    plane: Literal["principal", "random"] = "principal"
+    """`principal`: the two principal directions of the trajectory; `random`: two filter-normalized random
     directions, the only ones in which the flatness of two models may be compared."""
     points: int = 21
     """Grid points in each direction."""
@@ -385,9 +396,9 @@ class Landscape(Kind):
     """Number of snapshots of the weights during training."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the loss at each grid point (`part` contour), and for `pca` the trajectory.
+        """Return the loss at each grid point (`part` contour), and for `principal` the trajectory.
 
-        `moved` says which weights the plane moves: those the method trains (`pca`), or all.
+        `moved` says which weights the plane moves: those the method trains (`principal`), or all.
         `share_x` and `share_y` are what the directions explain of the trajectory's variance.
         """
         refuse_own_keys(request.overrides, ["shots"], "this figure")
@@ -407,7 +418,7 @@ class Landscape(Kind):
 
     def _cut(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
         common: Row = {"moved": "all"}
-        if self.plane == "pca":
+        if self.plane == "principal":
             recorder = SnapshotRecorder(self.snapshots)
             trainer = train(config, resources, recorder)
             weights = trained(trainer.model)
@@ -433,11 +444,9 @@ class Landscape(Kind):
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
         data = data[data["seed"] == data["seed"].iloc[0]]
         low, high = data["loss"].min(), data["loss"].quantile(0.98)
-        round_numbers = MaxNLocator(16, steps=[1, 2, 5, 10])
-        levels = round_numbers.tick_values(low, max(high, low + 1e-6))
+        levels = MaxNLocator(16, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1e-6))
         titles = style.panels(data, data["label"] + ", " + data["regime"])
-        columns = data["label"].nunique()
-        figure, panels = style.facets(data, titles, columns=columns, height=2.3)
+        figure, panels = style.facets(data, titles, columns=data["label"].nunique(), height=2.3)
         for ax, rows in panels:
             contour, trajectory = (rows[rows["part"] == part] for part in ("contour", "trajectory"))
             table = contour.pivot(index="y", columns="x", values="loss")
@@ -446,8 +455,7 @@ class Landscape(Kind):
             ax.contour(*grid, levels=levels, colors="#202020", linewidths=0.3)
             ax.plot(trajectory["x"], trajectory["y"], "o-", color="#D55E00", mec="white")
             ax.plot(0, 0, "*", color="white", mec="black", markersize=9)
-            directions = "principal" if self.plane == "pca" else "random"
-            style.label_outer(ax, f"first {directions} direction", f"second {directions} direction")
+            style.label_outer(ax, f"first {self.plane} direction", f"second {self.plane} direction")
         style.colorbar(figure, image, "training loss", ticks=levels[::2], format="%g")
         return figure
 

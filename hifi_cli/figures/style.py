@@ -92,23 +92,18 @@ def line_panels(
         band = ("low", "high")
     figure, groups = facets(data, data["panel"], **of_facets)
     for ax, rows in groups:
-        lines(ax, rows, x, y, by, band)
+        for label, points in rows.groupby(by, sort=False):
+            (line,) = ax.plot(
+                points[x], points[y], label=label, markevery=max(1, len(points) // 12)
+            )
+            if band:
+                edges = (points[column] for column in band)
+                ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
         ax.locator_params(axis="x", integer=data[x].dtype.kind == "i")
         label_outer(ax, *labels)
     if data[by].nunique() > 1:
         shared_legend(figure)
     return figure
-
-
-def lines(
-    ax: Axes, data: Frame, x: str, y: str, by: str, band: tuple[str, str] | None = None
-) -> None:
-    """Draw a line for each value of the column `by`, and shade the area between two columns."""
-    for label, points in data.groupby(by, sort=False):
-        (line,) = ax.plot(points[x], points[y], label=label, markevery=max(1, len(points) // 12))
-        if band:
-            edges = (points[column] for column in band)
-            ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
 
 
 def shared_legend(figure: Figure) -> None:

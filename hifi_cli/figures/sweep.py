@@ -86,8 +86,14 @@ class Sweep(Kind):
         )
         table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
         metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
-        labels = (self.label or self.key, f"{metric} [%]")
-        return style.line_panels(table, "x", "mean", by="line", spread="std", labels=labels)
+        return style.line_panels(
+            table,
+            "x",
+            "mean",
+            by="line",
+            spread="std",
+            labels=(self.label or self.key, f"{metric} [%]"),
+        )
 
 
 class SearchBudget(Kind):
@@ -125,9 +131,13 @@ class SearchBudget(Kind):
         data = data.assign(
             panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]])
         )
-        labels = ("tried settings", "expected best score [%]")
         return style.line_panels(
-            data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels
+            data,
+            "settings",
+            "mean",
+            by="label",
+            band=("quartile1", "quartile3"),
+            labels=("tried settings", "expected best score [%]"),
         )
 
 
@@ -141,9 +151,8 @@ def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
     """
     values = np.sort(list(scores))
     draws = np.arange(1, len(values) + 1)
-    below = (np.arange(len(values) + 1) / len(values)) ** draws[
-        :, None
-    ]  # [n, k]: the highest is one of the k lowest
+    # [n, k]: the probability that the highest of n is one of the k lowest
+    below = (np.arange(len(values) + 1) / len(values)) ** draws[:, None]
     first, third = (values[(below[:, 1:] < share).sum(1)] for share in (0.25, 0.75))
     return pd.DataFrame(
         {"settings": draws, "mean": np.diff(below) @ values, "quartile1": first, "quartile3": third}
