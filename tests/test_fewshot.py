@@ -11,6 +11,7 @@ from hifi_cli.results.study import Study
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import task_of
 
 CB = task_spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
@@ -52,13 +53,12 @@ def test_the_sample_is_the_same_on_every_machine():
     )
 
 
-def test_what_has_no_classes_or_too_few_rows_is_refused():
+def test_what_has_no_classes_or_too_few_rows_is_refused(make):
     for name in ("stsb", "squad", "record", "demo-topics"):
         with pytest.raises(
-            UsageError,
-            match="has no few-shot setting: shots are counted per class, and its rows have no class",
+            UsageError, match="has no few-shot setting: shots are counted per class"
         ):
-            data_sources.few_shot_sample(task_spec.load(name), ROWS, 16, seed=1)
+            task_of(make("full-ft", "shots=16", task=name))
     with pytest.raises(
         UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"
     ):

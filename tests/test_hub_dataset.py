@@ -69,7 +69,7 @@ def load(name, repository):
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: the label column 'label' is empty"),
+    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: label is empty"),
     (lambda table: table.remove_columns("label"), "train, row 0: no column 'label'"),
     (lambda table: table.remove_columns("premise"), "train, row 0: no column 'premise'"),
     (lambda table: table.map(lambda _: {"premise": " "}), "train, row 0: premise is empty"),

@@ -6,19 +6,19 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate, chain, groupby, zip_longest
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.errors import MissingError, UsageError, counted_noun, printable
-from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
+from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, printable
+from hifi_cli.tasks.task_spec import Kind, Label, LocalFiles, Row, Source, TaskSpec
 
 logger = logging.getLogger("hifi")
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
-_SKIP = " (skip_incomplete skips such rows)"
 # Raised by code that reads a record with missing keys, or with values of another type.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
@@ -29,63 +29,46 @@ class IncompleteRow(UsageError):
 
 @dataclass(slots=True)
 class RawRecord:
-    """A row as its source stores it, whose columns are read by the task's names.
+    """A row as its source stores it.
 
     Attributes:
-        values: value of each column, by the source's column names; None: the row ends before it.
-        where: file and line, for error messages.
-        columns: the source's names of a column, where they differ; the first one that is present.
+        values: value of each column, by the task's column names; None: the row ends before it.
+        where: its line, for error messages.
         id: of the row that it becomes.
         label: of the row that it becomes; None if it is unknown.
     """
 
     values: dict[str, Any]
     where: str
-    columns: Mapping[str, list[str]] = field(default_factory=dict)
     id: str = ""
     label: Label | None = None
 
-    def column(self, name: str) -> str:
-        """Return the source's name of a column."""
-        names = self.columns.get(name, [name])
-        return next((column for column in names if column in self.values), names[0])
-
     def value(self, name: str) -> Any:
-        """Return a column's value, unchecked."""
-        column = self.column(name)
-        if column not in self.values:
+        """Return the value of a column that must be there and not be empty."""
+        if name not in self.values:
             present = ", ".join(map(str, self.values))
-            raise self.error(f"no column '{column}'; the columns are {present[:200]}")
-        return self.values[column]
+            raise UsageError(f"no column '{name}'; the columns are {present[:200]}")
+        value = self.values[name]
+        if value in (None, []) or not str(value).strip():
+            raise IncompleteRow(f"{name} is empty")
+        return value
 
     def text(self, name: str) -> str:
         """Return the value of a text column."""
         value = self.value(name)
-        if not isinstance(value, str | None):
-            raise self.error(f"{name} is {value!r:.40}, not text")
-        if not (value and value.strip()):
-            raise IncompleteRow(
-                f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}"
-            )
+        if not isinstance(value, str):
+            raise UsageError(f"{name} is {value!r:.40}, not text")
         return value
 
     def texts(self, name: str) -> list[str]:
         """Return the value of a column that holds a list of texts, or one text that is split at spaces."""
         value = self.value(name)
-        texts = value.split() if isinstance(value, str) else value
+        texts: list[str] = value.split() if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(
             isinstance(text, str) and text.strip() for text in texts
         ):
-            raise self.error(f"{name} is {value!r:.40}, not a list of texts")
-        if not texts:
-            raise IncompleteRow(
-                f"{self.where}: {name} is empty; fill it in or remove the row{_SKIP}"
-            )
+            raise UsageError(f"{name} is {value!r:.40}, not a list of texts")
         return texts
-
-    def error(self, problem: str) -> UsageError:
-        """Return an error that names the record's file and line."""
-        return UsageError(f"{self.where}: {problem}")
 
 
 # Files
@@ -101,60 +84,51 @@ def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[Ra
 
     Raises:
         MissingError: no such file.
-        UsageError: the file is malformed; the message names the line.
+        UsageError: the file is malformed; the message names the line before.
     """
     if not path.exists():
         raise MissingError(f"no file {path}")
-    if local.reader == "parquet":
-        return _parquet(path)
-    content = path.read_bytes()
+    header = local.header if labelled or local.reader == "conll" else None
+    after = ""
     try:
-        text = content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise UsageError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
-    if local.reader == "conll":
-        return _conll(path, text, local.header or [])
-    if local.reader in ("csv", "tsv"):
-        return _table(path, text, local.reader, local.header if labelled else None)
-    return _json(path, text, local.reader)
-
-
-def _parquet(path: Path) -> Iterator[RawRecord]:
-    """Yield the rows of a Parquet file."""
-    from pyarrow import ArrowException, parquet  # a tenth of a second, which other files do without
-
-    try:
-        table = parquet.read_table(path).to_pylist()
-    except (OSError, ArrowException) as error:
+        for record in _records(path, local.reader, header):
+            yield record
+            after = f", after {record.where}"
+    except (csv.Error, OSError, *_MALFORMED) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UsageError(
-            f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})"
+            f"{path}{after}: not readable as {local.reader} ({reason[:160]})"
         ) from None
-    yield from (RawRecord(values, f"{path}, row {number}") for number, values in enumerate(table))
 
 
-def _table(path: Path, text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
+def _records(path: Path, reader: str, header: list[str] | None) -> Iterator[RawRecord]:
+    """Return the records of a file, each with its place in it."""
+    if reader == "parquet":
+        from pyarrow import parquet  # a tenth of a second, which other files do without
+
+        rows = enumerate(parquet.read_table(path).to_pylist())
+        return (RawRecord(values, f"row {number}") for number, values in rows)
+    text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    if reader in ("csv", "tsv"):
+        return _table(text, reader, header)
+    return _conll(text, header or []) if reader == "conll" else _json(text, reader)
+
+
+def _table(text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
     """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
     csv.field_size_limit(1 << 30)  # Python's own limit is 131,072 characters
     dialect: Any = (
         {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     )
     table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
-    try:
-        for values in table:
-            where, names = f"{path}, line {table.line_num}", table.fieldnames or []
-            if None in values or len({*names}) < len(names):
-                raise UsageError(
-                    f"{where}: more columns than names, or a name stands twice ({', '.join(names)[:200]})"
-                )
-            yield RawRecord(values, where)
-    except csv.Error as error:
-        raise UsageError(
-            f"{path}, line {table.reader.line_num}: not valid {form.upper()}: {error}"
-        ) from None
+    names = table.fieldnames or []
+    if len({*names}) < len(names):
+        raise ValueError(f"a column name stands twice: {', '.join(names)}")
+    for values in table:
+        yield RawRecord(values, f"line {table.line_num}")
 
 
-def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
+def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
     """Yield one record per sentence, of each column the list of its cells.
 
     One word per line, its columns separated by tabs or else by spaces; a line without text ends a
@@ -162,45 +136,23 @@ def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
     with tabs, comments (# and no tab) are skipped.
     """
     separator = "\t" if "\t" in text else None
-    is_comment = re.compile("#[^\t]*" if separator else "(?!)").fullmatch
-    lines = [
-        (number, line)
-        for number, line in enumerate(text.split("\n"), start=1)
-        if not is_comment(line)
-    ]
-    for is_sentence, words in groupby(
-        lines, lambda line: line[1].strip() and not line[1].startswith("-DOCSTART-")
-    ):
-        if is_sentence:
-            numbers, rows = zip(
-                *((number, line.split(separator)) for number, line in words), strict=True
-            )
-            columns = [list(column) for column in zip_longest(*rows)]
-            header = [*names, *map(str, range(len(names) + 1, len(columns) + 1))]
-            if len({*map(len, rows)}) > 1:
-                raise UsageError(
-                    f"{path}, line {numbers[0]}: the words of this sentence have unlike numbers of columns"
-                )
-            yield RawRecord(dict(zip(header, columns, strict=False)), f"{path}, line {numbers[0]}")
+    is_skipped = re.compile("-DOCSTART-.*|#[^\t]*" if separator else "-DOCSTART-.*").fullmatch
+    for number, sentence in enumerate(re.split(r"\n\s*\n", text), start=1):
+        lines = [line for line in sentence.split("\n") if line.strip() and not is_skipped(line)]
+        words = [line.split(separator) for line in lines]
+        columns = [list(column) for column in zip_longest(*words)]
+        if len({*map(len, words)}) > 1:
+            raise ValueError(f"the words of sentence {number} have unlike numbers of columns")
+        header = [*names, *map(str, range(len(names) + 1, len(columns) + 1))]
+        if words:
+            yield RawRecord(dict(zip(header, columns, strict=False)), f"sentence {number}")
 
 
-def _json(path: Path, text: str, reader: str) -> Iterator[RawRecord]:
+def _json(text: str, reader: str) -> Iterator[RawRecord]:
     """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
-    lines = [
-        (f"{path}, line {number}", line) for number, line in enumerate(text.split("\n"), start=1)
-    ]
-    for where, line in [(str(path), text)] if reader == "squad" else lines:
-        try:
-            records = list(_RECORDS_OF[reader](json.loads(line))) if line.strip() else []
-        except _MALFORMED as error:
-            raise UsageError(
-                f"{where}: invalid JSON, or not that of '{reader}' files: {error!r:.120}"
-            ) from None
-        yield from (RawRecord(values, where) for values in records)
-
-
-def _line(value: Any) -> Iterator[dict[str, Any]]:
-    yield value | value.get("target", {})  # WSC stores its two spans one level deeper
+    for number, line in enumerate([text] if reader == "squad" else text.split("\n"), start=1):
+        for values in _RECORDS_OF[reader](json.loads(line)) if line.strip() else ():
+            yield RawRecord({**values}, f"line {number}")
 
 
 def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
@@ -254,7 +206,7 @@ def _squad_questions(value: Any) -> Iterator[dict[str, Any]]:
 
 
 _RECORDS_OF: dict[str, Callable[[Any], Iterator[dict[str, Any]]]] = {
-    "jsonl": _line,
+    "jsonl": lambda value: iter([value]),
     "multirc": _multirc_answers,
     "record": _record_queries,
     "squad": _squad_questions,
@@ -278,34 +230,30 @@ def parse_rows(
             are not read.
 
     Raises:
-        UsageError: a column is missing, empty or invalid, or an id is not unique; the message names
-            file and line.
+        UsageError: columns are missing, empty or invalid, or an id is not unique; the message names
+            the lines.
     """
     rows: dict[str, Row] = {}
     skipped = 0
+    lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
+    fix = f"fill it in or remove the row{', or set skip_incomplete' * labelled}"
     for record in records:
-        record.columns = source.columns
         try:
-            if labelled and spec.has_label_column:
-                record.label = parse_label(spec, record, source.labels)
-            number = len(rows)
-            record.id = str(
-                record.values.get(record.column(spec.id), number) if spec.id else number
-            )
-            parsed = _FORMATS[spec.format](spec, record)
-        except IncompleteRow:
-            if not spec.skip_incomplete:
-                raise
+            for row in _parse(spec, record, len(rows), source, labelled=labelled):
+                if row.id in rows:
+                    raise UsageError(f"duplicate id {row.id[:40]}")
+                rows[row.id] = row
+        except IncompleteRow as error:
             skipped += 1
-            continue
+            if not spec.skip_incomplete:
+                lines[f"{error}; {fix}"].append(record.where)
+        except UsageError as error:
+            lines[str(error)].append(record.where)
         except _MALFORMED as error:
-            raise record.error(f"not a row of format '{spec.format}': {error!r:.120}") from error
-        for row in parsed:
-            if row.id in rows:
-                raise record.error(f"duplicate id {row.id[:40]}")
-            if labelled and row.label is None and not row.answers:
-                raise record.error("no answers")
-            rows[row.id] = row
+            lines[f"not a row of format '{spec.format}': {error!r:.120}"].append(record.where)
+    if lines:
+        problems = [f"{first_of(where)}: {problem}" for problem, where in lines.items()]
+        raise UsageError(f"{origin}, {first_of(problems, '; ')}")
     if skipped:
         logger.warning(
             f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label"
@@ -315,6 +263,27 @@ def parse_rows(
     return list(rows.values())
 
 
+def _parse(
+    spec: TaskSpec, record: RawRecord, number: int, source: Source, *, labelled: bool
+) -> list[Row]:
+    """Return the rows that a record becomes; without an id it is its number."""
+    if None in record.values:
+        raise UsageError("more cells than column names; in a CSV file quote texts with commas")
+    record.values |= {
+        name: record.values[column]
+        for name, columns in source.columns.items()
+        for column in columns
+        if column in record.values
+    }
+    if labelled and spec.has_label_column:
+        record.label = parse_label(spec, record, source.labels)
+    record.id = str(record.values.get(spec.id, number) if spec.id else number)
+    rows = _FORMATS[spec.format](spec, record)
+    if labelled and any(row.label is None and not row.answers for row in rows):
+        raise UsageError("no answers")
+    return rows
+
+
 def label_name(value: Any) -> str:
     """Return a label as printable text without spaces around it; True is `true`."""
     return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
@@ -322,29 +291,25 @@ def label_name(value: Any) -> str:
 
 def is_missing(value: Any) -> bool:
     """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
-    return not isinstance(value, list) and (
-        value is None or label_name(value).lower() in ("", "nan")
-    )
+    return value is None or label_name(value).lower() in ("", "nan")
 
 
-def as_number(value: Any) -> float | None:
-    """Return the number that a label is, or None."""
+def as_number(value: Any) -> float:
+    """Return the number that a label is, or NaN."""
     try:
         return float(label_name(value))
     except ValueError:
-        return None
+        return math.nan
 
 
-def labels_in(value: Any, separator: str | None) -> list[str]:
-    """Return the labels of a row with several: a list, or a text with separators (None: spaces)."""
-    parts = (
-        value.split(separator)
-        if isinstance(value, str)
-        else value
-        if isinstance(value, list)
-        else [value]
-    )
-    return [label for part in parts if (label := label_name(part))]
+def labels_in(value: Any, kind: Kind, separator: str) -> list[str]:
+    """Return the label names of a row: of several a list or a text, with separators or spaces."""
+    if kind not in ("multi-label", "token-classification"):
+        return [label_name(value)]
+    if isinstance(value, str):
+        value = value.split(separator if kind == "multi-label" else None)
+    parts = value if isinstance(value, list) else [value]
+    return [name for part in parts if (name := label_name(part))]
 
 
 def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = None) -> Label:
@@ -360,27 +325,24 @@ def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = Non
             range.
     """
     names = names or spec.labels
-    value = record.value("label")
-    if value is None or (spec.kind != "multi-label" and is_missing(value)):
-        column = record.column("label")
-        raise IncompleteRow(
-            f"{record.where}: the label column '{column}' is empty; fill it in or remove the row{_SKIP}"
-        )
-    if spec.kind == "multi-label":
-        present = {
-            _class_index(name, names, record) for name in labels_in(value, spec.label_separator)
-        }
-        return tuple(int(index in present) for index in range(len(names)))
-    if spec.kind == "token-classification":
-        return tuple(_class_index(tag, names, record) for tag in labels_in(value, None))
-    if spec.kind != "regression":
-        return _class_index(label_name(value), names, record)
-    number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
-    if number is None or not math.isfinite(number) or not low <= number <= high:
-        raise record.error(
-            f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]"
-        )
-    return number
+    is_several = spec.kind == "multi-label"  # or none of the labels
+    value = record.values.get("label") if is_several else record.value("label")
+    if value is None or (not is_several and is_missing(value)):
+        raise IncompleteRow("label is empty")
+    if spec.kind == "regression":
+        number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
+        if not (math.isfinite(number) and low <= number <= high):
+            raise UsageError(
+                f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]"
+            )
+        return number
+    present = labels_in(value, spec.kind, spec.label_separator)
+    if unknown := [name for name in present if name not in names]:
+        raise UsageError(f"unknown label '{unknown[0][:40]}'; the labels are {', '.join(names)}")
+    indices = tuple(map(names.index, present))
+    if is_several:
+        return tuple(int(index in indices) for index in range(len(names)))
+    return indices if spec.kind == "token-classification" else indices[0]
 
 
 def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
@@ -394,12 +356,6 @@ def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
     return spec.labels[int(label)]
 
 
-def _class_index(name: str, names: list[str], record: RawRecord) -> int:
-    if name not in names:
-        raise record.error(f"unknown label '{name[:40]}'; the labels are {', '.join(names)}")
-    return names.index(name)
-
-
 def _plain(spec: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, (tuple(record.text(name) for name in spec.inputs),), record.label)]
 
@@ -408,7 +364,7 @@ def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
     """One text, in which a space separates the words, and the character span of each word."""
     words = record.texts(spec.inputs[0])
     if isinstance(record.label, tuple) and len(record.label) != len(words):
-        raise record.error(f"{len(words)} words have {len(record.label)} tags")
+        raise UsageError(f"{len(words)} words have {len(record.label)} tags")
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     spans = tuple((end - len(word), end) for word, end in zip(words, ends, strict=True))
     return [Row(record.id, ((" ".join(words),),), record.label, word_spans=spans)]
@@ -431,20 +387,19 @@ def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
     spans = tuple((int(record.value(f"start{at}")), int(record.value(f"end{at}"))) for at in (1, 2))
     for sentence, (start, end) in zip(sentences, spans, strict=True):
         if not 0 <= start < end <= len(sentence):
-            raise record.error(f"the sentence '{sentence[:40]}' has no characters {start} to {end}")
+            raise UsageError(f"the sentence '{sentence[:40]}' has no characters {start} to {end}")
     return [Row(record.id, (sentences,), record.label, word_spans=spans)]
 
 
 def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
+    record.values |= record.values.get("target", {})  # the official files' spans are in it
     words, pronoun = record.text("text").split(), record.text("span2_text").split()
     is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
     length, index = len(pronoun), record.value("span2_index")
     places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
     if not places:
-        raise record.error(
-            f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names"
-        )
+        raise UsageError(f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names")
     # One official validation row names the word before the pronoun.
     first = min(places, key=lambda at: abs(at - index))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
@@ -454,10 +409,8 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
-    texts = (
-        record.text("paragraph"),
-        f"{record.text('question')} {record.value('answer')}",
-    )  # an official answer is empty
+    answer = record.values.get("answer")  # an official one is empty
+    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 
@@ -496,7 +449,7 @@ def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
     accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
     for text, start in accepted:
         if start < 0 or context[start : start + len(text)] != text:
-            raise record.error(
+            raise UsageError(
                 f"question {record.id[:40]}: the answer {text[:40]!r} is not at character {start}"
             )
     return [Row(record.id, ((record.text("question"), context),), None, answers=accepted)]

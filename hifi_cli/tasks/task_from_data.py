@@ -6,9 +6,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+import numpy as np
 import yaml
 from pydantic import Field
 
@@ -17,8 +19,8 @@ from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
-from hifi_cli.tasks import data_sources, rows
-from hifi_cli.tasks.rows import as_number, is_missing, label_name, labels_in
+from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
+from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
 from hifi_cli.tasks.task_spec import (
     ENTITY_TAG,
     METRICS,
@@ -51,12 +53,8 @@ INPUT_NAMES = [  # the first of these that the data have
     ["words"],
     ["1"],  # of a CoNLL file
 ]
-SEPARATOR = "|"  # between the labels of a row
-LABEL_NAMES = ("label", "labels", "tags", "ner_tags")
-SPLIT_NAMES = {
-    "validation": ("validation", "dev", "valid", "val"),
-    "test": ("test",),
-}  # of hub datasets
+LABEL_NAMES = [["label"], ["labels"], ["tags"], ["ner_tags"]]
+VALIDATION_NAMES = ("validation", "dev", "valid", "val")  # of the split of a hub dataset
 
 
 class DataOptions(ConfigModel):
@@ -124,107 +122,27 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     for override in overrides:
         values |= parse_override(override)
     options = parse(DataOptions, values, "command line")
-    data = (_read_hub if source.startswith(HUB) else _read_file)(source, options)
-    content = _task(source, data, options)
-    parse(TaskSpec, content, source)
-    return content[
-        "label"
-    ], f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}"
-
-
-class _Data(NamedTuple):
-    """A file or dataset, and where the task's YAML says that it is.
-
-    Attributes:
-        name: of the task, unless a shipped one has it.
-        sections: the YAML's keys `local` and `hub`.
-        splits: the file, or the dataset's split, of each split.
-        records: the training rows.
-        class_names: of hub columns that store class indices.
-    """
-
-    name: str
-    sections: dict[str, dict[str, Any]]
-    splits: dict[str, str]
-    records: list[dict[str, Any]]
-    class_names: dict[str, list[str]]
-
-
-def _read_file(source: str, options: DataOptions) -> _Data:
-    path = Path(source)
-    directory = path.resolve().parent
-    reader = READER_OF_SUFFIX[path.suffix.lower()]
-    records = [
-        record.values for record in rows.read(path, LocalFiles(folder=".", files={}, reader=reader))
-    ]
+    name, sections, records, names = (
+        _read_hub(source, options) if source.startswith(HUB) else _read_file(source, options)
+    )
     if not records:
-        raise UsageError(f"{path} has no rows")
-    validation = options.validation if isinstance(options.validation, str) else None
-    given = {"train": source, "validation": validation, "test": options.test}
-    files = {
-        split: os.path.relpath(Path(file).resolve(), directory)
-        for split, file in given.items()
-        if file
-    }
-    local = {"folder": ".", "directory": str(directory), "reader": reader, "files": files}
-    name = directory.name if path.stem == "train" else path.stem
-    return _Data(name, {"local": local}, files, records, {})
-
-
-def _read_hub(source: str, options: DataOptions) -> _Data:
-    repository, _, config = source.removeprefix(HUB).partition(":")
-    tables, _ = data_sources.load_tables(HubDataset(id=repository), config or None)
-    usual = {
-        split: next((name for name in names if name in tables), None)
-        for split, names in SPLIT_NAMES.items()
-    }
-    given = {
-        "train": "train",
-        "validation": options.validation or usual["validation"],
-        "test": options.test or usual["test"],
-    }
-    splits = {split: name for split, name in given.items() if isinstance(name, str)}
-    for name in splits.values():
-        if name not in tables:
-            raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
-    table = tables["train"]
-    records = [record.values for record in data_sources.hub_records(table, source)]
-    class_names = {
-        column: data_sources.class_names(feature) for column, feature in table.features.items()
-    }
-    hub = {"id": repository, "config": config or None, "splits": splits}
-    name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
-    return _Data(
-        name, {"local": {"folder": ".", "files": {}}, "hub": hub}, splits, records, class_names
-    )
-
-
-def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
-    """Return the content of a task's YAML, and log what was recognized."""
-    columns = list(data.records[0])
+        raise UsageError(f"{source} has no rows")
+    columns = [column for column in records[0] if column]
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
-    last = str(len(columns))  # of a CoNLL file's
-    label = options.label or next(
-        iter(_usual([[name] for name in (*LABEL_NAMES, last)], columns)), None
-    )
-    if not inputs or not label:
+    last = [str(len(columns))]  # of a CoNLL file
+    label = options.label or "".join(_usual([*LABEL_NAMES, last], columns))
+    if not inputs or not {*inputs, label} <= {*columns}:
         raise UsageError(
             f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
-    if unknown := next((column for column in (*inputs, label) if column not in columns), None):
-        suggestion = registry.nearest(unknown, columns)
-        raise UsageError(
-            f"{source}: no column '{unknown}'{suggestion}; the columns are {', '.join(columns)}"
-        )
-    has_words = isinstance(data.records[0][inputs[0]], list)
-    values = [record.get(label) for record in data.records]
-    kind = options.kind or ("token-classification" if has_words else _kind(values, options))
-    labels = options.labels or data.class_names.get(label) or _labels(label, values, kind, options)
+    given = [record[label] for record in records if not is_missing(record.get(label))]
+    has_words = isinstance(records[0][inputs[0]], list)
+    kind = options.kind or ("token-classification" if has_words else _kind(given, options))
+    separator = options.separator or "|"
+    labels = options.labels or names.get(label) or _labels(label, given, kind, separator)
     metrics = _metrics(kind, labels)
-    data.sections.get("hub", data.sections["local"])["columns"] = {"label": label}
-    name = safe_name(data.name)
-    content = {
+    content: dict[str, Any] = {
         "description": f"{kind} of {' and '.join(inputs)} by {label}",
         "label": f"{name}-data" if name in registry.names("tasks") else name,
         "source": source,
@@ -233,19 +151,65 @@ def _task(source: str, data: _Data, options: DataOptions) -> dict[str, Any]:
         "inputs": inputs,
         "id": options.id,
         "labels": labels,
-        "label_separator": options.separator or SEPARATOR,
+        "label_separator": separator,
         "metrics": metrics,
         "primary": metrics[0],
         "skip_incomplete": options.skip_incomplete,
-        **data.sections,
+        **sections,
     }
-    if "validation" not in data.splits:
+    section = sections["hub" if "hub" in sections else "local"]
+    section["columns"] = {"label": label}
+    if "validation" not in {**section.get("files", {}), **section.get("splits", {})}:
         fraction = 0.1 if options.validation is None else options.validation
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
+    parse(TaskSpec, content, source)
     what = f"{kind}, inputs=[{','.join(inputs)}] label={label}"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
-    logger.info(f"{source}: {what}{classes}, {len(values)} rows; change it with key=value")
-    return content
+    logger.info(f"{source}: {what}{classes}, {len(records)} rows; change it with key=value")
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return content["label"], f"# made from {source}\n{text}"
+
+
+_Source = tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, list[str]]]
+"""The task's name, the YAML's keys `local` and `hub`, the training rows, and the class names of hub columns."""
+
+
+def _read_file(source: str, options: DataOptions) -> _Source:
+    path = Path(source)
+    directory = path.resolve().parent
+    reader = READER_OF_SUFFIX[path.suffix.lower()]
+    records = [
+        record.values for record in read(path, LocalFiles(folder=".", files={}, reader=reader))
+    ]
+    given = {"train": source, "validation": options.validation, "test": options.test}
+    files = {
+        split: os.path.relpath(Path(file).resolve(), directory)
+        for split, file in given.items()
+        if isinstance(file, str)
+    }
+    local = {"folder": ".", "directory": str(directory), "reader": reader, "files": files}
+    name = directory.name if path.stem == "train" else path.stem
+    return safe_name(name), {"local": local}, records, {}
+
+
+def _read_hub(source: str, options: DataOptions) -> _Source:
+    repository, _, config = source.removeprefix(HUB).partition(":")
+    tables, _ = load_tables(HubDataset(id=repository), config or None)
+    usual = next((name for name in VALIDATION_NAMES if name in tables), None)
+    given = {
+        "train": "train",
+        "validation": options.validation or usual,
+        "test": options.test or "test",
+    }
+    splits = {split: name for split, name in given.items() if isinstance(name, str)}
+    if "train" not in tables:
+        raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
+    table = tables["train"]
+    names = {column: class_names(feature) for column, feature in table.features.items()}
+    hub = {"id": repository, "config": config or None, "splits": splits}
+    sections = {"local": {"folder": ".", "files": {}}, "hub": hub}
+    name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
+    return safe_name(name), sections, [record.values for record in hub_records(table)], names
 
 
 def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
@@ -256,13 +220,13 @@ def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
     )
 
 
-def _kind(values: list[Any], options: DataOptions) -> Kind:
+def _kind(labels: list[Any], options: DataOptions) -> Kind:
     """Return the kind of task that the labels show: lists, fractions, or classes."""
-    if options.separator or any(isinstance(value, list) for value in values):
+    if options.separator or any(isinstance(label, list) for label in labels):
         return "multi-label"
-    numbers = [as_number(value) for value in values if not is_missing(value)]
-    has_fraction = any(number is not None and not number.is_integer() for number in numbers)
-    return "regression" if has_fraction and None not in numbers else "classification"
+    numbers = np.array([as_number(label) for label in labels])
+    has_fraction = (numbers != numbers.round()).any() and not np.isnan(numbers).any()
+    return "regression" if has_fraction else "classification"
 
 
 def _metrics(kind: Kind, labels: list[str]) -> list[str]:
@@ -274,20 +238,9 @@ def _metrics(kind: Kind, labels: list[str]) -> list[str]:
     return [name for name in METRICS[kind] if name != "accuracy"]
 
 
-def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) -> list[str]:
+def _labels(column: str, values: list[Any], kind: Kind, separator: str) -> list[str]:
     """Return the class names: numbers, then words, sorted; for regression the column's name."""
     if kind == "regression":
         return [column]
-    separators = {"multi-label": options.separator or SEPARATOR, "token-classification": None}
-    present = [value for value in values if not is_missing(value)]
-    if kind == "classification":
-        names = {label_name(value) for value in present}
-        return sorted(
-            names, key=lambda name: (as_number(name) is None, as_number(name) or 0.0, name)
-        )
-    names = {name for value in present for name in labels_in(value, separators[kind])}
-    # the tags of a type stand together, `O` first
-    return sorted(
-        names,
-        key=lambda name: name.partition("-")[::-1] if kind == "token-classification" else name,
-    )
+    names = {name for value in values for name in labels_in(value, kind, separator)}
+    return sorted(names, key=lambda name: (isnan(as_number(name)), as_number(name), name))

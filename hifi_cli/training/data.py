@@ -32,10 +32,15 @@ def task_of(config: RunConfig) -> TaskSpec:
     """Load a run's task, with the primary metric that its configuration names.
 
     Raises:
-        UsageError: the task has no such metric, or its loss no such settings.
+        UsageError: the task has no such metric, its loss no such settings, or it has no classes to
+            count shots of.
     """
     task = task_spec.load(config.task).with_primary(config.primary_metric)
     check_loss(task, config)
+    if config.shots and not task.classes:
+        raise UsageError(
+            f"task {task.label} has no few-shot setting: shots are counted per class, and its rows have no class"
+        )
     return task
 
 
