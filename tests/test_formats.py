@@ -316,7 +316,7 @@ def test_every_task_with_a_hub_names_its_splits_and_counts():
             )
         if task.submission:
             assert set(task.submission.files) <= set(task.rows)
-            has_labels = task.kind != "regression" and task.has_label_column
+            has_labels = task.kind != "regression" and task.format != "record"
             assert len(task.submission.labels) in (
                 len(task.labels) if has_labels else 0,
                 len(task.labels),

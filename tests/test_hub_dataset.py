@@ -126,7 +126,7 @@ def test_the_hubs_conversion_of_a_script_has_a_folder_for_each_configuration(mon
     monkeypatch.setattr(
         "datasets.load_dataset", lambda *words, **options: requests.append((*words, options))
     )
-    data_sources.load_tables(HubDataset(id="a/script", revision="refs/convert/parquet"), "cb")
+    data_sources.load_tables("a/script", "refs/convert/parquet", "cb")
     assert requests == [("a/script", {"revision": "refs/convert/parquet", "data_dir": "cb"})]
 
 

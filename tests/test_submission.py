@@ -110,14 +110,11 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
 
 def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
     task = small("rte")
-    with pytest.raises(
-        UsageError, match=r"RTE\.tsv is refused: 3 rows, the official test split of RTE has 4"
-    ):
-        submission.write(task, "test", rows(task)[:3], np.zeros(3), tmp_path)
-    with pytest.raises(
-        UsageError, match="the ids of the test split do not count from 0, as the server expects"
-    ):
-        submission.write(task, "test", rows(task)[1:] + rows(task)[:1], np.zeros(4), tmp_path)
+    for others in (rows(task)[:3], rows(task)[1:] + rows(task)[:1]):
+        with pytest.raises(
+            UsageError, match=r"RTE\.tsv is refused: . rows; the server expects the 4"
+        ):
+            submission.write(task, "test", others, np.zeros(4), tmp_path)
     with pytest.raises(UsageError, match="task SQuAD has no submission"):
         submission.spec_of(task_spec.load("squad"))
     assert not list(tmp_path.iterdir())

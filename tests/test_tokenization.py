@@ -101,7 +101,9 @@ def test_target_words_are_found_among_the_tokens(tokenizer, swap):
 
 def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
     row = Row("7", (("the old dog sees the cat", "a cat"),), 1, word_spans=((21, 24), (2, 5)))
-    with pytest.raises(UsageError, match="row 7: max_length=6 truncates the target word"):
+    with pytest.raises(
+        UsageError, match="row 7: the target word is truncated; increase max_length"
+    ):
         tokenize(tokenizer, task_spec.load("wic"), [row], configured(6))
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -147,20 +148,17 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
 def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
     """Load every split of a repository."""
     splits: dict[Split, list[Row]] = {}
-    tables: dict[str | None, Any] = {}
+    load_once = cache(load_tables)
     for split, name in hub.splits.items():
-        other_config, _, hub_split = name.rpartition("/")
-        config = other_config or hub.config
-        if config not in tables:
-            tables[config], commit = load_tables(hub, config)
+        config, _, hub_split = name.rpartition("/")
+        tables, commit = load_once(hub.id, hub.revision, config or hub.config)
         labelled = is_labelled(split)
-        if hub_split in tables[config]:
-            records = hub_records(tables[config][hub_split])
-            origin = f"{hub.id}, {hub_split}"
+        if hub_split in tables:
+            records, origin = hub_records(tables[hub_split]), f"{hub.id}, {hub_split}"
             splits[split] = parse_rows(spec, records, hub, origin, labelled=labelled)
         elif labelled:
             raise UsageError(
-                f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}"
+                f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables)}"
             )
     digests = {split: rows_digest(rows) for split, rows in splits.items()}
     return TaskData(
@@ -168,7 +166,7 @@ def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
     )
 
 
-def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+def load_tables(id: str, revision: str | None, config: str | None) -> tuple[Any, str | None]:  # noqa: A002
     """Return the splits of a repository's configuration, and the commit.
 
     Raises:
@@ -177,13 +175,13 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
     import datasets  # takes a second
 
     datasets.disable_progress_bars()
-    commit = resolve_commit("dataset", hub.id, hub.revision)
+    commit = resolve_commit("dataset", id, revision)
     # the hub's conversion has a folder for each configuration
-    names = {"data_dir" if hub.revision == PARQUET_REVISION else "name": config}
+    names = {"data_dir" if revision == PARQUET_REVISION else "name": config}
     try:
-        return datasets.load_dataset(hub.id, revision=commit or hub.revision, **names), commit
+        return datasets.load_dataset(id, revision=commit or revision, **names), commit
     except (OSError, ValueError, RuntimeError) as error:
-        raise unavailable_error("dataset", hub.id, error) from None
+        raise unavailable_error("dataset", id, error) from None
 
 
 def hub_records(table: Any) -> Iterator[RawRecord]:
@@ -231,9 +229,8 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     first = {
         row.sequences: number for number, row in reversed([*enumerate(train)])
     }  # the first row with each texts
-    distinct = {*first.values()}
-    shuffled = [number for number in _shuffled(train, cut.seed) if number in distinct]
-    order = sorted(shuffled, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
+    distinct = [at for at in _shuffled(train, cut.seed) if first[train[at].sequences] == at]
+    order = sorted(distinct, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
     cut_off = {
         number
         for at, number in enumerate(order)

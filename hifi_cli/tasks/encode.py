@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -46,24 +47,18 @@ def tokenize(
         *columns,
         truncation=config.truncation if is_pair else "only_first",
         max_length=config.max_length,
-        return_offsets_mapping=spec.has_target_words,
     )
-    examples, first = [], 0
+    examples, indices = [], iter(range(len(columns[0])))
     for row in rows:
-        numbers = range(first, first + len(row.sequences))
-        sequences = tuple(_model_inputs(encoded, index) for index in numbers)
+        numbers = list(islice(indices, len(row.sequences)))
+        sequences = tuple(_model_inputs(encoded, number) for number in numbers)
         is_truncated = any(
-            is_cut[index] or encoded.encodings[index].overflowing for index in numbers
+            is_cut[number] or encoded.encodings[number].overflowing for number in numbers
         )
-        spans = _token_spans(encoded, first, row, order, config) if spec.has_target_words else ()
-        is_tagged = spec.kind == "token-classification"
-        tokens = (
-            tuple(_first_token(encoded, first, span) for span in row.word_spans)
-            if is_tagged
-            else ()
-        )
+        spans = _token_spans(encoded, numbers[0], row, order) if spec.format == "wic" else ()
+        tagged = row.word_spans if spec.kind == "token-classification" else ()
+        tokens = tuple(_first_token(encoded, numbers[0], span) for span in tagged)
         examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
-        first += len(row.sequences)
     if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
         words = sum(len(example.word_tokens) for example in examples)
         logger.warning(
@@ -98,23 +93,14 @@ def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     }
 
 
-def _token_spans(
-    encoded: Any, index: int, row: Row, order: slice, config: RunConfig
-) -> tuple[Span, ...]:
-    """Return the span of the tokens that overlap the target word of each text."""
-    offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
+def _token_spans(encoded: Any, index: int, row: Row, order: slice) -> tuple[Span, ...]:
+    """Return the span of the tokens of the target word of each text."""
     token_spans = []
     for text, (start, end) in enumerate(row.word_spans[order]):
-        tokens = [
-            token
-            for token, (first, last) in enumerate(offsets)
-            if text_ids[token] == text and first < end and last > start
-        ]
-        if not tokens or offsets[tokens[-1]][1] < end:
-            raise UsageError(
-                f"row {row.id}: max_length={config.max_length} truncates the target word; increase max_length"
-            )
-        token_spans.append((tokens[0], tokens[-1] + 1))
+        first, last = (encoded.char_to_token(index, at, text) for at in (start, end - 1))
+        if first is None or last is None:
+            raise UsageError(f"row {row.id}: the target word is truncated; increase max_length")
+        token_spans.append((first, last + 1))
     return tuple(token_spans)
 
 

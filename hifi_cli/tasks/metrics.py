@@ -102,12 +102,9 @@ def exact_match(answer: str, accepted: Sequence[str]) -> float:
 
 def word_f1(answer: str, accepted: Sequence[str]) -> float:
     """Return the highest F1 between the words of the answer and of an accepted one."""
-    words = normalize_answer(answer)
-    f1 = []
-    for other in map(normalize_answer, accepted):
-        common = sum((Counter(words) & Counter(other)).values())
-        f1.append(2 * common / (len(words) + len(other)) if common else 0.0)
-    return max(f1)
+    words, others = normalize_answer(answer), map(normalize_answer, accepted)
+    counts = [((Counter(words) & Counter(other)).total(), len(other)) for other in others]
+    return max(2 * common / (len(words) + length) if common else 0.0 for common, length in counts)
 
 
 def _mean_over_answers(
@@ -326,11 +323,10 @@ def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
         One answer per row, in the order of the rows; if no span is valid, an empty answer with the
         logits of the first token.
     """
-    best: dict[str, Output] = {}
-    highest: dict[str, float] = {}
+    best: dict[str, tuple[float, Output]] = {}
     for example, (starts, ends) in zip(examples, logits, strict=True):
         row = example.row
-        best.setdefault(row.id, Output("", [float(starts[0]), float(ends[0])]))
+        best.setdefault(row.id, (-np.inf, Output("", [float(starts[0]), float(ends[0])])))
         is_inside = np.array([span != OUTSIDE for span in example.offsets])
         firsts, lasts = (
             np.argsort(-side[: len(example)], kind="stable")[:N_BEST] for side in (starts, ends)
@@ -344,12 +340,12 @@ def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
         )
         scores = np.where(is_valid, starts[firsts][:, None] + ends[lasts], -np.inf)
         at, to = np.unravel_index(scores.argmax(), scores.shape)
-        if scores[at, to] > highest.get(row.id, -np.inf):
-            highest[row.id] = scores[at, to]
+        if scores[at, to] > best[row.id][0]:
             first, last = int(firsts[at]), int(lasts[to])
             text = row.sequences[0][1][example.offsets[first][0] : example.offsets[last][1]]
-            best[row.id] = Output(text, [float(starts[first]), float(ends[last])])
-    return list(best.values())
+            output = Output(text, [float(starts[first]), float(ends[last])])
+            best[row.id] = (scores[at, to], output)
+    return [output for _, output in best.values()]
 
 
 def is_collapsed(predictions: Predictions) -> bool:

@@ -236,7 +236,6 @@ def parse_rows(
     rows: dict[str, Row] = {}
     skipped = 0
     lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
-    fix = f"fill it in or remove the row{', or set skip_incomplete' * labelled}"
     for record in records:
         try:
             for row in _parse(spec, record, len(rows), source, labelled=labelled):
@@ -246,14 +245,15 @@ def parse_rows(
         except IncompleteRow as error:
             skipped += 1
             if not spec.skip_incomplete:
-                lines[f"{error}; {fix}"].append(record.where)
+                lines[str(error)].append(record.where)
         except UsageError as error:
             lines[str(error)].append(record.where)
         except _MALFORMED as error:
             lines[f"not a row of format '{spec.format}': {error!r:.120}"].append(record.where)
     if lines:
         problems = [f"{first_of(where)}: {problem}" for problem, where in lines.items()]
-        raise UsageError(f"{origin}, {first_of(problems, '; ')}")
+        fix = f"; fill it in or remove the row{', or set skip_incomplete' * labelled}"
+        raise UsageError(f"{origin}, {first_of(problems, '; ')}{fix if skipped else ''}")
     if skipped:
         logger.warning(
             f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label"
@@ -275,7 +275,7 @@ def _parse(
         for column in columns
         if column in record.values
     }
-    if labelled and spec.has_label_column:
+    if labelled and spec.kind != "span" and spec.format != "record":  # which have answers instead
         record.label = parse_label(spec, record, source.labels)
     record.id = str(record.values.get(spec.id, number) if spec.id else number)
     rows = _FORMATS[spec.format](spec, record)

@@ -38,13 +38,11 @@ def write(
     """
     path = directory / spec_of(task).files[split]
     count, official = task.count(rows), task.rows[split]
-    if count != official:
+    has_ids = rows[0].group or [row.id for row in rows] == [str(number) for number in range(count)]
+    if count != official or not has_ids:
         raise UsageError(
-            f"{path.name} is refused: {count} rows, the official {split} split of {task.label} has {official}"
-        )
-    if not rows[0].group and [row.id for row in rows] != [str(number) for number in range(count)]:
-        raise UsageError(
-            f"{path.name} is refused: the ids of the {split} split do not count from 0, as the server expects"
+            f"{path.name} is refused: {count} rows; the server expects the {official:,} of the official"
+            f" {split} split of {task.label}, whose ids count from 0"
         )
     write_text(path, "".join(line + "\n" for line in _lines(task, rows, predictions)))
     return path

@@ -24,7 +24,6 @@ from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
 from hifi_cli.tasks.task_spec import (
     ENTITY_TAG,
     METRICS,
-    HubDataset,
     Kind,
     LocalFiles,
     Name,
@@ -194,7 +193,7 @@ def _read_file(source: str, options: DataOptions) -> _Source:
 
 def _read_hub(source: str, options: DataOptions) -> _Source:
     repository, _, config = source.removeprefix(HUB).partition(":")
-    tables, _ = load_tables(HubDataset(id=repository), config or None)
+    tables, _ = load_tables(repository, None, config or None)
     usual = next((name for name in VALIDATION_NAMES if name in tables), None)
     given = {
         "train": "train",

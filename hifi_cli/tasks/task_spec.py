@@ -207,16 +207,6 @@ class TaskSpec(ConfigModel):
         return len({row.group for row in rows}) if self.format == "record" else len(rows)
 
     @property
-    def has_label_column(self) -> bool:
-        """Whether the data have labels; those of span tasks and ReCoRD have answers instead."""
-        return self.kind != "span" and self.format != "record"
-
-    @property
-    def has_target_words(self) -> bool:
-        """Whether the task head reads the hidden states of a target word in each text (WiC)."""
-        return self.format == "wic"
-
-    @property
     def classes(self) -> list[str]:
         """The labels of which each row has one; none for ReCoRD, whose rows are candidates."""
         has_one = self.kind in ("classification", "multiple-choice") and self.format != "record"

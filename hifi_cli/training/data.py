@@ -47,7 +47,7 @@ def task_of(config: RunConfig) -> TaskSpec:
 def task_head_of(config: RunConfig) -> TaskHeadSpec:
     """What the task of a run requires of its head, as configured."""
     task = task_spec.load(config.task)
-    return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
+    return TaskHeadSpec(task.kind, tuple(task.labels), task.format == "wic", config.task_head)
 
 
 @dataclass
