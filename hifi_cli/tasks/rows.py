@@ -234,7 +234,7 @@ def parse_rows(
             the lines.
     """
     rows: dict[str, Row] = {}
-    skipped = 0
+    skipped, fix = 0, ""
     lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
     for record in records:
         try:
@@ -243,17 +243,18 @@ def parse_rows(
                     raise UsageError(f"duplicate id {row.id[:40]}")
                 rows[row.id] = row
         except IncompleteRow as error:
-            skipped += 1
-            if not spec.skip_incomplete:
+            if spec.skip_incomplete:
+                skipped += 1
+            else:
                 lines[str(error)].append(record.where)
+                fix = f"; fill it in or remove the row{', or set skip_incomplete' * labelled}"
         except UsageError as error:
             lines[str(error)].append(record.where)
         except _MALFORMED as error:
             lines[f"not a row of format '{spec.format}': {error!r:.120}"].append(record.where)
     if lines:
         problems = [f"{first_of(where)}: {problem}" for problem, where in lines.items()]
-        fix = f"; fill it in or remove the row{', or set skip_incomplete' * labelled}"
-        raise UsageError(f"{origin}, {first_of(problems, '; ')}{fix if skipped else ''}")
+        raise UsageError(f"{origin}, {first_of(problems, '; ')}{fix}")
     if skipped:
         logger.warning(
             f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label"
