@@ -129,15 +129,6 @@ def test_a_difference_whose_interval_is_below_the_margin_is_not_reproduced(own):
     )
 
 
-def test_collapsed_runs_count_unless_they_are_excluded(own):
-    write_pairs(2.0)
-    write_run("results", "bitfit", "rte", 9, 0.5, collapsed=True)
-    write_run("results", "full-ft", "rte", 9, 0.5)
-    for words, runs in (((), 18), (("--exclude", "collapsed"), 16)):
-        cells, note, _ = row_of(own("--format", "json", *words))
-        assert cells["runs"] == runs and ("1 run left out: collapsed" in note) is bool(words)
-
-
 def test_a_claim_is_undecided_before_all_of_its_tasks_have_runs(own):
     write_pairs(2.0, tasks=["rte"])
     cells, note, missing = row_of(own("--format", "json"))

@@ -134,7 +134,7 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     for words in (["table"], ["compare", "full-ft", "bitfit"]):
         assert "4 runs of searches and other variants left out" in hifi(*words).out
     rate = "full-ft/learning_rate--2e-05"
-    assert re.search(rf"{rate} +70\.0", hifi("table", "--variants").out)
+    assert re.search(rf"{rate} +70\.0", hifi("table", "--by", "variant").out)
     assert re.search(rf"{rate} .* -20\.00", hifi("compare", "full-ft", rate).out)
     assert hifi("report").code == 0
     assert (

@@ -140,3 +140,17 @@ def test_a_run_that_did_not_evaluate_every_epoch_has_no_maximum(hifi):
     )
     cells = cells_of(page_of(hifi("report")), "runs/hifi/bert-large/rte-16-shot/full-ft/seed1")
     assert cells[2:5] == ["0.5", "0.6", "-"]
+
+
+def test_a_report_of_some_tasks_and_claims_without_runs_in_one_line(hifi):
+    for seed in (1, 2):
+        for method, score in (("full-ft", 0.6), ("hifi-layerwise", 0.7), ("hifi-random", 0.6)):
+            write_run("results", method, "mrpc", seed, score + seed / 100, protocol="laptop")
+            write_run("results", method, "rte", seed, 0.5, protocol="laptop")
+    text = unescape(page_of(hifi("report", "--tasks", "mrpc")))
+    assert "MRPC (F1)" in text and "RTE" not in text[: text.index("<h2>Runs")]
+    assert "<td>above-random</td>" in text and "<td>not run</td>" not in text
+    assert re.search(r"<li>not run: .*, ", text)
+    assert text.index("<h2>Finished runs") < text.index("<h2>Full-FT minus")
+    answer = hifi("report", "--tasks", "mrcp")
+    assert answer.code == 2 and "did you mean 'mrpc'?" in answer.err

@@ -9,6 +9,7 @@ import pytest
 from json_output import table_of, tables_of
 from project_files import copy_yaml
 from synthetic_runs import write_run
+from tiny_inputs import QUICK, write_encoder
 
 
 def rows_of(answer):
@@ -103,12 +104,8 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
 def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
     for seed, score in ((1, 0.6), (2, 0.7), (3, 0.5)):
         write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
-    for words, mean, note in (
-        ((), 60.0, "1 run collapsed, included"),
-        (("--exclude", "collapsed"), 65.0, "1 run left out: collapsed (by --exclude collapsed)"),
-    ):
-        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]
-        assert cell["value"] == pytest.approx(mean) and cell["notes"] == [note]
+    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    assert cell["value"] == pytest.approx(60) and cell["notes"] == ["1 run collapsed, included"]
 
 
 def test_a_number_never_stands_under_another_metrics_name(hifi):
@@ -274,7 +271,8 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["hifi-2", "--methods", "full-tf"], "did you mean 'full-ft'?"),
         (["--score", "first"], "'first' is not one of 'best', 'last', 'max'"),
         (["--include", "all"], "'all' is not one of limited, unequal"),
-        (["--exclude", "limited"], "'limited' is not one of collapsed"),
+        (["--by", "lerning_rate"], "no run has this setting; did you mean 'learning_rate'?"),
+        (["hifi-2", "--backbones", "a,b"], "under one method: --method full-ft"),
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (
             ["odd.yaml"],
@@ -288,6 +286,7 @@ def test_wrong_usage(words, message, hifi):
     Path("odd.yaml").write_text("{kind: score, protocol: hifi, backbone: minilm}")
     Path("worse.yaml").write_text("{protocol: hifi, backbone: minilm, rows: [{metod: full-ft}]}")
     Path("lost.yaml").write_text("{protocol: hifi, backbone: minilm, published: hifi/fullshot}")
+    write_run("results", "full-ft", "rte", 1, 0.5, keys={"learning_rate": 1e-5})
     answer = hifi("table", *words)
     assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
 
@@ -333,3 +332,44 @@ def test_texts_that_were_cut_are_counted_in_the_run_and_one_line_of_the_table(ti
     assert result["truncated"]["train"] and result["truncated"]["selection"] == validation > 0
     text = hifi("table").out
     assert text.count("longer than max_length and cut: RTE ") == 1 and f"{validation} of " in text
+
+
+def test_each_value_of_a_setting_has_a_row(hifi):
+    for rank, score in ((8, 0.7), (16, 0.8)):
+        of_variant = {"variant": f"rank-{rank}", "keys": {"settings": {"r": rank}}}
+        for method in ("lora", "dora"):
+            write_run("results", method, "rte", 1, score, **of_variant, config_hash=f"{rank}")
+    write_run("results", "lora", "rte", 1, 0.6, keys={"settings": {"r": 4}})
+    write_run("results", "bitfit", "rte", 1, 0.5)
+
+    def shown(*words):
+        rows = table_of(hifi("table", *words, "--format", "json"))["rows"]
+        return {row["method"]: row["rte"] for row in rows}
+
+    assert shown("--by", "settings.r", "--methods", "lora") == pytest.approx(
+        {"lora/settings.r=16": 80, "lora/settings.r=4": 60, "lora/settings.r=8": 70}
+    )
+    by_name = shown("--by", "variant")
+    assert by_name["lora"] == 60 and by_name["dora/rank-8"] == 70 and len(by_name) == 6
+
+
+def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
+    decoder = write_encoder(tmp_path / "tiny-qwen3", "qwen3")
+    where = ["--task", "rte", "--method", "linear-probing", "--data-dir", data, "--backbone"]
+    for backbone in (encoders["bert"], decoder):
+        assert hifi("train", *where, backbone, *QUICK).code == 0
+    spec = {"protocol": "hifi", "backbone": "bert-large", "rows": ["linear-probing"]}
+    spec |= {"backbones": [str(encoders["bert"]), str(decoder)], "columns": ["rte", "cola"]}
+    Path("mine.yaml").write_text(json.dumps(spec))
+    table = table_of(hifi("table", "mine.yaml", "--format", "json"))
+    assert [row["label"] for row in table["rows"]] == ["tiny-bert", "tiny-qwen3"]
+    assert "method linear-probing" in table["title"]
+    for row, backbone, command in zip(
+        table["rows"], spec["backbones"], table["missing"], strict=True
+    ):
+        run = Path("results/runs/hifi", row["method"], "rte/linear-probing/seed1/results.json")
+        assert row["rte"] == 100 * json.loads(run.read_text())["scores"]["best"]
+        assert command == f"1 run: hifi grid mine.yaml --backbone {backbone}"
+    words = ["--method", "linear-probing", "--backbones", f"{decoder},{encoders['bert']}"]
+    found = table_of(hifi("table", *words, "--format", "json"))["rows"]
+    assert [row["rte"] for row in found] == [row["rte"] for row in table["rows"]][::-1]

@@ -87,11 +87,9 @@ Include = Annotated[
         help="Also count runs that are left out by default.",
     ),
 ]
-Exclude = Annotated[
+Backbones = Annotated[
     list[str] | None,
-    several(
-        "--exclude", choices=("collapsed",), help="Leave out runs that are counted by default."
-    ),
+    several("--backbones", help="Backbones beside one another, under one method."),
 ]
 ScoreChoice = Annotated[
     Score | None,

@@ -29,6 +29,7 @@ def table(
     task: options.Tasks = None,
     method: options.Methods = None,
     backbone: options.Backbone = None,
+    backbones: options.Backbones = None,
     protocol: options.Protocol = None,
     seeds: options.Seeds = None,
     shots: options.Shots = None,
@@ -41,18 +42,17 @@ def table(
         ),
     ] = None,
     include: options.Include = None,
-    exclude: options.Exclude = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
-    variants: Annotated[
-        bool,
+    by: Annotated[
+        str | None,
         typer.Option(
-            "--variants",
-            help="A row for each variant=NAME, as METHOD/NAME.",
-            rich_help_panel=options.OUTPUT,
+            metavar="KEY",
+            help="A row for each value of this setting, METHOD/KEY=VALUE; of variant, METHOD/NAME.",
+            rich_help_panel=options.WHAT,
         ),
-    ] = False,
+    ] = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -66,7 +66,7 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
-    study = Study(results_dir).with_variants() if variants else Study(results_dir)
+    study = Study(results_dir).with_rows_by(by) if by else Study(results_dir)
     setting = options.setting_of_runs(protocol, backbone, shots)
     tasks, methods = options.run_names("tasks", task), options.run_names("methods", method)
     if name == "search":
@@ -75,6 +75,12 @@ def table(
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **setting)
     if not layouts:
         raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
+    if backbones:  # in one table
+        layouts = [*{(each.protocol, each.shots): each for each in layouts}.values()]
+    if by:
+        bases = methods or layouts[0].methods
+        rows = sorted(study.names("method"))
+        methods = [row for row in rows if row.partition("/")[0] in bases] or bases
     known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
         raise UsageError(
@@ -86,6 +92,7 @@ def table(
         "methods": methods,
         "seeds": options.parse_seeds(seeds),
         "metrics": metrics,
+        "backbones": backbones,
     }
     specs = [table_spec.with_changes(layout, **changes) for layout in layouts]
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
@@ -100,12 +107,11 @@ def table(
         "results_dir": results_dir,
     }
     words = [f"shots={'null' if shots == 'full' else shots}"] if shots else []
-    # makes the runs of a table; one without a name shows what there is
-    grid = command_line(["hifi", "grid", name, *options.arguments(**given), *words]) if name else ""
+    command = command_line(["hifi", "grid", str(name), *options.arguments(**given), *words])
     how: dict[str, Any] = {
         "score": score,
-        "counted": pairs.counted_flags(include, exclude),
-        "grid": grid,
+        "counted": pairs.COUNTED.union(include or ()),
+        "grid": command if name and not by else "",  # others show what there is
     }
     tables = [_built(spec, study, data_dir=data_dir, published=published, **how) for spec in specs]
     emit(tables, format, out)
@@ -146,28 +152,19 @@ def compare(
     ],
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
-    backbones: Annotated[
-        list[str] | None,
-        options.several(
-            "--backbones", help="Compare the first backbone with each of the others instead."
-        ),
-    ] = None,
+    backbones: options.Backbones = None,
     protocol: options.Protocol = None,
     shots: options.Shots = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,
-    exclude: options.Exclude = None,
     results_dir: options.ResultsDir = options.RESULTS,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
-    study = (
-        Study(results_dir).with_variants()
-        if any("/" in name for name in names)
-        else Study(results_dir)
-    )
+    study = Study(results_dir)
+    study = study.with_rows_by("variant") if any("/" in name for name in names) else study
     table_spec.check_names("methods", names, study.names("method"))
     by, compared = (
         ("backbone", options.run_names("backbones", backbones)) if backbones else ("method", names)
@@ -180,12 +177,14 @@ def compare(
         raise UsageError(
             f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
         )
+    if study.shown.empty:
+        raise study.no_run_error()
     task_names = options.run_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
     setting = options.setting_of_runs(protocol, backbone, shots)
     runs = pairs.only_setting(runs[runs["method"].isin(names)], compared, by=by, **setting)
-    counted = pairs.counted_flags(include, exclude)
+    counted = pairs.COUNTED.union(include or ())
     tables = pairs.compare(study, runs, compared, by=by, score=score, counted=counted)
     emit(tables, format, out)
 
@@ -202,7 +201,6 @@ def claims(
     protocol: options.Protocol = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,
-    exclude: options.Exclude = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     strict: Annotated[
@@ -224,7 +222,7 @@ def claims(
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {
         "score": score,
-        "counted": pairs.counted_flags(include, exclude),
+        "counted": pairs.COUNTED.union(include or ()),
         "place": place,
     }
     tables = _verdicts(names or [], study, protocol=protocol, backbone=backbone, **how)
@@ -254,6 +252,7 @@ def report(
         list[str] | None,
         options.several("--tables", "--table", help="Tables by name; default: all finished runs."),
     ] = None,
+    tasks: options.Tasks = None,
     claims: Annotated[
         list[str] | None,
         options.several(
@@ -262,7 +261,6 @@ def report(
     ] = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,
-    exclude: options.Exclude = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
     out: options.Out = None,
@@ -272,34 +270,39 @@ def report(
     It is RESULTS_DIR/report.html where --out names no other.
     """
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    study = Study(results_dir)
+    study, task_names = Study(results_dir), options.run_names("tasks", tasks)
+    if task_names:
+        table_spec.check_names("tasks", task_names, study.names("task"))
+        study.runs = study.runs[study.runs["task"].isin(task_names)]
     searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
         raise study.no_run_error()
     place = options.arguments(results_dir=results_dir)
-    how: dict[str, Any] = {"score": score, "counted": pairs.counted_flags(include, exclude)}
+    how: dict[str, Any] = {"score": score, "counted": pairs.COUNTED.union(include or ())}
     specs = [
         (
-            table_spec.with_changes(table_spec.load(name)),
-            command_line(["hifi", "grid", name, *place]),
+            table_spec.with_changes(table_spec.load(name), tasks=task_names),
+            command_line(
+                ["hifi", "grid", name, *options.arguments(tasks=",".join(task_names)), *place]
+            ),
         )
         for name in tables or ()
     ] or [(spec, "") for spec in score_tables.specs_of(study)]
     shown = [_built(spec, study, grid=grid, published=published, **how) for spec, grid in specs]
     shown += html.comparisons(study, **how)
-    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec, _ in specs):
-        if protocol in registry.names("protocols"):
-            judged = _verdicts(
-                claims or [], study, protocol=protocol, backbone=backbone, place=place, **how
-            )
-            shown += [
-                table for table in judged if claims or (table.frame["verdict"] != "not run").any()
-            ]
+    settings = dict.fromkeys((spec.protocol, spec.backbone) for spec, _ in specs)
+    for protocol, backbone in [each for each in settings if each[0] in registry.names("protocols")]:
+        for verdicts_of in _verdicts(
+            claims or [], study, protocol=protocol, backbone=backbone, place=place, **how
+        ):
+            has_runs = verdicts_of.frame["verdict"] != "not run"  # a note names the others
+            verdicts_of.frame = verdicts_of.frame[has_runs].reset_index(drop=True)
+            shown += [verdicts_of] if claims or has_runs.any() else []
     for spec, _ in specs:
-        spec = table_spec.with_changes(spec, metrics=[*MEASURES])
-        measures = _built(spec, study, grid="", published=False, **how)
-        measures.title = f"Calibration and churn: {measures.title}"
-        shown += [measures] if len(measures.scores) else []
+        measures = table_spec.with_changes(spec, metrics=[*MEASURES])
+        calibration = _built(measures, study, grid="", published=False, **how)
+        calibration.title = f"Calibration and churn: {calibration.title}"
+        shown += [calibration] if len(calibration.scores) else []
     target = out or study.directory / "report.html"
     write_text(target, html.render(study, [*shown, *searches]))
     print(target)

@@ -1,7 +1,7 @@
 """Which finished runs may be averaged or compared; pairs of two methods' runs; `hifi compare`."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from hifi_cli.statistics import (
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
 # and changed settings are named
-COUNTED = frozenset({"collapsed", "changed"})
+COUNTED = frozenset({"changed"})
 # Columns of runs that runs of different methods must share, with what messages call them
 CONDITIONS = {
     "max_epochs": "epochs",
@@ -55,11 +55,6 @@ _NOT_SETTINGS = {
     ),
 }
 Notes = dict[tuple[str, str], list[str]]  # by method and task
-
-
-def counted_flags(include: Iterable[str] | None, exclude: Iterable[str] | None) -> frozenset[str]:
-    """The flags of runs that are counted, as `--include` and `--exclude` say."""
-    return COUNTED.union(include or ()).difference(exclude or ())
 
 
 def settings(runs: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +129,7 @@ def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
     count = int(runs["variant"].notna().sum())
     noun = counted_noun(count, "run")
     return (
-        [f"{noun} of searches and other variants left out (hifi table search, or --variants)"]
+        [f"{noun} of searches and other variants left out (hifi table search, or --by variant)"]
         if count
         else []
     )
@@ -152,7 +147,7 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
 
     Args:
         runs: those of one protocol and number of shots.
-        counted: flags (`collapsed`, `limited`, `unequal`, `changed`) of runs that are included.
+        counted: flags (`limited`, `unequal`, `changed`) of runs that are included.
     """
     changed, epochs = {}, {}
     for run in runs.drop_duplicates("setting").itertuples():
@@ -168,7 +163,6 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
         "diverged": ("diverged, without a score", runs["status"] != "done"),
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),
         "changed": ("not the protocol's settings: " + runs["changed"], runs["changed"] != ""),
-        "collapsed": ("collapsed (by --exclude collapsed)", runs["collapsed"]),
     }
     left_out = pd.Series("", runs.index, dtype=object)
     for flag, (reason, holds) in reasons.items():

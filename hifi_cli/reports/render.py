@@ -237,7 +237,7 @@ def as_text(table: Table, width: int | None = None) -> str:
     wrap = TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
     below = [f"{mark}: {text}" for text, mark in table.marks.items()] + table.notes
     missing = [f"missing: {text}" for text in table.missing]  # ends with a command, which is copied
-    lines = [" ".join(table.title.split()), *drawn, *map(wrap.fill, below), *missing]
+    lines = [wrap.fill(table.title), *drawn, *map(wrap.fill, below), *missing]
     return "\n".join(lines) + "\n"
 
 

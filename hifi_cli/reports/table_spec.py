@@ -65,6 +65,8 @@ class TableSpec(ConfigModel):
     """Protocol of the runs."""
     backbone: str
     """Backbone of the runs."""
+    backbones: list[str] = []
+    """Backbones of the rows, where they stand beside one another under the one method of `rows`."""
     rows: list[Annotated[RowSpec, _named("method")]] = []
     """Methods; default: all that were run."""
     columns: list[Annotated[ColumnSpec, _named("task")]] = []
@@ -116,10 +118,13 @@ def with_changes(
     tasks: Sequence[str] = (),
     **others: Any,
 ) -> TableSpec:
-    """Apply another protocol, backbone, `shots`, `seeds` or `metrics`, or select rows and columns.
+    """Apply other settings to a table, or select rows and columns.
 
     Protocol and backbone get the names that finished runs have. Methods and tasks that the table
     does not have are added at the end.
+
+    Args:
+        others: `backbones`, `shots`, `seeds` or `metrics`.
 
     Raises:
         MissingError: no such file of a protocol.

@@ -4,6 +4,7 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from itertools import product
 from typing import Any
@@ -12,7 +13,8 @@ import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
-from hifi_cli.errors import counted_noun
+from hifi_cli.config.sources import run_name
+from hifi_cli.errors import UsageError, counted_noun
 from hifi_cli.reports import pairs
 from hifi_cli.reports.calibration import MEASURES, classes_of, measure
 from hifi_cli.reports.render import Place, Table
@@ -77,15 +79,21 @@ def build(
         grid: the command that makes the table's runs; empty: no run is missing, as the table shows
             what there is.
     """
-    of_protocol = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=spec.backbone)
+    backbone = None if spec.backbones else spec.backbone
+    of_protocol = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=backbone)
     few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.settings(of_protocol)["shots"]
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
     spec = _with_defaults(spec, runs)
+    chosen = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
+    chosen = pairs.judged(chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], counted)
+    title = _title(spec, few, score, runs)
+    if spec.backbones:
+        spec, chosen = _by_backbone(spec, chosen)
     paper = load_published(spec.published)[1] if spec.published else NO_TABLE
     metrics = _metrics(spec, runs, paper)
     has_average = spec.average and len(spec.columns) > 1 and not spec.metrics
     keys = [*metrics, *(["average"] if has_average else [])]
-    scores, notes_of, apart = _scores(spec, study, runs, metrics, score, counted)
+    scores, notes_of, apart = _scores(spec, study, chosen, metrics, score)
     ours = _means(spec, scores, metrics)
     theirs = _printed(spec, paper if show_published else NO_TABLE, metrics)
     rounded = (ours[keys] + 1e-9).round(spec.decimals)
@@ -115,11 +123,12 @@ def build(
     fractions = {key: heading for key, heading in FRACTIONS.items() if frame[key].notna().any()}
     measures = {key: metric for key, metric in metrics.items() if metric in MEASURES}
     table = Table(
-        title=_title(spec, few, score, runs),
+        title=title,
         frame=frame.astype({name: "Int64" for name in frame if name.endswith("_seeds")}),
         headings=_headings(spec.columns, metrics)
         | dict.fromkeys(keys[len(metrics) :], "Avg.")
         | fractions,
+        corner="Backbone" if spec.backbones else "Method",
         formats=dict.fromkeys(keys, f"z.{spec.decimals}f")
         | dict.fromkeys(fractions, "z.2f")
         | dict.fromkeys(measures, "z.3f"),
@@ -132,7 +141,7 @@ def build(
                 for metric in dict.fromkeys(measures.values())
             ),
         ],
-        missing=_missing(spec, runs, scores, grid) if grid else [],
+        missing=_missing(spec, chosen, scores, grid) if grid else [],
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
     for key in keys:
@@ -158,6 +167,20 @@ def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
     return spec.model_copy(update={"rows": rows, "columns": columns})
 
 
+def _by_backbone(spec: TableSpec, runs: pd.DataFrame) -> tuple[TableSpec, pd.DataFrame]:
+    """The table with backbones as rows, and their runs, which are told apart as methods are.
+
+    Raises:
+        UsageError: the table has several methods.
+    """
+    if len(spec.methods) != 1:
+        raise UsageError("backbones stand beside one another under one method: --method full-ft")
+    names = [run_name("backbones", backbone) for backbone in spec.backbones]
+    spec = spec.model_copy(update={"rows": [RowSpec(method=name) for name in names]})
+    runs = runs.assign(method=runs["backbone"], weights="")
+    return spec, runs[runs["backbone"].isin(names)]
+
+
 def _metrics(spec: TableSpec, runs: pd.DataFrame, paper: PublishedTable) -> dict[str, str | None]:
     """The metric of each column: its own, else the paper's, else the primary one of the runs."""
     primary, printed = runs.groupby("task")["metric"].first(), paper.columns
@@ -173,17 +196,17 @@ def _scores(
     runs: pd.DataFrame,
     metrics: dict[str, str | None],
     score: Score | None,
-    counted: Collection[str],
 ) -> tuple[pd.DataFrame, pairs.Notes, dict[str, list[str]]]:
     """The scores of the runs that may be averaged, and what a reader must know of them.
+
+    Args:
+        runs: those of the table, from `judged`.
 
     Returns:
         A line for each method, column and seed: `score` in percent, and the columns of its run.
         Footnotes by method and column.
         By column, the methods that are not compared with the others.
     """
-    runs = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
-    runs = pairs.judged(runs[runs["seed"].isin(spec.seeds or runs["seed"])], counted)
     usable, notes_on = runs[runs["left_out"] == ""], pairs.notes_on(runs)
     parts, notes_of = [usable[:0].assign(column="", score=0.0)], pairs.Notes()
     apart: dict[str, list[str]] = {}
@@ -319,17 +342,26 @@ def _note_on_paper(spec: TableSpec, runs: pd.DataFrame) -> str:
 
 
 def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: str) -> list[str]:
-    """The number of runs that the table lacks, and the command that makes them."""
+    """How many runs the table lacks, and the command that makes them; of backbones, one for each."""
     seeds = spec.seeds or sorted(runs["seed"].unique()) or [1]
-    wanted = {*product(spec.methods, spec.tasks, seeds)}
-    lacking = wanted - {*zip(scores["method"], scores["task"], scores["seed"], strict=True)}
-    return [f"{counted_noun(len(lacking), 'run')}: {grid}"] if lacking else []
+    finished = {*zip(scores["method"], scores["task"], scores["seed"], strict=True)}
+    commands = dict.fromkeys(spec.methods, grid)
+    if spec.backbones:
+        words = zip(spec.methods, spec.backbones, strict=True)
+        commands = {name: f"{grid} --backbone {word}" for name, word in words}
+    lacking = Counter(
+        commands[method]
+        for method, *others in product(spec.methods, spec.tasks, seeds)
+        if (method, *others) not in finished
+    )
+    return [f"{counted_noun(count, 'run')}: {command}" for command, count in lacking.items()]
 
 
 def _title(spec: TableSpec, few: str, score: Score | None, runs: pd.DataFrame) -> str:
     shots = [] if few == "full" else [f"{few}-shot"]
     epochs = [EPOCHS[name] for name in ([score] if score else sorted(runs["report"].unique()))]
-    setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *shots, *epochs]
+    constant = f"method {spec.methods[0]}" if spec.backbones else f"backbone {spec.backbone}"
+    setting = [f"protocol {spec.protocol}", constant, *shots, *epochs]
     return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
 
 

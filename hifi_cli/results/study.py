@@ -204,13 +204,25 @@ class Study:
         """The runs that tables show: without those of searches and other variants."""
         return self.runs[self.runs["variant"].isna()]
 
-    def with_variants(self) -> "Study":
-        """The study with each variant of a method as a method of its own, METHOD/VARIANT."""
+    def with_rows_by(self, key: str) -> "Study":
+        """The study with a method of its own for each value of a setting, METHOD/KEY=VALUE.
+
+        With `variant`: METHOD/NAME, and METHOD for the runs that are no variants.
+
+        Raises:
+            UsageError: no run has this setting.
+        """
         study, runs = copy(self), self.runs
-        names = runs["method"] + "/" + runs["variant"]
-        study.runs = runs.assign(
-            method=names.where(runs["variant"].notna(), runs["method"]), variant=None
-        )
+        configs = [flatten(config) for config in runs["config"]]
+        known = {name for config in configs for name in config}
+        if len(runs) and key not in known:
+            raise UsageError(f"--by {key}: no run has this setting{registry.nearest(key, known)}")
+        values = [override_value(config.get(key)) for config in configs]
+        names = pd.Series(values, runs.index, dtype=object).radd(f"{key}=")
+        names = runs["variant"] if key == "variant" else names
+        methods = (runs["method"] + "/" + names).where(names.notna(), runs["method"])
+        runs = runs.assign(method=methods, variant=None)
+        study.runs = runs.drop_duplicates(["method", "config_hash"])
         return study
 
     def names(self, kind: str) -> set[str]:
