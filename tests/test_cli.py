@@ -327,7 +327,7 @@ def test_a_terminal_is_shown_what_runs_have_in_common_once(hifi, monkeypatch):
     words = ["train", "--protocol", "demo", "--dry-run", "--method", "bitfit", "--seeds", "1,2"]
     whole = hifi(*words).out
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    first, second = hifi(*words).out.split("--- # as the first, except for\n")
+    first, second = hifi(*words).out.split("--- # as before, except for\n")
     assert whole.startswith(first) and re.fullmatch(
         r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second
     )

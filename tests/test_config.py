@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError, UsageError
 
 
@@ -106,30 +106,6 @@ def test_every_yaml_resolves(protocol):
     for backbone in registry.names("backbones"):
         assert rte(protocol=protocol, backbone=backbone).backbone.name == backbone
     assert rte(backbone="bert-base-uncased").backbone.hub == "google-bert/bert-base-uncased"
-
-
-@pytest.mark.parametrize(
-    "method", [name for name in registry.names("methods") if method_spec(name).tasks]
-)
-def test_every_block_for_a_task_decides_what_it_names(method):
-    for task, block in method_spec(method).tasks.items():
-        resolved = rte(method=method, task=task).model_dump()
-        assert {key: resolved[key] for key in block} == block, task
-
-
-def test_a_base_comes_before_the_method_and_brings_its_blocks():
-    variant, base = rte(method="hifi-wo-corr", task="cola"), rte(task="cola")
-    assert (variant.learning_rate, variant.batch_size, variant.heads.k) == (
-        base.learning_rate,
-        base.batch_size,
-        base.heads.k,
-    )
-    assert variant.heads.rank == "richness"
-    assert (
-        rte(method="hifi-wo-corr", protocol="laptop").learning_rate
-        == rte(protocol="laptop").learning_rate
-    )
-    assert rte(method="eh-ft-bitfit").learning_rate == rte(method="full-ft").learning_rate
 
 
 def test_a_protocol_that_is_based_on_itself_is_refused(tmp_path):

@@ -193,7 +193,7 @@ def _terminate(_: int, __: FrameType | None) -> None:
 
 
 def _setting(option: str) -> str:
-    """How a setting that was given as an option is written."""
+    """How a setting that was given as an option is written; empty if it is no setting."""
     from hifi_cli.config.base import TRAINER_NAMES  # pydantic, which --help does without
     from hifi_cli.config.run_config import RunConfig
 
@@ -201,7 +201,7 @@ def _setting(option: str) -> str:
     if key not in {*RunConfig.model_fields, *TRAINER_NAMES}:
         return ""
     words = TRAINER_NAMES.get(key, key)
-    return f": settings have no dashes: write {words if '=' in words else f'{words}=VALUE'}"
+    return f"{option} is a setting: write {words if '=' in words else f'{words}=VALUE'}"
 
 
 def _described(error: BaseException) -> tuple[str, int]:
@@ -216,8 +216,8 @@ def _described(error: BaseException) -> tuple[str, int]:
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1
         case _ if hasattr(error, "format_message"):  # typer's; that of a bare `hifi` is empty
-            message = error.format_message().replace("Value error, ", "")
-            message += _setting(getattr(error, "option_name", ""))
+            setting = _setting(getattr(error, "option_name", ""))
+            message = setting or error.format_message().replace("Value error, ", "")
             return f"{message} (hifi --help)" if message else "", 2
         case _ if isinstance(error, MemoryError) or re.search(
             "allocate memory|out of memory", str(error)

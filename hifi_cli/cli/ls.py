@@ -8,7 +8,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hifi_cli.cli import options
@@ -120,8 +119,7 @@ def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
     """Each key with its default, meaning and type."""
     rows = {}
     for key, field in fields.items():
-        is_section = field.is_required() or isinstance(field.default, BaseModel)
-        default = options.yaml_value(None if is_section else field.default)
+        default = options.yaml_value(None if field.is_required() else field.default)
         rows[f"{key}={default}"] = f"{field.description or ''} ({_type_name(field.annotation)})"
     _print_texts(rows)
 

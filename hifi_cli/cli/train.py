@@ -127,24 +127,24 @@ def _read_heads(file: Path) -> tuple[list[str], str | None]:
 def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None:
     """Configurations as YAML documents; comments have the source of each value, and the run's plan.
 
-    On a terminal, only what differs from the first is printed of the others.
+    On a terminal, a run after the first shows only what differs from the one before.
     """
-    first: dict[str, Any] = {}
+    before: dict[str, Any] = {}
     known: set[tuple[str, str]] = set()
     for config in configs:
         values = config.model_dump(mode="json") | {"settings": _settings(config)}
         if config.stage1:
             values["stage1"]["settings"] = _settings(config.stage1)
         flat = flatten(values)
-        print("--- # as the first, except for" if first else "---")
-        differing = {key: value for key, value in flat.items() if first.get(key, ...) != value}
-        _print_yaml(differing if first else values, config)
+        print("--- # as before, except for" if before else "---")
+        differing = {key: value for key, value in flat.items() if before.get(key, ...) != value}
+        _print_yaml(differing if before else values, config)
         lines = runs.plan(config, resources)
         for name, text in lines:
             if (name, text) not in known:
                 print(f"# {name:10} {text}", flush=True)
-        if sys.stdout.isatty() and not first:
-            first, known = flat, {*lines}
+        if sys.stdout.isatty():
+            before, known = flat, {*lines}
 
 
 def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "") -> None:

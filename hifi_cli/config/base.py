@@ -96,13 +96,13 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """The fields of a model and of the models in it, by dotted key."""
+    """The fields of a model by dotted key; those of a model in it stand for it."""
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        fields[f"{prefix}{name}"] = field
-        for inner in (field.annotation, *get_args(field.annotation)):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                fields |= fields_by_key(inner, f"{prefix}{name}.")
+        kinds = (field.annotation, *get_args(field.annotation))
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        key = f"{prefix}{name}"
+        fields |= fields_by_key(inner[0], f"{key}.") if inner else {key: field}
     return fields
 
 

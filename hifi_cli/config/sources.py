@@ -350,12 +350,12 @@ def _validated(merged: Merged) -> RunConfig:
         )
     except ValidationError as error:
         wrong = ".".join(map(str, first_problem(error)["loc"])) + "."
-        within = [
+        set_by = (
             name
-            for key, name in sources.items()
+            for key, name in reversed(sources.items())
             if wrong.startswith(f"{key}.") or f"{key}.".startswith(wrong)
-        ]
-        origin = [COMMAND_LINE, *within][-1]
+        )
+        origin = next(set_by, COMMAND_LINE)
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
     config._sources = sources
     return config
