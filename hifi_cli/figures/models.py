@@ -202,7 +202,7 @@ class Tsne(Kind):
 def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> Floats:
     """Return the last hidden state that the task head reads, without dropout: [examples, hidden size]."""
     encoder.model.eval()
-    states = np.zeros((len(examples), encoder.hidden_size))
+    states = np.zeros((len(examples), encoder.config.hidden_size))
     for indices in evaluation_order(examples, batch_size=64):
         batch = collate([examples[index] for index in indices], pad)
         inputs = {name: values.to(encoder.device) for name, values in batch.items()}

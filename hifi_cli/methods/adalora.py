@@ -6,8 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel, PositiveCount
+from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method
 from hifi_cli.methods.peft import PARTS, Peft
 
 
@@ -20,7 +21,7 @@ class AdaLoRA(Peft):
     chooses them. A penalty keeps P and Q near orthogonal.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Ranks, their schedule and the updated matrices."""
 
         initial_r: PositiveCount = 12

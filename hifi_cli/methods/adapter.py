@@ -4,7 +4,6 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
@@ -19,7 +18,7 @@ class Adapter(Method):
     LayerNorm.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Size of the adapters."""
 
         bottleneck: int = Field(64, ge=1)
@@ -29,7 +28,7 @@ class Adapter(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         generator = torch.Generator().manual_seed(self.context.seed)
-        size, width = encoder.hidden_size, self.settings.bottleneck
+        size, width = encoder.config.hidden_size, self.settings.bottleneck
 
         def near_zero(inputs: int, outputs: int) -> nn.Linear:
             """A Linear with weights from a normal distribution, truncated at two sigmas."""

@@ -71,7 +71,7 @@ class Method:
     """
 
     class Settings(ConfigModel):
-        """The method's own settings, `settings.*` in a configuration."""
+        """The method's own settings, `settings.*` in a configuration; a method's own extends it."""
 
     needs_heads: ClassVar[bool] = False
     steps = range(

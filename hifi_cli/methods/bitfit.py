@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import (
     Method,
@@ -15,7 +14,7 @@ from hifi_cli.models.encoder import Encoder
 class BitFit(Method):
     """Train biases and the task head."""
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Which biases train."""
 
         biases: Literal["all", "layers"] = "all"

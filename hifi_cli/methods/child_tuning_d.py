@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import SparseMethod
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters, top_k_masks
@@ -21,7 +20,7 @@ class ChildTuningD(SparseMethod):
     weights never change, not even by weight decay.
     """
 
-    class Settings(ConfigModel):
+    class Settings(SparseMethod.Settings):
         """Which weights train."""
 
         p: float = Field(0.3, gt=0, le=1)

@@ -4,7 +4,6 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, step_generator
 from hifi_cli.models.encoder import Encoder
 
@@ -16,7 +15,7 @@ class ChildTuningF(Method):
     clipped one. No weight stays frozen: moments and weight decay change all weights.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Size of the gradient mask."""
 
         p: float = Field(0.3, gt=0, le=1)

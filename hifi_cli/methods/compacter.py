@@ -4,7 +4,6 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -49,7 +48,7 @@ class Compacter(Method):
     factors from Glorot's uniform distribution with the gain of the authors' code, sqrt(2).
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Size of the compacter modules."""
 
         n: int = Field(4, ge=1)
@@ -60,7 +59,7 @@ class Compacter(Method):
     mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
-        n, size = self.settings.n, encoder.hidden_size
+        n, size = self.settings.n, encoder.config.hidden_size
         width = size // self.settings.reduction
         if width == 0 or size % n or width % n:
             raise UsageError(

@@ -7,7 +7,6 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import (
     Method,
     Phase,
@@ -140,7 +139,7 @@ class DiffPruning(SparseMethod):
     decay would pull the weights and not the differences, and there is none.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """The search for the sparse difference, and its sparsity."""
 
         kept_fraction: float = Field(0.005, gt=0, le=1)

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except, rows_of_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
@@ -11,7 +10,7 @@ from hifi_cli.models.modules import RowLinear
 class HiFi(Method):
     """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head."""
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """What of a head trains."""
 
         biases: bool = True

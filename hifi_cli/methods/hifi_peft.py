@@ -6,8 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import rows_of_heads
+from hifi_cli.methods.base import Method, rows_of_heads
 from hifi_cli.methods.peft import Peft
 from hifi_cli.models.encoder import Encoder, linear_of
 from hifi_cli.models.modules import TunedLinear
@@ -45,7 +44,7 @@ class HiFiPeft(Peft):
     other rows stay as they are.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """The adapters' type, their options and places."""
 
         type: Literal["lora", "ia3"] = "lora"

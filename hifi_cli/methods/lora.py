@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from hifi_cli.config.base import ConfigModel
+from hifi_cli.methods.base import Method
 from hifi_cli.methods.peft import Peft
 from hifi_cli.models.encoder import Encoder
 
@@ -12,7 +12,7 @@ from hifi_cli.models.encoder import Encoder
 class LoRA(Peft):
     """Train low-rank updates of projections, and the task head (the pooler too, unlike peft)."""
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Rank and targets of the updates."""
 
         r: int = Field(8, ge=1)

@@ -7,7 +7,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder, linear_of
 
@@ -51,7 +50,7 @@ class Mixout(Method):
 
     trains_occurring_words = True
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """How and where weights are mixed."""
 
         p: float = Field(0.7, ge=0, lt=1)

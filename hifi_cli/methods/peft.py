@@ -9,7 +9,6 @@ import torch
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except
@@ -31,7 +30,7 @@ class Peft(Method):
     W - B A at first, and the same is computed again when a run is reloaded.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """The adapters' type, their options and places."""
 
         type: str = "lora"

@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import (
     Method,
     copy_tensors,
@@ -88,7 +87,7 @@ class PrefixTuning(Method):
     their position ids.
     """
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Size and parametrization of the prefix."""
 
         length: int = Field(16, ge=1)

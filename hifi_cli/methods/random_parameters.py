@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel, PositiveCount
+from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import SparseMethod, freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -14,7 +14,7 @@ from hifi_cli.models.modules import SparseParameters
 class RandomParameters(SparseMethod):
     """Train single weights of the layers, drawn uniformly by the run's seed, and the task head."""
 
-    class Settings(ConfigModel):
+    class Settings(SparseMethod.Settings):
         """How many weights train."""
 
         count: PositiveCount | None = None

@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from hifi_cli.config.base import ConfigModel, PositiveCount
+from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -17,7 +17,7 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 class RoCoFT(Method):
     """Train the first r rows or columns of weight matrices, their biases, and the task head."""
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """How many rows or columns train."""
 
         axis: Literal["row", "column"] = "row"

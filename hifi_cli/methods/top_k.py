@@ -2,7 +2,6 @@
 
 from pydantic import Field
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except
 from hifi_cli.models.encoder import Encoder
@@ -11,7 +10,7 @@ from hifi_cli.models.encoder import Encoder
 class TopK(Method):
     """Train the last k layers and the task head; what is below is frozen (EH-FT, table 1)."""
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Number of trainable layers."""
 
         k: int = Field(3, ge=1)

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, MethodContext, Phase, build
 from hifi_cli.models.encoder import Encoder
@@ -24,7 +23,7 @@ class TwoStage(Method):
 
     trains_occurring_words = True
 
-    class Settings(ConfigModel):
+    class Settings(Method.Settings):
         """Length of stage 1 and what stage 2 takes from it."""
 
         stage1_fraction: float = Field(0.1, gt=0, lt=1)

@@ -46,14 +46,11 @@ class Encoder:
         return int(getattr(self.config, "num_key_value_heads", None) or self.num_heads)
 
     @property
-    def hidden_size(self) -> int:
-        """Width of the hidden states."""
-        return int(self.config.hidden_size)
-
-    @property
     def head_size(self) -> int:
         """Width of a head's output; some configurations set it apart from the hidden size."""
-        return int(getattr(self.config, "head_dim", None) or self.hidden_size // self.num_heads)
+        return int(
+            getattr(self.config, "head_dim", None) or self.config.hidden_size // self.num_heads
+        )
 
     @property
     def max_tokens(self) -> int | None:

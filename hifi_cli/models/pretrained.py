@@ -93,10 +93,10 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         "local_files_only": commit is None,
         "trust_remote_code": False,
     }
-    config = _config(backbone, source, where, task_head, dropout)
+    model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
     with _reading(backbone, source):
-        model, report = _model_class(task_head, config).from_pretrained(
+        model, report = model_class.from_pretrained(
             source,
             **where,
             config=config,
@@ -120,17 +120,15 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
             " under other names"
         )
-    # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
-    missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
     backbone_weights = local_weights_digest(source) or str(
         commit or getattr(config, "_commit_hash", None)
     )
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-        missing_keys = {
-            name for name, _ in model.named_parameters() if name.startswith("task_head.")
-        }
+    # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
+    classifier = Encoder(model).classifier_names
+    missing_keys |= {name for name in classifier if not name.startswith("head.")}
     return Pretrained(model, tokenizer, sorted(missing_keys), backbone_weights)
 
 
@@ -145,9 +143,9 @@ def meta_model(
     """
     source, revision = locate(backbone)
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
-    config = _config(backbone, source, where, task_head, dropout)
+    model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     with torch.device("meta"):
-        model: nn.Module = _model_class(task_head, config).from_config(config)
+        model: nn.Module = model_class.from_config(config)
         encoder = Encoder(model)
         encoder.split_projections()
         return EncoderWithTaskHead(encoder.base, task_head) if task_head.is_own else model
@@ -211,32 +209,20 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
             parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
-def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
-    """The auto class that makes a model for the task; our own heads may sit on the bare encoder.
-
-    Raises:
-        UsageError: transformers has none.
-    """
-    # for our own heads the span models, which have no pooler
-    kind = "span" if task_head.is_own else task_head.kind
-    auto_class = getattr(transformers, TRANSFORMERS_CLASSES[kind])
-    if type(config) in auto_class._model_mapping and not config.is_encoder_decoder:
-        return auto_class
-    if task_head.is_own and not config.is_encoder_decoder:
-        return transformers.AutoModel
-    raise UsageError(
-        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose another backbone or task"
-    )
-
-
-def _config(
+def _class_and_config(
     backbone: BackboneConfig,
     source: str,
     where: dict[str, Any],
     task_head: TaskHeadSpec,
     dropout: float | None,
-) -> Any:
-    """The encoder's configuration with the task's labels and the run's dropout."""
+) -> tuple[Any, Any]:
+    """The auto class that makes a model for the task, and the encoder's configuration.
+
+    The configuration has the task's labels and the run's dropout.
+
+    Raises:
+        UsageError: transformers has no such class.
+    """
     labels = dict(enumerate(task_head.labels))
     ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
@@ -246,7 +232,16 @@ def _config(
     if dropout is not None:
         for key in [key for key in vars(config) if "dropout" in key]:
             setattr(config, key, dropout)
-    return config
+    # for our own heads the span models, which have no pooler, or the bare encoder
+    kind = "span" if task_head.is_own else task_head.kind
+    auto_class = getattr(transformers, TRANSFORMERS_CLASSES[kind])
+    has_class = type(config) in auto_class._model_mapping
+    if config.is_encoder_decoder or not (has_class or task_head.is_own):
+        raise UsageError(
+            f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose"
+            " another backbone or task"
+        )
+    return auto_class if has_class else transformers.AutoModel, config
 
 
 @contextmanager
