@@ -114,22 +114,12 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
         assert content in Path(f"table.{suffix}").read_text(), suffix
     assert hifi("table", "--out", "table.md", "--format", "csv").code == 0
     assert Path("table.md").read_text().startswith("method,")
-    assert (
-        hifi("table", "--out", "TABLE.MD").code == 0 and "| --- |" in Path("TABLE.MD").read_text()
-    )
-    assert (
-        hifi("table", "--out", "table").code
-        == hifi("table", "--out", "table.html", "--format", "text").code
-        == 0
-    )
 
 
 def test_a_suffix_of_another_format_is_refused(hifi):
-    for seed in (1, 2):
-        for method in ("full-ft", "bitfit"):
-            write_run("results", method, "rte", seed, 0.5)
+    write_run("results", "full-ft", "rte", 1, 0.5)
     text = "the name must end in .txt, .md, .tex, .csv, .json; or give --format; hifi report writes HTML"
-    for words in (["table"], ["compare", "full-ft", "bitfit"], ["claims", "hifi"]):
+    for words in (["table"], ["claims", "hifi"]):
         answer = hifi(*words, "--out", "t.html")
         assert (answer.code, answer.err) == (
             2,

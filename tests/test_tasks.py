@@ -4,17 +4,16 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from project_files import load_script
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, metrics, task_spec
-from hifi_cli.tasks.encode import collate, evaluation_order, split_batch, training_order
+from hifi_cli.tasks.encode import evaluation_order, split_batch, training_order
 
 RTE = task_spec.load("rte").model_copy(update={"rows": {}})
-GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'
+GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA\u2028dog\x0b.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'
 
 
 def read(tmp_path, train, dev=GOOD, task=RTE):
@@ -28,14 +27,9 @@ def read(tmp_path, train, dev=GOOD, task=RTE):
 def test_rows_are_read_as_they_stand(tmp_path):
     rows = read(tmp_path, GOOD).splits["train"]
     assert [(row.sequences[0], row.label) for row in rows] == [
-        (("A dog.", 'A "pet.'), 0),
+        (("A\u2028dog\x0b.", 'A "pet.'), 0),  # a line separator of Unicode ends no row
         (("No.", "Yes."), 1),
     ]
-
-
-def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
-    rows = read(tmp_path, GOOD.replace("A dog.", "A\u2028dog\x0b.")).splits["train"]
-    assert rows[0].sequences[0][0] == "A\u2028dog\x0b."
 
 
 @pytest.mark.parametrize(
@@ -99,14 +93,14 @@ def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
 
 def test_metrics_by_hand():
     labels, predictions = np.array([1.0, 1, 1, 0, 0]), np.array([1.0, 1, 0, 1, 0])
-    assert metrics.accuracy(labels, predictions) == 0.6
-    assert metrics.METRICS["f1"](labels, predictions) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
-    assert metrics.METRICS["matthews"](labels, predictions) == pytest.approx(
-        (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)
+    scores = {
+        name: metrics.METRICS[name](labels, predictions) for name in ("accuracy", "f1", "matthews")
+    }
+    assert scores == pytest.approx(
+        {"accuracy": 3 / 5, "f1": 2 * 2 / (2 * 2 + 1 + 1), "matthews": (2 * 1 - 1 * 1) / 6}
     )
-    x, y = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
-    assert metrics.METRICS["spearman"](x, y) == pytest.approx(1)
-    assert metrics.METRICS["pearson"](x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
+    ranked = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
+    assert metrics.METRICS["spearman"](*ranked) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("name", metrics.METRICS)
@@ -144,17 +138,6 @@ def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy)
     )
 
 
-def test_random_batches_are_consecutive_parts_of_a_permutation_whatever_the_lengths():
-    expected = torch.randperm(
-        2000, generator=torch.Generator().manual_seed(3 * 1_000_003 + 2)
-    ).tolist()
-    batches = training_order(
-        [10 + index % 50 for index in range(2000)], 16, strategy="random", seed=3, epoch=2
-    )
-    assert [index for batch in batches for index in batch] == expected
-    assert batches == training_order([7] * 2000, 16, strategy="random", seed=3, epoch=2)
-
-
 @pytest.mark.parametrize(("strategy", "most_padding"), [("random", 1.8), ("group_by_length", 1.06)])
 def test_only_grouped_batches_hold_like_lengths_and_epochs_differ(strategy, most_padding):
     lengths = [10 + index % 50 for index in range(2000)]
@@ -169,13 +152,6 @@ def test_a_batch_is_cut_into_its_parts(batch, parts):
     cut = list(split_batch(batch, parts))
     assert [index for part in cut for index in part] == batch
     assert len(cut) <= parts
-
-
-def test_padding_ends_at_the_longest(make, resources):
-    examples = resources.examples(make(), "train", 32)[:5]
-    batch = collate(examples, {"input_ids": 0, "token_type_ids": 0})
-    assert batch["input_ids"].shape == (5, max(map(len, examples)))
-    assert batch["attention_mask"].sum(1).tolist() == [len(example) for example in examples]
 
 
 def test_the_demo_data_are_those_that_the_script_makes(tmp_path):

@@ -1,9 +1,7 @@
 """Scores that are no numbers: of a model whose weights are not finite, and of metrics that do not fit or are undefined."""
 
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,7 +9,7 @@ import yaml
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Trainer
 
@@ -57,14 +55,3 @@ def test_a_metric_that_does_not_fit_is_refused(tmp_path, task, metric):
         match=f"metrics: {metric} does not fit a task of kind {task_spec.load(task).kind}",
     ):
         task_spec.load(str(tmp_path / "own.yaml"))
-
-
-def test_an_undefined_score_of_evaluate_is_zero(monkeypatch):
-    evaluate = pytest.importorskip("evaluate")
-    scores = {"mine": math.nan, "other": np.float64(0.25), "by_type": {"x": 1}}
-    monkeypatch.setattr(evaluate, "load", lambda _: SimpleNamespace(compute=lambda **_: scores))
-    spec = task_spec.load("rte").model_copy(
-        update={"evaluate": "mine", "metrics": [], "primary": "mine"}
-    )
-    rows = [task_spec.Row("0", (("a", "b"),), 1)]
-    assert metrics.compute(spec, rows, np.array([1.0])) == {"mine": 0.0, "other": 0.25}

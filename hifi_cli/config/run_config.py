@@ -70,7 +70,7 @@ class ScoringConfig(ConfigModel):
     xi: float = Field(0.9, gt=0, le=0.999)
     """The richness I_h of a head is the number of largest singular values whose sum reaches this fraction of the total;
     rounding would decide above 0.999."""
-    max_length: int = Field(128, ge=3, le=MAX_COUNT)
+    max_length: int = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
     seed: Seed = 0
     """Seed that draws the examples."""
@@ -191,7 +191,7 @@ class RunConfig(TrainingConfig):
     """Examples per batch in evaluation."""
     gradient_accumulation_steps: PositiveCount = 1
     """Micro-batches that a batch is split into, to save memory."""
-    max_length: int = Field(128, ge=3, le=MAX_COUNT)
+    max_length: int = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
     truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
     """Which text of a pair is truncated when the pair is too long."""

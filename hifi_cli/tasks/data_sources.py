@@ -132,10 +132,12 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     folders = [directory] if directory.name == local.folder else []
     folders += [directory / parent / local.folder for parent in PARENTS]
     for folder in folders:
-        found = {split: [folder / name for name in names] for split, names in local.files.items()}
-        present = {split: next(filter(Path.is_file, paths), None) for split, paths in found.items()}
-        if any(present.values()):
-            return {split: path for split, path in present.items() if path}
+        found = {
+            split: [folder / name for name in names if (folder / name).is_file()]
+            for split, names in local.files.items()
+        }
+        if any(found.values()):
+            return {split: paths[0] for split, paths in found.items() if paths}
     files = first_of([names[0] for names in local.files.values()])
     raise MissingError(
         f"no folder {local.folder} with {files} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}"
@@ -273,7 +275,8 @@ def few_shot_sample(
 
 def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> FewShotRows:
     """Return the ids of a few-shot run's rows, and a SHA-256 over ids, texts and labels."""
-    content = [[row.id, row.sequences, row.label] for row in (*train, *dev)]
     return FewShotRows(
-        train=[row.id for row in train], dev=[row.id for row in dev], sha256=digest(content, 64)
+        train=[row.id for row in train],
+        dev=[row.id for row in dev],
+        sha256=digest([[row.id, row.sequences, row.label] for row in (*train, *dev)], 64),
     )

@@ -25,7 +25,7 @@ def tokenize(
     """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
     Raises:
-        UsageError: a target word is truncated, or `max_length` leaves no room for two texts.
+        UsageError: a target word is truncated.
     """
     if spec.kind == "span":
         return _tokenize_windows(tokenizer, rows, config)
@@ -37,12 +37,12 @@ def tokenize(
         )
     ]
     is_pair = len(columns) == 2
-    room = _room_for_texts(tokenizer, config) if is_pair else config.max_length
     is_cut = [False] * len(columns[0])  # each sequence
     if is_pair and config.truncation != "longest_first":
-        # The text that is not truncated must leave room for the other one.
+        # The text that is not truncated must leave room for a token of the other one.
         protected = 1 if config.truncation == "only_first" else 0
-        columns[protected], is_cut = _truncate(tokenizer, columns[protected], room - 1)
+        room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
+        columns[protected], is_cut = _truncate(tokenizer, columns[protected], room)
     encoded = tokenizer(
         *columns,
         truncation=config.truncation if is_pair else "only_first",
@@ -112,7 +112,8 @@ def _first_token(encoded: Any, index: int, span: Span) -> int:
 def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) -> list[Example]:
     """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
-    room = _room_for_texts(tokenizer, config) - question_length
+    special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
+    room = config.max_length - special_tokens - question_length
     questions, is_cut = _truncate(
         tokenizer, [row.sequences[0][0].strip() for row in rows], question_length
     )
@@ -139,16 +140,6 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
             Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated)
         )
     return examples
-
-
-def _room_for_texts(tokenizer: Any, config: RunConfig) -> int:
-    """Return how many tokens the two texts of a pair may have together."""
-    room: int = config.max_length - tokenizer.num_special_tokens_to_add(pair=True)
-    if room < 2:
-        raise UsageError(
-            f"max_length={config.max_length} leaves no room for two texts; increase max_length"
-        )
-    return room
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:

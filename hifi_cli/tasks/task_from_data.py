@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
 from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
@@ -139,7 +140,9 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     has_words = isinstance(records[0][inputs[0]], list)
     kind = options.kind or ("token-classification" if has_words else _kind(given, options))
     separator = options.separator or "|"
-    labels = options.labels or names.get(label) or _labels(label, given, kind, separator)
+    counts = Counter(name for value in given for name in labels_in(value, kind, separator))
+    found = [label] if kind == "regression" else names.get(label) or sorted(counts, key=_order)
+    labels = options.labels or found
     metrics = _metrics(kind, labels)
     content: dict[str, Any] = {
         "description": f"{kind} of {' and '.join(inputs)} by {label}",
@@ -162,6 +165,9 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
         fraction = 0.1 if options.validation is None else options.validation
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
     parse(TaskSpec, content, source)
+    rare = [name for name in labels if counts[name] < 2]
+    if rare and kind == "classification":
+        logger.warning(f"note: {source}: only one row or none has the label {first_of(rare)}")
     what = f"{kind}, inputs=[{','.join(inputs)}] label={label}"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
     logger.info(f"{source}: {what}{classes}, {len(records)} rows; change it with key=value")
@@ -237,9 +243,6 @@ def _metrics(kind: Kind, labels: list[str]) -> list[str]:
     return [name for name in METRICS[kind] if name != "accuracy"]
 
 
-def _labels(column: str, values: list[Any], kind: Kind, separator: str) -> list[str]:
-    """Return the class names: numbers, then words, sorted; for regression the column's name."""
-    if kind == "regression":
-        return [column]
-    names = {name for value in values for name in labels_in(value, kind, separator)}
-    return sorted(names, key=lambda name: (isnan(as_number(name)), as_number(name), name))
+def _order(name: str) -> tuple[bool, float, str]:
+    """Sort class names: numbers, then words."""
+    return isnan(as_number(name)), as_number(name), name

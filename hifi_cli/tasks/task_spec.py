@@ -319,14 +319,6 @@ class TaskData:
         return self.splits[split]
 
 
-def is_code(name: str) -> bool:
-    """Return whether a metric is code of a file or repository, not one of `evaluate`'s own.
-
-    `evaluate` searches the working directory before its own metrics.
-    """
-    return not name.isidentifier() or Path(name).exists()
-
-
 def load(name: str) -> TaskSpec:
     """Load and validate a task's YAML.
 
@@ -337,7 +329,8 @@ def load(name: str) -> TaskSpec:
     file = registry.find("tasks", name)
     path = str(file)
     spec = parse(TaskSpec, registry.read_yaml(file), path)
-    if spec.evaluate and is_code(spec.evaluate):
+    # `evaluate` searches the working directory before its own metrics
+    if spec.evaluate and (not spec.evaluate.isidentifier() or Path(spec.evaluate).exists()):
         registry.check_trusted(name, spec.evaluate)
     formats, labels = FORMATS[spec.kind], spec.labels
     number_of_labels = {"regression": len(labels) == 1, "span": not labels}
