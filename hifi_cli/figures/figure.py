@@ -158,7 +158,7 @@ class FigureRequest:
         if missing := [cell.name for cell in cells if cell not in done]:
             raise MissingError(
                 f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]};"
-                " --train trains them here, hifi grid of a YAML with `figure:` in parallel"
+                " hifi grid figure-NAME trains them in parallel, --train one after the other"
             )
         return done
 
@@ -193,11 +193,11 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     spec = request.spec
     tasks = ", ".join(registry.label_of("tasks", task) for task in spec.tasks)
     title = f"{spec.description}: {tasks}; {registry.name_of(spec.backbone)}"
-    explanation = request.kind.explanation.format(**request.kind.model_dump())
+    notes = [request.kind.explanation.format(**request.kind.model_dump()), spec.note]
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # warns of matplotlib's own fonts
     with mpl.rc_context(style.SETTINGS):
         figure = request.kind.draw(data)
-        style.add_caption(figure, title, ". ".join(filter(None, [explanation, spec.note])))
+        style.add_caption(figure, title, " ".join(notes))
         with atomic_path(out) as temporary:
             figure.savefig(temporary, format=out.suffix[1:].lower())
 

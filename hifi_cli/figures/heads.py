@@ -51,9 +51,9 @@ class ScoresBySetting(Kind):
     """What is scored under several settings."""
 
     explanation = (
-        "ST: batch 32, learning rate 2e-5, 128 tokens, 300 samples; BS: batch 16; LR: 5e-5; SL: 64 tokens; SS: 1000"
-        " samples; scored after {warm_steps} steps of full fine-tuning, as BS and LR would change nothing on the"
-        " pretrained encoder; PT: the pretrained encoder, as in Algorithm 1"
+        "ST: batch 32, learning rate 2e-5, 128 tokens, 300 samples. BS: batch 16. LR: learning rate 5e-5. SL: 64 tokens."
+        " SS: 1000 samples. All are scored after {warm_steps} steps of full fine-tuning, as BS and LR would change nothing"
+        " on the pretrained encoder. PT: the pretrained encoder, as in Algorithm 1."
     )
     warm_steps: int = 115
     """Full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size
@@ -74,7 +74,7 @@ class ScoresBySetting(Kind):
 class Richness(ScoresBySetting):
     """Information richness I_h of every head (figure 3)."""
 
-    explanation = f"{ScoresBySetting.explanation}; shades: standard deviation over samples"
+    explanation = f"{ScoresBySetting.explanation} Shades: standard deviation over samples."
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return mean and deviation of I_h over samples, by task, setting, layer and head."""
@@ -101,7 +101,7 @@ class Richness(ScoresBySetting):
 class Correlation(ScoresBySetting):
     """Correlation r_hh' between the heads of a layer (figures 4 and 8 to 11)."""
 
-    explanation = f"{ScoresBySetting.explanation}. Divided by each layer's largest value: one color scale for all"
+    explanation = f"{ScoresBySetting.explanation} Values are divided by the layer's largest."
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return r_hh' and its ratio to the layer's largest, for every pair of heads."""
@@ -137,7 +137,10 @@ class Correlation(ScoresBySetting):
 class SingularValues(Kind):
     """How fast the singular values of a head's output add up (figure 5)."""
 
-    explanation = "one head of each layer, drawn at random; mean over samples, shades: standard deviation; gray line: xi = 0.9"
+    explanation = (
+        "One head of each layer, drawn at random. Mean over samples; shades: standard deviation."
+        " Gray line: xi = 0.9."
+    )
     layers: int = 4
     """Number of layers, evenly spaced from the first to the last."""
 
@@ -219,7 +222,8 @@ class Damping(Kind):
     """PageRank's iterations and time against the damping factor d (figure 6, right)."""
 
     explanation = (
-        "time: the shortest of {repeats}; lines: mean over layers, shades: from minimum to maximum"
+        "Time: the shortest of {repeats} measurements."
+        " Lines: mean over layers; shades: from minimum to maximum."
     )
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
     """Values of PageRank's damping factor d."""
@@ -267,8 +271,8 @@ class HeadRanking(Kind):
     """What decides which heads are chosen: rankings side by side."""
 
     explanation = (
-        "dots: chosen heads, the top k of a layer; where a heatmap has one color, the values give no basis for a"
-        " choice, and PageRank as printed orders heads by rounding noise"
+        "Dots: chosen heads, the top k of a layer. Where a heatmap has one color, its values give no basis for a choice:"
+        " PageRank as printed orders heads by rounding noise."
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
@@ -328,8 +332,8 @@ class HeadBench(Kind):
     """How far the rankings of methods that tune selected heads agree."""
 
     explanation = (
-        "Kendall's tau over a layer's heads, mean over the layers; gray: as small as between unrelated rankings;"
-        " without warm steps, gradient, ablation and fisher are those of a randomly initialized task head"
+        "Kendall's tau over a layer's heads, mean over the layers. Gray numbers are as small as between unrelated"
+        " rankings. Without warm steps, gradient, ablation and Fisher are those of a randomly initialized task head."
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:

@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 class Features(Kind):
     """Which models and examples are compared."""
 
-    explanation = "the model of the reported epoch; mean over seeds, bars: their standard deviation"
+    explanation = "Models of the reported epoch. Mean over seeds; error bars: standard deviation."
     examples: int = 1000
     """Highest number of training examples."""
     stages: bool = False
@@ -98,7 +98,7 @@ class Features(Kind):
                 edgecolor="black",
                 linewidth=0.6,
                 capsize=2,
-                legend=self.stages,
+                legend=False,
             )
             for bar in ax.containers:
                 if isinstance(bar, BarContainer):  # not its error bar
@@ -106,6 +106,8 @@ class Features(Kind):
             ax.set(xlabel="$L_2$ distance of the features", ylabel="")
             ax.invert_yaxis()
             ax.margins(x=0.15)
+        if self.stages:
+            style.shared_legend(figure)
         return figure
 
 
@@ -113,9 +115,9 @@ class Tsne(Kind):
     """Which examples are shown, and how."""
 
     explanation = (
-        "every head reads the pretrained backbone; training and development examples share one map, that of the first"
-        " seed; numbers: means over seeds; silhouette: separation of the labels in all hidden dimensions, from -1 to 1;"
-        " 0 is no separation"
+        "Every head reads the pretrained backbone. Training and development examples share one map, that of the first"
+        " seed; the numbers are means over seeds. Silhouette: separation of the labels in all hidden dimensions, from -1"
+        " to 1; 0 is no separation."
     )
     examples: int = 300
     """Highest number of examples of each split."""
@@ -276,8 +278,8 @@ class TrainingCurves(Kind):
     """What is trained."""
 
     explanation = (
-        "mean over seeds, running mean over 5 % of the iterations; gradients before clipping; EH-FT: stage 2, which"
-        " starts with the pretrained backbone"
+        "Mean over seeds, running mean over 5 % of the iterations. Gradients are those before clipping. EH-FT: stage 2,"
+        " which starts from the pretrained backbone."
     )
     stage1_fractions: list[float] = []
     """Fractions of the steps for stage 1 of two-stage methods; empty: as configured."""
@@ -378,8 +380,8 @@ class Landscape(Kind):
     """How the surface is cut."""
 
     explanation = (
-        "loss of up to {examples} training examples, dropout off, on {points} x {points} points; the first seed; star:"
-        " the trained model"
+        "Loss of up to {examples} training examples without dropout, on {points} x {points} points; first seed."
+        " Star: the trained model."
     )
     shots: list[int | None] = [None, 16]
     """Rows per class of each regime; null: the full training set."""
@@ -455,6 +457,7 @@ class Landscape(Kind):
             ax.contour(*grid, levels=levels, colors="#202020", linewidths=0.3)
             ax.plot(trajectory["x"], trajectory["y"], "o-", color="#D55E00", mec="white")
             ax.plot(0, 0, "*", color="white", mec="black", markersize=9)
+            ax.locator_params(nbins=5)
             style.label_outer(ax, f"first {self.plane} direction", f"second {self.plane} direction")
         style.colorbar(figure, image, "training loss", ticks=levels[::2], format="%g")
         return figure

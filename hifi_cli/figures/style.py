@@ -13,7 +13,7 @@ from hifi_cli.config.registry import label_of
 
 Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
 
-WIDE, MIDDLE = 6.9, 4.6  # inches: the text width of a page, and two thirds of it
+WIDE, NARROW = 6.9, 3.3  # inches: the text width of a page, and of a column of two
 # Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike
 _COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
@@ -60,7 +60,7 @@ def facets(
     groups = list(data.groupby(titles, sort=False))
     columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
     rows = len(groups) // columns
-    size = (WIDE if len(groups) > 1 else MIDDLE, height * rows + 0.9)
+    size = (WIDE if len(groups) > 1 else NARROW, height * rows + 0.9)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
     for ax, (title, _) in zip(axes, groups, strict=True):
@@ -101,8 +101,7 @@ def line_panels(
                 ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
         ax.locator_params(axis="x", integer=data[x].dtype.kind == "i")
         label_outer(ax, *labels)
-    if data[by].nunique() > 1:
-        shared_legend(figure)
+    shared_legend(figure)
     return figure
 
 
@@ -110,9 +109,8 @@ def shared_legend(figure: Figure) -> None:
     """Add one legend for all panels, with each label once, in the order they were drawn."""
     pairs = (zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes)
     handles = {label: handle for of_panel in pairs for handle, label in of_panel}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside upper center", ncols=min(len(handles), 6)
-    )
+    columns = min(len(handles), int(0.9 * figure.get_figwidth()))
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns)
 
 
 def colorbar(figure: Figure, image: Any, label: str, **settings: Any) -> None:
@@ -131,12 +129,13 @@ def label_outer(ax: Axes, x: str, y: str) -> None:
 
 def add_caption(figure: Figure, title: str, note: str) -> None:
     """Add the title at the top, over the legend where there is one, and the note at the bottom."""
-    width = figure.get_size_inches()[0]
-    title = textwrap.fill(title, round(14.5 * width))
+    width = figure.get_figwidth()
+    title = textwrap.fill(title, round(14.5 * width), break_on_hyphens=False)
     if figure.legends:
         figure.legends[0].set_title(title, prop=FontProperties(size=9))
+        figure.legends[0].get_title().set_multialignment("center")
     else:
         figure.suptitle(title, fontsize=9)
-    lines = textwrap.wrap(note, round(20.5 * width))
+    lines = textwrap.wrap(note, round(23 * width))
     figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))  # the panels keep their height
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")

@@ -22,7 +22,7 @@ from hifi_cli.results.study import Study, tried_settings
 class Sweep(Kind):
     """What is varied."""
 
-    explanation = "mean over seeds, shade: standard deviation"
+    explanation = "Mean over seeds; shade: standard deviation."
     key: str
     """A configuration key."""
     values: list[int | float]
@@ -100,7 +100,8 @@ class SearchBudget(Kind):
     """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
 
     explanation = (
-        "settings drawn with replacement from those that were tried; bands: first to third quartile"
+        "Settings are drawn with replacement from those that were tried."
+        " Bands: first to third quartile."
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
