@@ -15,7 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
-from hifi_cli.grids.executor import GridState, jobs_of
+from hifi_cli.grids.executor import GridState
 from hifi_cli.reports import table_spec
 
 TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
@@ -59,31 +59,23 @@ def test_every_shipped_grid_has_runs_that_differ(name):
     assert len({cell.config.config_hash for cell in resolved}) == len(resolved)
 
 
-def test_printed_lines_make_every_run_once_after_their_scores(hifi):
+def test_printed_lines_make_every_run_of_a_shard_once(hifi):
     lines = hifi("grid", "hifi-3", "--print", "--shard", "2/3").out.splitlines()
     expected = {cell.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     words = [shlex.split(line) for line in lines]
-    trained = [
-        dict(zip(line[2::2], line[3::2], strict=True)) for line in words if line[1] == "train"
-    ]
-    made = [
-        cells(
-            name="hifi-3", tasks=[o["--task"]], methods=[o["--method"]], seeds=[int(o["--seeds"])]
-        )
-        for o in trained
-    ]
-    assert [len(each) for each in made] == [1] * len(expected)
-    assert {each[0].run_path for each in made} == expected
-    scored = [line[line.index("--task") + 1] for line in words if line[1] == "score"]
-    assert sorted(scored) == sorted({cell.task for cell in cells(name="hifi-3")})
-    assert [line[1] for line in words] == ["score"] * len(scored) + ["train"] * len(trained)
+    assert {tuple(line[:2]) for line in words} == {("hifi", "train")}
+    made = []
+    for line in words:
+        o = dict(zip(line[2::2], line[3::2], strict=True))
+        names = {"tasks": [o["--task"]], "methods": [o["--method"]]}
+        made += cells(name="hifi-3", **names, seeds=[int(o["--seeds"])])
+    assert len(made) == len(expected) and {cell.run_path for cell in made} == expected
 
 
-def test_methods_without_heads_run_while_heads_are_scored():
-    all_cells = cells(tasks=["demo-entailment"])
-    kinds = [job.cell.needs_scores for job in jobs_of(all_cells, WHERE) if job.cell]
-    assert kinds == sorted(kinds) and {*kinds} == {True, False}
-    assert grid_cells.selects_heads("eh-ft-hifi") and not grid_cells.selects_heads("lora")
+def test_runs_start_seed_by_seed_and_the_longest_first(tmp_path):
+    left = GridState(cells(name="hifi-3", seeds=[2, 1]), tmp_path).left
+    order = [(cell.config.seed, -cell.cost) for cell in left]
+    assert order == sorted(order) and order[0][0] == 1 and order[0][1] < order[-1][1]
 
 
 def test_shards_part_the_cells_and_cost_the_same():
@@ -105,16 +97,16 @@ class Scripted:
 
     def __init__(self, all_cells, script, results_dir):
         self.script, self.results_dir, self.ran = script, results_dir, []
-        self.by_command = {tuple(cell.train_command(WHERE)): cell for cell in all_cells}
+        self.by_command = {tuple(cell.command(WHERE)): cell for cell in all_cells}
 
     def __call__(self, command, log):
-        cell = self.by_command.get(tuple(command))
-        name = cell.name if cell else "score"
+        cell = self.by_command[tuple(command)]
+        name = cell.name
         self.ran.append(name)
         codes = self.script.get(name, [])
         code = codes.pop(0) if codes else 0
         log.write_text(f"much\n  10 %\r  20 %\nhifi: {name} went wrong\n")
-        if cell and code == 0:
+        if code == 0:
             write_cell(cell, self.results_dir)
         ended: Future[int] = Future()
         ended.set_result(code)
@@ -126,7 +118,7 @@ def scripted_run(tmp_path, script, all_cells=None, retries=0):
     state = GridState(all_cells, tmp_path)
     state.read()
     submit = Scripted(all_cells, script, tmp_path)
-    executor.run(state, jobs_of(state.left, WHERE), submit, tmp_path / "logs", retries=retries)
+    executor.run(state, submit, tmp_path / "logs", WHERE, retries=retries)
     return state, submit.ran
 
 
@@ -146,20 +138,10 @@ def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
     script = {
         "demo-entailment/bitfit/seed2": [-9],
         "demo-entailment/full-ft/seed2": [143, 130, 143],
-        "score": [1],
     }
     state, ran = scripted_run(tmp_path, script, retries=1)
     assert len(state.finished) == 8 and not state.failed
-    assert (ran.count("score"), ran.count("demo-entailment/full-ft/seed2")) == (2, 4)
-
-
-def test_scores_that_fail_are_left_to_the_runs(tmp_path, caplog):
-    """A run scores heads that are not scored, and says itself why it cannot."""
-    state, _ = scripted_run(tmp_path, {"score": [3]})
-    assert len(state.finished) == 8
-    assert any(
-        "score/demo-entailment failed (hifi: score went wrong)" in line for line in caplog.messages
-    )
+    assert ran.count("demo-entailment/full-ft/seed2") == 4
 
 
 def test_finished_cells_are_skipped(tmp_path):
@@ -199,22 +181,6 @@ def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     )
     assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err
     assert "--force" in answer.err
-
-
-def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
-    grid = {
-        "protocol": "demo",
-        "backbone": "demo",
-        "tasks": ["demo-entailment"],
-        "methods": ["eh-ft-hifi"],
-    }
-    Path("rates.yaml").write_text(
-        yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}})
-    )
-    score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
-    assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
-    answer = hifi("train", *shlex.split(score)[2:], "--dry-run")
-    assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
 
 
 def test_ehfts_searches_are_those_of_its_text():

@@ -96,9 +96,9 @@ def grid(
     state = grids.GridState(cells, results_dir)
     if not force:
         state.read()
-    jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
-        return print("".join(f"{command_line(job.command)}\n" for job in jobs_left), end="")
+        commands = [command_line(cell.command(where, force=force)) for cell in state.left]
+        return print("".join(f"{command}\n" for command in commands), end="")
     directory = results_dir / "grids" / name
     try:
         with (
@@ -106,7 +106,7 @@ def grid(
             if site
             else grids.local_executor(jobs) as submit
         ):
-            grids.run(state, jobs_left, submit, directory / "logs", retries=retries)
+            grids.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
         _print_summary(name, state, where)
     is_search = any(spec.varied.values())
@@ -145,7 +145,7 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
         f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}"
     )
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.train_command(
+        command = cell.command(
             where, force=cell in state.finished
         )  # one that diverged is finished
         options.logger.error(f"failed: {cell.name}: {reason}")

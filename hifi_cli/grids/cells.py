@@ -1,9 +1,11 @@
 """The runs of a grid: those of a table, a figure or claims, or tasks x methods x seeds, one cell each."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -11,7 +13,7 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import method_spec, override_value, parse_override, resolve
+from hifi_cli.config.sources import override_value, parse_override, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.reports import claim_spec, table_spec
@@ -80,12 +82,10 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
         if spec.table or spec.methods or spec.config or spec.vary or (spec.claims and spec.tasks):
-            what = (
-                "a figure defines its own methods"
-                if spec.figure
-                else "claims define their own methods and tasks"
+            raise UsageError(
+                f"grid {name}: a figure defines its own methods, claims define their own methods and tasks:"
+                " leave out what else names runs or keys"
             )
-            raise UsageError(f"grid {name}: {what}: leave out what else names runs or keys")
         return spec
     if spec.table:
         table = table_spec.load(spec.table)
@@ -107,19 +107,17 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
 
 def _content(name: str) -> dict[str, Any]:
     """What a grid's YAML says, or the one line that makes a grid of a table, a figure or claims."""
-    own = registry.read_yaml(Path(name)) if registry.is_file(name) else {}
-    if {"rows", "columns"} & own.keys():
+    others = {table: {"table": table} for table in registry.names("tables")}
+    others |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}
+    others |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
+    if name in others:
+        return others[name]
+    if name not in registry.names("grids") and not registry.is_file(name):
+        raise registry.unknown("grids", name, others)
+    content = registry.load("grids", name)
+    if {"rows", "columns"} & content.keys():
         return {"table": name}
-    if isinstance(own.get("claims"), dict):
-        return {"claims": name}
-    grids = {table: {"table": table} for table in registry.names("tables")}
-    grids |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}
-    grids |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
-    if name in grids:
-        return grids[name]
-    if own or name in registry.names("grids"):
-        return registry.load("grids", name)
-    raise registry.unknown("grids", name, grids)
+    return {"claims": name} if isinstance(content.get("claims"), dict) else content
 
 
 # --- cells
@@ -145,20 +143,16 @@ class GridCell:
     @property
     def name(self) -> str:
         """The run's name: task, method, variant and seed."""
-        parts = (
-            self.config.task,
-            self.config.method,
-            self.config.variant,
-            f"seed{self.config.seed}",
-        )
-        return "/".join(part for part in parts if part)
+        config = self.config
+        parts = (config.task, config.method, config.variant, f"seed{config.seed}")
+        return "/".join(filter(None, parts))
 
     @property
     def run_path(self) -> PurePath:
         """Path of the run in a results directory."""
         return self.config.run_path
 
-    @property
+    @cached_property
     def cost(self) -> float:
         """The expected duration in training examples seen."""
         rows = (
@@ -168,33 +162,12 @@ class GridCell:
         )
         return float(self.config.epochs * (2 * self.config.shots if self.config.shots else rows))
 
-    @property
-    def needs_scores(self) -> bool:
-        """Whether heads are scored before the run, once for all seeds and methods."""
-        own = self.config.heads.given or self.config.scoring.warm_steps
-        return selects_heads(self.method) and not own
-
-    def train_command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
+    def command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
         """The command that trains the run; `where`: the options that name its data and results."""
-        names = [
-            "--task",
-            self.task,
-            "--method",
-            self.method,
-            "--backbone",
-            self.backbone,
-            "--protocol",
-            self.protocol,
-        ]
-        others = ["--seeds", str(self.config.seed), *(["--force"] if force else []), *where]
-        return ["hifi", "train", *names, *others, *self.overrides]
-
-    def score_command(self, where: Sequence[str]) -> list[str]:
-        """The command that scores the heads of the run's task and encoder."""
-        others = ("stage1", "variant=")  # what is scored has one stage and no variant
-        words = [word for word in self.overrides if not word.startswith(others)]
-        names = ["--task", self.task, "--backbone", self.backbone, "--protocol", self.protocol]
-        return ["hifi", "score", *names, *where, *words]
+        names = {"task": self.task, "method": self.method, "backbone": self.backbone}
+        options = names | {"protocol": self.protocol, "seeds": str(self.config.seed)}
+        words = [word for key, value in options.items() for word in (f"--{key}", value)]
+        return ["hifi", "train", *words, *(["--force"] if force else []), *where, *self.overrides]
 
 
 def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
@@ -206,7 +179,19 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     Raises:
         UsageError: a name, key or value is wrong, or there are too many runs.
     """
-    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, overrides)]
+    backbone, protocol = str(grid.backbone), str(grid.protocol)
+    all_cells = []
+    for task, (method, keys) in product(grid.tasks, grid.varied.items()):
+        for values in product(*keys.values()):
+            setting = zip(keys, values, strict=True)
+            own = [*grid.words, *(f"{key}={override_value(value)}" for key, value in setting)]
+            words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
+            first = resolve(
+                task=task, method=method, backbone=backbone, protocol=protocol, overrides=words
+            )
+            for seed in grid.seeds:
+                config = first.model_copy(update={"seed": seed})
+                all_cells.append(GridCell(task, method, backbone, protocol, words, config))
     varied = {key for keys in grid.varied.values() for key in keys}
     refuse_own_keys(
         overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}"
@@ -218,23 +203,6 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     return all_cells
 
 
-def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Iterator[GridCell]:
-    backbone, protocol = str(grid.backbone), str(grid.protocol)
-    for method, varied in grid.varied.items():
-        for values in product(*varied.values()):
-            setting = [
-                f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)
-            ]
-            own = [*grid.words, *setting]
-            words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
-            first = resolve(
-                task=task, method=method, backbone=backbone, protocol=protocol, overrides=words
-            )
-            for seed in grid.seeds:
-                config = first.model_copy(update={"seed": seed})
-                yield GridCell(task, method, backbone, protocol, words, config)
-
-
 def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
     """Return the runs that decide claims, each once; none where no run of the protocol can.
 
@@ -243,20 +211,19 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
     """
     refuse_own_keys(overrides, ["shots", "variant"], f"grid {name}")
     file = claim_spec.load(str(grid.claims), protocol=grid.protocol, backbone=grid.backbone)
-    cells_by_path: dict[PurePath, GridCell] = {}
+    found: dict[PurePath, GridCell] = {}
     for claim in file.claims.values():
-        if unmet(claim, file) or not methods_of(claim):
+        if unmet(claim, file):
             continue
-        protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
-        seeds = grid.seeds or file.seeds
-        methods = [registry.argument_of(method) for method in dict.fromkeys(methods_of(claim))]
-        tasks = [registry.argument_of(task) for task in tasks_of(claim, file)]
         spec = GridSpec(
-            protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds
+            protocol=claim.protocol or file.protocol,
+            backbone=claim.only_backbone or file.backbone,
+            tasks=[registry.argument_of(task) for task in tasks_of(claim, file)],
+            methods=[registry.argument_of(name) for name in dict.fromkeys(methods_of(claim))],
+            seeds=grid.seeds or file.seeds,
         )
-        for cell in cells(spec, name, overrides):
-            cells_by_path.setdefault(cell.run_path, cell)
-    return list(cells_by_path.values())
+        found |= {cell.run_path: cell for cell in cells(spec, name, overrides)}
+    return list(found.values())
 
 
 def variant(overrides: Sequence[str]) -> str:
@@ -282,17 +249,7 @@ def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
     Raises:
         UsageError: the text is not `i/n`.
     """
-    part, _, parts = text.partition("/")
-    is_pair = part.isdecimal() and parts.isdecimal() and len(text) < 20
-    if not is_pair or not 1 <= int(part) <= int(parts):
+    found = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text, re.ASCII)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
-    return sorted(all_cells, key=lambda cell: -cell.cost)[int(part) - 1 :: int(parts)]
-
-
-def selects_heads(method: str) -> bool:
-    """Return whether a method selects heads, itself or in its first stage."""
-    spec = method_spec(method)
-    stage1 = (spec.config.get("stage1") or {}).get("method")
-    return "heads" in spec.config or any(
-        selects_heads(name) for name in (spec.base, stage1) if name
-    )
+    return sorted(all_cells, key=lambda cell: -cell.cost)[int(found[1]) - 1 :: int(found[2])]

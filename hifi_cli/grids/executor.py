@@ -79,10 +79,11 @@ class GridState:
 
     @property
     def left(self) -> list[GridCell]:
-        """The cells that neither finished nor failed."""
-        return [
+        """The cells that neither finished nor failed, the longest first, seed by seed."""
+        left = [
             cell for cell in self.cells if cell not in self.finished and cell not in self.failed
         ]
+        return sorted(left, key=lambda cell: (cell.config.seed, -cell.cost))
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -97,41 +98,31 @@ class GridState:
         return f"{counts}, about {format_duration(seconds)} to go"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A command that trains a cell, or scores heads for several (no cell)."""
-
-    name: str
-    command: list[str]
-    cell: GridCell | None = None
-
-
-def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = False) -> list[Job]:
-    """Return the commands for some cells: head scores first, the runs that need them last.
-
-    A run whose heads are still being scored by another process waits for them.
-    """
-    scored: dict[tuple[object, ...], Job] = {}
-    for cell in cells:
-        if cell.needs_scores:
-            key = (cell.task, cell.config.shots, str(cell.config.scoring))
-            scored.setdefault(key, Job(f"score/{cell.config.task}", cell.score_command(where)))
-    in_order = sorted(cells, key=lambda cell: (cell.needs_scores, -cell.cost))
-    trainings = [Job(cell.name, cell.train_command(where, force=force), cell) for cell in in_order]
-    return [*scored.values(), *trainings]
-
-
 def run(
-    state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0
+    state: GridState,
+    submit: Submit,
+    logs: Path,
+    where: Sequence[str] = (),
+    *,
+    force: bool = False,
+    retries: int = 0,
 ) -> None:
-    """Run jobs to their end, and keep in `state` what became of their cells.
+    """Train the cells that are left, and keep in `state` what became of them.
 
-    A bar shows on a terminal how far the grid is, and otherwise a line whenever a job has ended.
+    Runs that select heads need scores, once for a task and encoder: the first of them makes them,
+    and the others wait. A bar shows on a terminal how far the grid is, and otherwise a line
+    whenever a run has ended.
     """
     make_directory(logs)
-    files = {job.name: logs / f"{safe_name(job.name.replace('/', '-'))}.log" for job in jobs}
-    running = {submit(job.command, files[job.name]): job for job in jobs}
-    failures: Counter[str] = Counter()
+    failures: Counter[GridCell] = Counter()
+
+    def start(cell: GridCell) -> "Future[int]":
+        return submit(cell.command(where, force=force), log_of(cell))
+
+    def log_of(cell: GridCell) -> Path:
+        return logs / f"{safe_name(cell.name.replace('/', '-'))}.log"
+
+    running = {start(cell): cell for cell in state.left}
     console = Console(stderr=True)
     has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
     columns = BarColumn(bar_width=16), TextColumn("{task.description}")
@@ -141,20 +132,15 @@ def run(
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job, code = running.pop(future), future.result()
-                is_finished = state.add(job.cell, code) if job.cell else code == 0
-                failures[job.name] += not is_finished and code not in _STOPPED
-                if not is_finished and failures[job.name] <= retries:
-                    running[submit(job.command, files[job.name])] = job
-                elif not is_finished and job.cell:
-                    state.failed[job.cell] = _reason(files[job.name], code)
-                elif not is_finished:
-                    logger.warning(
-                        f"{job.name} failed ({_reason(files[job.name], code)}); its runs try it again"
-                    )
-                progress.update(
-                    bar, completed=len(state.finished) + len(state.failed), description=str(state)
-                )
+                cell, code = running.pop(future), future.result()
+                if not state.add(cell, code):
+                    failures[cell] += code not in _STOPPED
+                    if failures[cell] <= retries:
+                        running[start(cell)] = cell
+                    else:
+                        state.failed[cell] = _reason(log_of(cell), code)
+                ended = len(state.finished) + len(state.failed)
+                progress.update(bar, completed=ended, description=str(state))
                 if not has_bar:
                     logger.info(f"grid: {state}")
 
