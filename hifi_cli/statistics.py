@@ -22,19 +22,20 @@ class PairedStatistics:
     """Statistics of the paired differences of two methods.
 
     Attributes:
-        pairs: number of pairs.
-        differing: pairs whose difference is not zero.
-        mean: over tasks, of each task's mean difference over seeds; 0 without a pair.
+        terms: of each pair its difference as a part of the mean, which is their sum.
+        mean: over tasks, of each task's mean difference over seeds.
         interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
             ends are equal where the differences do not vary within any task.
-        p: of the sign-flip test, two-sided; 1 where every difference is zero.
     """
 
-    pairs: int
-    differing: int
+    terms: Floats
     mean: float
     interval: tuple[float, float] | None
-    p: float
+
+    @property
+    def p(self) -> float:
+        """Of the sign-flip test, two-sided; 1 where every difference is zero."""
+        return sign_flip_p(self.terms)
 
     @property
     def excludes_zero(self) -> bool:
@@ -42,22 +43,16 @@ class PairedStatistics:
         return self.interval is None or self.interval[0] * self.interval[1] > 0
 
 
-def paired_statistics(differences: Groups) -> PairedStatistics:
-    """Compute the statistics of the paired differences of several tasks: of each, one per seed."""
-    tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences if len(values)]
-    if not tasks:
-        return PairedStatistics(pairs=0, differing=0, mean=0.0, interval=None, p=1.0)
-    means = np.array([values.mean() for values in tasks])
-    terms = np.concatenate(
-        [values / (len(tasks) * len(values)) for values in tasks]
-    )  # their sum is the mean
-    return PairedStatistics(
-        pairs=len(terms),
-        differing=int(np.count_nonzero(terms)),
-        mean=float(means.mean()),
-        interval=mean_interval(tasks),
-        p=sign_flip_p(terms),
-    )
+def paired_statistics(differences: Groups, level: float = LEVEL) -> PairedStatistics:
+    """Compute the statistics of the paired differences of several tasks: of each, one per seed.
+
+    Args:
+        level: 1 minus the coverage of the interval.
+    """
+    tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences]
+    mean = float(np.mean([values.mean() for values in tasks]))
+    terms = [values / (len(tasks) * len(values)) for values in tasks]
+    return PairedStatistics(np.concatenate(terms), mean, mean_interval(tasks, level))
 
 
 def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
@@ -80,11 +75,6 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
     if reached <= 0:
         return 1.0
     return min(1.0, 2 * float(positive[: (len(positive) - 1 - reached) // 2 + 1].sum()))
-
-
-def smallest_p(differing: int) -> float:
-    """Return the smallest two-sided p of the sign-flip test: all signs equal, 2 of 2^n patterns. Five pairs give 0.0625."""
-    return min(1.0, 2.0 ** (1 - differing))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -116,12 +106,8 @@ def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | 
 
 def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     """Whether interval and sign-flip test both show that the mean over tasks is above `bound`; each is two-sided."""
-    values = [np.asarray(task, dtype=np.float64).round(9) - bound for task in tasks]
-    interval = mean_interval(values, level)
-    if interval is None or interval[0] <= 0:
-        return False
-    terms = [task / (len(values) * len(task)) for task in values]
-    return sign_flip_p(np.concatenate(terms)) < level
+    shifted = paired_statistics([np.asarray(task) - bound for task in tasks], level)
+    return shifted.interval is not None and shifted.interval[0] > 0 and shifted.p < level
 
 
 def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> int | None:

@@ -12,7 +12,7 @@ def cells(*words, name="demo", **changes):
 
 def write_cell(cell, results_dir, state="done", score=0.5):
     """Store a run's result."""
-    directory, config = results_dir / cell.run_path, cell.config.model_dump(mode="json")
+    directory, config = results_dir / cell.config.run_path, cell.config.model_dump(mode="json")
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),

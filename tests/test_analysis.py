@@ -240,7 +240,7 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(
     # the states are of the runs; the figure trains each stage 1 again and ends before stage 2
     for cell, state in zip(request.kind.cells(request), states[:2], strict=True):
         between = first_tokens(encoders["bert"], texts, state)
-        prepared, _ = reload(resources.results_dir / cell.run_path, resources)
+        prepared, _ = reload(resources.results_dir / cell.config.run_path, resources)
         after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         by_model = {"pretrained": before, "stage1": between, "stage2": after}
         for pair in ("pretrained-stage1", "stage1-stage2", "pretrained-stage2"):
@@ -276,7 +276,7 @@ def test_stage_2_keeps_its_epochs(ask, word):
     (cell,) = request.kind.cells(request)
     plain = request.config("rte", "eh-ft-bitfit").epochs
     assert cell.config.epochs == round(1.5 * plain) and f"epochs--{cell.config.epochs}" in str(
-        cell.run_path
+        cell.config.run_path
     )
     assert cell.config.epochs * (1 - cell.config.settings["stage1_fraction"]) == pytest.approx(
         plain, abs=0.5

@@ -13,9 +13,8 @@ from synthetic_runs import flatness, write_figure, write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import claim_spec
-from hifi_cli.reports.claim_spec import DifferenceClaim, methods_of
-from hifi_cli.reports.claims import published_effect
+from hifi_cli.reports import claims
+from hifi_cli.reports.claims import DifferenceClaim, methods_of, published_effect
 
 RIVALS = "claims: {mine: {kind: difference, text: BitFit beats Full-FT., where: chapter 3, first: bitfit, second: full-ft}}"
 SIMPLE = {"kind": "difference", "text": "t", "where": "w"}
@@ -49,7 +48,7 @@ def row_of(answer, name="mine"):
 @pytest.mark.parametrize("name", registry.names("claims"))
 @pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
 def test_shipped_claims_name_only_what_exists(name, protocol):
-    file = claim_spec.load(name, protocol=protocol)
+    file = claims.load(name, protocol=protocol)
     assert len(file.claims) >= (1 if name == "rankings" else 12)
     for key, claim in file.claims.items():
         named = {
@@ -67,14 +66,14 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 
 
 def test_a_protocol_may_leave_out_claims():
-    assert "above-sparse" in claim_spec.load("hifi", protocol="hifi").claims
-    assert "above-sparse" not in claim_spec.load("hifi", protocol="laptop").claims
+    assert "above-sparse" in claims.load("hifi", protocol="hifi").claims
+    assert "above-sparse" not in claims.load("hifi", protocol="laptop").claims
     with pytest.raises(UsageError, match="hifi has no claim 'above-sparse' under laptop"):
-        claim_spec.select(["hifi/above-sparse"], protocol="laptop")
+        claims.select(["hifi/above-sparse"], protocol="laptop")
 
 
 def effect_of(name, key, first=0, second=0):
-    file = claim_spec.load(name)
+    file = claims.load(name)
     claim = file.claims[key]
     return published_effect(claim, claim.first[first], claim.second[second], [], file.backbone)
 

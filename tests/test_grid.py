@@ -55,13 +55,13 @@ def test_every_shipped_grid_has_runs_that_differ(name):
     else:
         resolved = cells(name=name, tasks=grid.tasks[:1])
     assert resolved
-    assert len({cell.run_path for cell in resolved}) == len(resolved)
+    assert len({cell.config.run_path for cell in resolved}) == len(resolved)
     assert len({cell.config.config_hash for cell in resolved}) == len(resolved)
 
 
 def test_printed_lines_make_every_run_of_a_shard_once(hifi):
     lines = hifi("grid", "hifi-3", "--print", "--shard", "2/3").out.splitlines()
-    expected = {cell.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
+    expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     words = [shlex.split(line) for line in lines]
     assert {tuple(line[:2]) for line in words} == {("hifi", "train")}
     made = []
@@ -69,7 +69,7 @@ def test_printed_lines_make_every_run_of_a_shard_once(hifi):
         o = dict(zip(line[2::2], line[3::2], strict=True))
         names = {"tasks": [o["--task"]], "methods": [o["--method"]]}
         made += cells(name="hifi-3", **names, seeds=[int(o["--seeds"])])
-    assert len(made) == len(expected) and {cell.run_path for cell in made} == expected
+    assert len(made) == len(expected) and {cell.config.run_path for cell in made} == expected
 
 
 def test_runs_start_seed_by_seed_and_the_longest_first(tmp_path):
@@ -81,8 +81,8 @@ def test_runs_start_seed_by_seed_and_the_longest_first(tmp_path):
 def test_shards_part_the_cells_and_cost_the_same():
     all_cells = cells(name="hifi-2", seeds=[1, 2, 3])
     parts = [grid_cells.shard(all_cells, f"{number}/4") for number in (1, 2, 3, 4)]
-    places = [cell.run_path for part in parts for cell in part]
-    assert sorted(places) == sorted(cell.run_path for cell in all_cells)
+    places = [cell.config.run_path for part in parts for cell in part]
+    assert sorted(places) == sorted(cell.config.run_path for cell in all_cells)
     costs = [sum(cell.cost for cell in part) for part in parts]
     assert max(costs) - min(costs) <= max(cell.cost for cell in all_cells)
     assert all(len({cell.method for cell in part}) > 4 for part in parts)
@@ -162,7 +162,7 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
         and "epochs is 1 there" in answer.err
         and not list(Path("results").rglob("*.log"))
     )
-    truncate(Path("results") / other.run_path / "results.json")
+    truncate(Path("results") / other.config.run_path / "results.json")
     answer = hifi(*words)
     assert answer.code == 2 and "delete it and make it again" in answer.err
     forced = hifi(*words, "--force", "--print").out.splitlines()

@@ -3,15 +3,15 @@
 import pytest
 
 from hifi_cli.config import registry
-from hifi_cli.reports import claim_spec
-from hifi_cli.reports.claim_spec import methods_of
+from hifi_cli.reports import claims
+from hifi_cli.reports.claims import methods_of
 
 
 @pytest.mark.parametrize(
     ("name", "table"), [("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")]
 )
 def test_the_runs_of_the_study_can_decide_its_claims(name, table):
-    file = claim_spec.load(name, protocol=table)
+    file = claims.load(name, protocol=table)
     content = registry.load("tables", table)
     decided_by_runs = {key: claim for key, claim in file.claims.items() if methods_of(claim)}
     for key, claim in decided_by_runs.items():

@@ -13,7 +13,6 @@ from hifi_cli.statistics import (
     paired_statistics,
     seeds_needed,
     sign_flip_p,
-    smallest_p,
 )
 
 
@@ -48,7 +47,6 @@ RNG = np.random.default_rng(5)
 def test_p_is_that_of_all_sign_patterns(differences):
     comparison = paired_statistics(differences)
     assert comparison.p == pytest.approx(brute_force_p(differences))
-    assert comparison.p >= smallest_p(comparison.differing) - 1e-12
     assert paired_statistics([[-value for value in task] for task in differences]).p == comparison.p
 
 
@@ -57,7 +55,6 @@ def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
     assert (
         comparison.p == 18 / 256
     )  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
-    assert (comparison.pairs, comparison.differing) == (14, 8)
 
 
 def test_p_of_many_pairs_is_that_of_the_binomial():
@@ -79,17 +76,11 @@ def test_a_coarser_grid_never_gives_a_smaller_p():
 
 def test_no_difference_at_all_shows_nothing():
     comparison = paired_statistics([[0.0, 0.0, 0.0]])
-    assert (comparison.p, comparison.interval, comparison.differing) == (1.0, (0.0, 0.0), 0)
+    assert (comparison.p, comparison.interval) == (1.0, (0.0, 0.0))
     assert not comparison.excludes_zero
-    assert (
-        paired_statistics([]).pairs,
-        paired_statistics([]).p,
-        paired_statistics([]).interval,
-    ) == (0, 1.0, None)
 
 
 def test_five_seeds_cannot_reach_five_percent():
-    assert smallest_p(5) == 0.0625
     assert paired_statistics([[5.0, 6.0, 7.0, 8.0, 9.0]]).p == 0.0625
 
 

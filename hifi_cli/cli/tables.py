@@ -11,8 +11,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import Score
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
-from hifi_cli.reports import claim_spec, html, other_tables, pairs, table_spec
-from hifi_cli.reports import claims as verdicts
+from hifi_cli.reports import claims as paper_claims
+from hifi_cli.reports import html, other_tables, pairs, table_spec
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.render import Table, emit
@@ -216,7 +216,7 @@ def claims(
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
     study = Study(results_dir)
-    for file in claim_spec.select(names or [], protocol=protocol, backbone=backbone).values():
+    for file in paper_claims.select(names or [], protocol=protocol, backbone=backbone).values():
         if len(study.shown) and registry.name_of(file.protocol) not in study.names("protocol"):
             options.logger.warning(f"note: {study.no_setting_error(protocol=file.protocol)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
@@ -240,10 +240,11 @@ def _verdicts(
     **how: Any,
 ) -> list[Table]:
     """A table of verdicts for each file of claims that words name."""
-    files = claim_spec.select(words, protocol=protocol, backbone=backbone)
+    files = paper_claims.select(words, protocol=protocol, backbone=backbone)
     setting = options.arguments(protocol=protocol, backbone=backbone)
     return [
-        verdicts.evaluate(name, file, study, setting=setting, **how) for name, file in files.items()
+        paper_claims.evaluate(name, file, study, setting=setting, **how)
+        for name, file in files.items()
     ]
 
 

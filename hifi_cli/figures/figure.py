@@ -148,7 +148,7 @@ class FigureRequest:
         for cell in cells if self.train else []:
             runs.run(cell.config, self.resources)
         study = Study(self.resources.results_dir)
-        paths = {cell: cell.run_path.as_posix() for cell in cells}
+        paths = {cell: cell.config.run_path.as_posix() for cell in cells}
         found = {cell: study.result(path) for cell, path in paths.items() if path in study.records}
         done = {
             cell: run

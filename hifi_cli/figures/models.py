@@ -59,7 +59,7 @@ class Features(Kind):
         """
         resources = request.resources
         for cell, run in request.runs().items():
-            prepared, _ = reload(resources.results_dir / cell.run_path, resources)
+            prepared, _ = reload(resources.results_dir / cell.config.run_path, resources)
             encoders = {"pretrained": Encoder(prepared.pretrained.model)}
             if self.stages:
                 encoders["stage1"] = train(cell.config, resources, only_stage1=True).encoder

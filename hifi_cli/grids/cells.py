@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import PurePath
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
@@ -16,10 +16,14 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, parse_override, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.reports import claim_spec, table_spec
-from hifi_cli.reports.claim_spec import methods_of, tasks_of, unmet
+from hifi_cli.reports import claims, table_spec
 
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
+
+
+def _with_own_keys(methods: Any) -> Any:
+    """A list of methods as a mapping: no key varies for one of them only."""
+    return {str(name): {} for name in methods} if isinstance(methods, list) else methods
 
 
 class GridSpec(ConfigModel):
@@ -39,7 +43,7 @@ class GridSpec(ConfigModel):
     """Backbone of the runs."""
     tasks: list[str] = []
     """Names of tasks."""
-    methods: list[str] | dict[str, Values] = []
+    methods: Annotated[dict[str, Values], BeforeValidator(_with_own_keys)] = {}
     """Names of methods; or a mapping from names to the keys that vary for that method only, with
     their values."""
     seeds: list[Seed] = []
@@ -53,10 +57,7 @@ class GridSpec(ConfigModel):
     @property
     def varied(self) -> dict[str, Values]:
         """Each method with all keys that vary for it."""
-        own = (
-            self.methods if isinstance(self.methods, dict) else {name: {} for name in self.methods}
-        )
-        return {method: {**self.vary, **values} for method, values in own.items()}
+        return {method: {**self.vary, **values} for method, values in self.methods.items()}
 
     @property
     def words(self) -> list[str]:
@@ -75,10 +76,8 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     """
     spec = parse(GridSpec, _content(name), name)
     update = {key: value for key, value in changes.items() if value}
-    if "methods" in update and isinstance(
-        spec.methods, dict
-    ):  # keys that vary for a method stay with it
-        update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
+    if methods := update.get("methods"):  # keys that vary for a method stay with it
+        update["methods"] = {method: spec.methods.get(method, {}) for method in methods}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
         if spec.table or spec.methods or spec.config or spec.vary or (spec.claims and spec.tasks):
@@ -95,9 +94,8 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
         }
         if table.kind == "scores":  # another has no runs of its own
             filled["tasks"] = spec.tasks or [registry.argument_of(task) for task in table.tasks]
-            filled["methods"] = spec.methods or [
-                registry.argument_of(method) for method in table.methods
-            ]
+            methods = [registry.argument_of(method) for method in table.methods]
+            filled["methods"] = spec.methods or {method: {} for method in methods}
         spec = spec.model_copy(update=filled)
     for key in ("protocol", "backbone", "tasks", "methods"):
         if not getattr(spec, key):
@@ -144,13 +142,8 @@ class GridCell:
     def name(self) -> str:
         """The run's name: task, method, variant and seed."""
         config = self.config
-        parts = (config.task, config.method, config.variant, f"seed{config.seed}")
-        return "/".join(filter(None, parts))
-
-    @property
-    def run_path(self) -> PurePath:
-        """Path of the run in a results directory."""
-        return self.config.run_path
+        variant = [config.variant] if config.variant else []
+        return "/".join([config.task, config.method, *variant, f"seed{config.seed}"])
 
     @cached_property
     def cost(self) -> float:
@@ -196,7 +189,7 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     refuse_own_keys(
         overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}"
     )
-    if len({cell.run_path for cell in all_cells}) < len(all_cells):
+    if len({cell.config.run_path for cell in all_cells}) < len(all_cells):
         raise UsageError(
             f"grid {name}: two of its runs are the same; name each task, method, seed and value once"
         )
@@ -210,19 +203,21 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
         UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
     """
     refuse_own_keys(overrides, ["shots", "variant"], f"grid {name}")
-    file = claim_spec.load(str(grid.claims), protocol=grid.protocol, backbone=grid.backbone)
+    file = claims.load(str(grid.claims), protocol=grid.protocol, backbone=grid.backbone)
     found: dict[PurePath, GridCell] = {}
     for claim in file.claims.values():
-        if unmet(claim, file):
+        if claims.unmet(claim, file):
             continue
         spec = GridSpec(
             protocol=claim.protocol or file.protocol,
             backbone=claim.only_backbone or file.backbone,
-            tasks=[registry.argument_of(task) for task in tasks_of(claim, file)],
-            methods=[registry.argument_of(name) for name in dict.fromkeys(methods_of(claim))],
+            tasks=[registry.argument_of(task) for task in claims.tasks_of(claim, file)],
+            methods=[
+                registry.argument_of(name) for name in dict.fromkeys(claims.methods_of(claim))
+            ],
             seeds=grid.seeds or file.seeds,
         )
-        found |= {cell.run_path: cell for cell in cells(spec, name, overrides)}
+        found |= {cell.config.run_path: cell for cell in cells(spec, name, overrides)}
     return list(found.values())
 
 

@@ -234,10 +234,6 @@ def visible_gpus() -> list[str]:
 # --- a cluster
 
 
-_LOSSES = 20  # vanished workers of one command, before the grid stops
-_STOP_SECONDS = 20
-
-
 class SiteSpec(ConfigModel):
     """A site: Parsl's own names and arguments."""
 
@@ -280,7 +276,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
     config = parsl.Config(
         executors=[executor],
         run_dir=str(run_dir),
-        retries=_LOSSES,  # a command whose worker vanished continues from its checkpoint
+        retries=20,  # a command whose worker vanished continues from its checkpoint
         strategy="htex_auto_scale",  # gives idle blocks back while others are still busy
         strategy_period=1,
     )
@@ -298,7 +294,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
         provider.cancel(list(provider.resources))
         ending = threading.Thread(target=kernel.cleanup, daemon=True)
         ending.start()
-        ending.join(_STOP_SECONDS)
+        ending.join(timeout=20)
         parsl.clear()
 
 

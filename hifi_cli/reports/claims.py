@@ -1,4 +1,4 @@
-"""Verdicts: whether a claim is reproduced by our own results.
+"""Claims of a paper, or of a user's own work: what their YAML says, and whether our own results reproduce them.
 
 How a claim is decided (docs/claims.md):
 
@@ -16,36 +16,27 @@ How a claim is decided (docs/claims.md):
 - A verdict must hold for the scores of the last epoch too, and one seed decides nothing.
 """
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
+from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli.config import figure_spec, registry
+from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import Score
-from hifi_cli.config.sources import run_name
+from hifi_cli.config.sources import override_value, run_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
-from hifi_cli.reports.claim_spec import (
-    Claim,
-    ClaimsFile,
-    DifferenceClaim,
-    NumberClaim,
-    columns_of,
-    methods_of,
-    tasks_of,
-    unmet,
-)
-from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair
+from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair, protocol_config
 from hifi_cli.reports.render import Table
-from hifi_cli.reports.table_spec import check_names, load_published, shots_of
+from hifi_cli.reports.table_spec import Method, Task, check_names, load_published, shots_of
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, Groups, mean_interval, shows_above
 from hifi_cli.tasks.metrics import METRICS
@@ -65,6 +56,208 @@ RULE = (
     " agrees; not reproduced: it is outside of what is possible if the claim is true (a difference:"
     " without half of the published one); each claim is decided for itself at the 5 % level"
 )
+Methods = Annotated[
+    list[Method],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Field(min_length=1),
+]
+Margin = Annotated[float, Field(gt=0)]
+
+
+class BaseClaim(ConfigModel):
+    """What claims of both kinds say."""
+
+    text: str
+    """The claim in one sentence."""
+    where: str
+    """Section or table of the paper."""
+    note: str = ""
+    """What a reader must know besides."""
+    protocol: str | None = None
+    """Protocol of the claim's runs; default: the file's. A claim that has one is not asked under another protocol."""
+    tasks: list[Task] = []
+    """Tasks of the claim's runs; default: the file's. A claim with a figure has the figure's tasks."""
+    only_backbone: str | None = None
+    """The encoder that the claim is about; other encoders' runs are not used."""
+    at_least: float | None = None
+    """Lower bound of the difference in points, or of the number."""
+    at_most: float | None = None
+    """Upper bound."""
+    margin: Margin | None = None
+    """The smallest value that counts, of a claim that something is above its lower bound: a value between the two is there, but
+    too small. Of a difference without bounds it is half the published one, or else the file's `margin`."""
+
+
+class DifferenceClaim(BaseClaim):
+    """Every method of `first` scores higher than every one of `second`, on average over tasks; or within bounds."""
+
+    kind: Literal["difference"]
+    """`difference`: between the mean scores of methods."""
+    first: Methods
+    """A method, or several, that are claimed to be better."""
+    second: Methods
+    """A method, or several, that they are compared with; the claim holds if every comparison does."""
+    every_task: bool = False
+    """Whether it must hold on every task, and not only on average."""
+    published: str | None = None
+    """The paper's table with the scores, as `file/table` in `configs/published`."""
+
+    unit: ClassVar[str] = "points"
+
+
+class NumberClaim(BaseClaim):
+    """A number of a figure lies within bounds."""
+
+    kind: Literal["number"]
+    """`number`: from a figure's CSV."""
+    figure: str
+    """The figure whose CSV has the number."""
+    column: str = "value"
+    """Column of the CSV with the number."""
+    scale: float = 1.0
+    """Factor of the number; 100 makes points of scores."""
+    rows: dict[str, Any] = {}
+    """Rows of the CSV that are used, by column: a value, a list of values, or `{min: , max: }`."""
+    second_rows: dict[str, Any] = {}
+    """If given, the number is that of `rows` compared with that of these rows."""
+    compare: Literal["difference", "ratio"] = "difference"
+    """How two numbers are compared."""
+    take: Literal["mean", "last", "max", "rise"] = "mean"
+    """What one repetition's rows are reduced to; `rise`: mean minus minimum."""
+    per: list[str] = ["seed"]
+    """Columns that name a repetition within a task."""
+    unit: str = ""
+    """Unit of the number."""
+    stated: float | None = None
+    """The number that the paper states."""
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the number is a ratio of two: such are averaged as logarithms."""
+        return bool(self.second_rows) and self.compare == "ratio"
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> "NumberClaim":
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("`at_least`, `at_most` or both are required")
+        return self
+
+
+Claim = DifferenceClaim | NumberClaim
+
+
+class ClaimsFile(ConfigModel):
+    """The claims of a paper, or of a user's own work."""
+
+    description: str
+    """What is claimed by whom, in one line."""
+    protocol: str
+    """Protocol of the runs."""
+    backbone: str
+    """Backbone of the runs."""
+    tasks: list[Task] = Field(min_length=1)
+    """Tasks of the runs."""
+    seeds: list[Seed] = [1, 2, 3]
+    """Seeds of the runs."""
+    requires: dict[str, Any] = {}
+    """Configuration keys that the paper's methods train with, and their values: runs under a protocol with other
+    ones decide no claim of the file."""
+    margin: Margin = 0.5
+    """The smallest difference in points that counts, where a claim has none and no difference is published."""
+    claims: dict[str, Annotated[Claim, Field(discriminator="kind")]] = Field(min_length=1)
+    """The claims, by name."""
+    protocols: dict[str, dict[str, Any]] = {}
+    """Keys of this file to change under another protocol, claims by name included; a claim that is null is not asked there."""
+
+
+def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
+    """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone.
+
+    Raises:
+        UsageError: an unknown name or key, or a wrong value.
+    """
+    origin, content = str(registry.find("claims", name)), registry.load("claims", name)
+    file = parse(ClaimsFile, content, origin)
+    if protocol and protocol != file.protocol:
+        registry.find("protocols", protocol)
+        changes = {**file.protocols.get(protocol, {}), "protocol": protocol}
+        of_claims = changes.get("claims", {})
+        changes["claims"] = {
+            key: content["claims"].get(key, {}) | of_claims.get(key, {})
+            for key in content["claims"] | of_claims
+            if of_claims.get(key, {}) is not None
+            and "protocol" not in content["claims"].get(key, {})
+        }
+        file = parse(ClaimsFile, content | changes, f"{origin} (protocols: {protocol})")
+    return file.model_copy(update={"backbone": backbone or file.backbone})
+
+
+def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
+    """Return the files that words name, each with the claims that were named: `hifi`, `hifi/above-full-ft`, `mine.yaml`.
+
+    Args:
+        words: empty: all shipped files.
+        options: `protocol` and `backbone`, as `load` takes them.
+
+    Raises:
+        UsageError: an unknown file or claim, or one that is not asked under the protocol.
+    """
+    files: dict[str, ClaimsFile] = {}
+    for word in words or registry.names("claims"):
+        name, claim = (word, "") if registry.is_file(word) else word.partition("/")[::2]
+        file = load(name, **options)
+        if claim and claim not in file.claims:
+            raise UsageError(
+                f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}"
+            )
+        chosen = {claim: file.claims[claim]} if claim else file.claims
+        files.setdefault(name, file.model_copy(update={"claims": {}})).claims.update(chosen)
+    return files
+
+
+def methods_of(claim: Claim) -> list[str]:
+    """The methods whose runs decide a claim; none where a figure does."""
+    return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else []
+
+
+def columns_of(published: str) -> dict[str, str]:
+    """Return the columns of a published table, by task; of MNLI's two the matched one, as runs report it."""
+    columns = reversed(load_published(published)[1].columns)
+    return {column.partition("-")[0]: column for column in columns}
+
+
+def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
+    """Return the tasks that decide a claim: of its own or the file's tasks, those of the paper's table for it."""
+    tasks = claim.tasks or file.tasks
+    if isinstance(claim, NumberClaim) or not claim.published:
+        return tasks
+    return [task for task in tasks if task in columns_of(claim.published)]
+
+
+def unmet(claim: Claim, file: ClaimsFile) -> str:
+    """Return why no run under a protocol can decide a claim; empty: runs can.
+
+    Runs with other settings than the protocol's are not used, so that the protocol's configuration is that of every run.
+    """
+    tasks = tasks_of(claim, file)
+    if not tasks:
+        return "none of its tasks is in the paper's table"
+    protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
+    methods = methods_of(claim)
+    if isinstance(claim, NumberClaim):
+        methods = figure_spec.load(claim.figure, protocol=protocol).methods
+    for method, (key, needed) in product(methods, file.requires.items()):
+        config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
+        found = flatten(config.model_dump(mode="json")).get(key) if config else None
+        if found != needed:
+            return (
+                f"the paper's methods train with {key}={override_value(needed)},"
+                f" runs under protocol {protocol} with {override_value(found)}"
+            )
+    return ""
+
+
+# Findings and verdicts
 
 
 @dataclass(frozen=True)
@@ -152,8 +345,8 @@ def evaluate(
             notes.append(f"{key}: {'. '.join(_sentences(claim, verdict, reason, findings))}")
     for why, keys in not_run.items():
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
-    counts = Counter(row["verdict"] for row in rows)
-    verdicts = ", ".join(f"{counts[word]} {word}" for word in get_args(Verdict))
+    found = [row["verdict"] for row in rows]
+    verdicts = ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict))
     grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
@@ -281,8 +474,9 @@ def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> p
             values = accepted if isinstance(accepted, list) else [accepted]
             frame = frame[frame[column].isin(values if {*values} <= {*frame[column]} else [])]
     numbers = frame.groupby(["task", *claim.per])[claim.column]
-    is_rise = claim.take == "rise"
-    return claim.scale * (numbers.mean() - numbers.min() if is_rise else numbers.agg(claim.take))
+    if claim.take == "rise":
+        return claim.scale * (numbers.mean() - numbers.min())
+    return claim.scale * numbers.agg(claim.take)
 
 
 # Verdicts
@@ -365,8 +559,7 @@ def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:
         return "undecided", f"{not_run} of {len(findings)} comparisons not run"
     order: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=order.index)
-    reasons = [finding.reason for finding in findings if finding.verdict == verdict]
-    return verdict, next(filter(None, reasons), "")
+    return verdict, next((each.reason for each in findings if each.verdict == verdict), "")
 
 
 # Published numbers
@@ -376,10 +569,9 @@ def published_effect(
     claim: DifferenceClaim, first: str, second: str, tasks: Sequence[str], backbone: str
 ) -> tuple[float | None, list[str]]:
     """The published difference of two methods over exactly the compared tasks, and why it may not count."""
-    published = str(claim.published)
-    table = load_published(published)[1]
+    table = load_published(str(claim.published))[1]
     differences = {}
-    for task, column in columns_of(published).items():
+    for task, column in columns_of(str(claim.published)).items():
         own, other = table.mean(first, column), table.mean(second, column)
         if isinstance(own, float) and isinstance(other, float) and (not tasks or task in tasks):
             differences[column] = own - other

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hifi_cli.config import registry
@@ -21,7 +22,6 @@ from hifi_cli.statistics import (
     holm,
     paired_statistics,
     seeds_needed,
-    smallest_p,
 )
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
@@ -127,12 +127,8 @@ def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
     """What a table of a protocol and backbone says about runs of searches and other variants."""
     runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
     count = int(runs["variant"].notna().sum())
-    noun = counted_noun(count, "run")
-    return (
-        [f"{noun} of searches and other variants left out (hifi table search, or --by variant)"]
-        if count
-        else []
-    )
+    note = f"{counted_noun(count, 'run')} of searches and other variants left out (hifi table search, or --by variant)"
+    return [note] if count else []
 
 
 # Runs that belong together
@@ -308,8 +304,8 @@ def pair(
         notes.append(f"{label_of('tasks', task)}: {note}")
     both = both[~is_unequal]
     if unpaired:
-        noun = counted_noun(unpaired, "run")
-        notes.append(f"{noun} left out: the other one has no run with the same task and seed")
+        left_out = f"{counted_noun(unpaired, 'run')} left out"
+        notes.append(f"{left_out}: the other one has no run with the same task and seed")
     has_diverged = runs["status"] != "done"
     diverged = [
         int((has_diverged & (runs["method"] == method)).sum()) for method in (first, second)
@@ -385,7 +381,7 @@ def compare(
                 "high": high,
                 "interval": numbers.interval and f"[{low:+.2f}, {high:+.2f}]",
                 "p_holm": p,
-                "pairs": numbers.pairs,
+                "pairs": len(numbers.terms),
             }
         )
         notes += [f"{pairs.labels[1]}: {why}"] if why else []
@@ -429,8 +425,9 @@ def verdict(
         p: after Holm's correction.
         level: of one comparison among all.
     """
-    if smallest_p(statistics.differing) >= level:
-        found = f"{counted_noun(statistics.pairs, 'pair')}, {statistics.differing} of which differ,"
+    differing = np.count_nonzero(statistics.terms)
+    if 2.0 ** (1 - differing) >= level:  # the smallest p: two of all patterns of signs
+        found = f"{counted_noun(len(statistics.terms), 'pair')}, {differing} of which differ,"
         return "no conclusion", f"{found} cannot reach p < {LEVEL:g}: more seeds are needed"
     if p >= LEVEL or not statistics.excludes_zero:
         needed = seeds_needed([*pairs.by_task.values()], level=level)
