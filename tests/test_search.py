@@ -78,15 +78,12 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert answer.code == 3 and "no such run of a search in results" in answer.err
 
 
-def test_a_search_ends_with_its_table(hifi):
+def test_a_search_names_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
-        write_cell(
-            cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2
-        )
+        is_better = "learning_rate=0.002" in cell.overrides
+        write_cell(cell, Path("results"), score=0.9 if is_better else 0.2)
     answer = hifi("grid", "demo-search", "--methods", "full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
-    assert [
-        line
-        for line in answer.out.splitlines()
-        if "learning_rate=0.002" in line and "90.00" in line
-    ]
+    assert "next: hifi table search" in answer.err
+    best = [line for line in hifi("table", "search").out.splitlines() if "90.00" in line]
+    assert len(best) == 1 and "learning_rate=0.002" in best[0]

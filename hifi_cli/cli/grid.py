@@ -145,8 +145,6 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
         f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}"
     )
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.command(
-            where, force=cell in state.finished
-        )  # one that diverged is finished
+        command = cell.command(where, force=cell in state.finished)  # one that diverged is finished
         options.logger.error(f"failed: {cell.name}: {reason}")
         options.logger.error(f"  to repeat it: {command_line(command)}")
