@@ -203,16 +203,6 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
 
 
-def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
-    finish_run("hifi-layerwise")
-    content = bytearray((RUN / "delta.safetensors").read_bytes())
-    content[-5] ^= 1
-    (RUN / "delta.safetensors").write_bytes(content)
-    assert "is not the file that the run wrote" in one_line(
-        hifi("eval", RUN, "--data-dir", data), 2
-    )
-
-
 def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     answer = tiny(
         "train",

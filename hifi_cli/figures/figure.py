@@ -203,7 +203,11 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
 
 
 def train(
-    config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False
+    config: RunConfig,
+    resources: ResourceCache,
+    callback: Callback | None = None,
+    *,
+    only_stage1: bool = False,
 ) -> Trainer:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
@@ -213,8 +217,8 @@ def train(
     """
     splits = replace(load_splits(config, resources), reported=[])
     prepared = prepare(config, resources, head_selection.select_heads(config, resources))
-    trainer = Trainer(prepared, splits, callbacks=callbacks)
-    for phase in trainer.phases:  # callbacks read all gradients and weights in every step
+    trainer = Trainer(prepared, splits, callback=callback)
+    for phase in trainer.phases:  # a callback reads all gradients and weights in every step
         phase.method.trains_occurring_words = False
     trainer.max_steps = [0, *trainer.phase_ends][-2] if only_stage1 else None
     if trainer.max_steps != 0:

@@ -71,9 +71,8 @@ class ResourceCache:
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = task_spec.load(task)
-        key = (
-            spec.model_dump_json()
-        )  # not the name: runs with own YAMLs may name different tasks alike
+        # not the name: runs with own YAMLs may name different tasks alike
+        key = spec.model_dump_json()
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
@@ -107,11 +106,9 @@ class ResourceCache:
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
-        head, decisive = (
-            task_head_of(config),
-            {"backbone", "dropout", "kernels", "precision", "device"},
-        )
-        key = f"{head} {config.model_dump_json(include=decisive | {'start_from'})}"
+        head = task_head_of(config)
+        decisive = {"backbone", "dropout", "kernels", "precision", "device", "start_from"}
+        key = f"{head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             self._pretrained.clear()  # large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=head, dropout=config.dropout)
@@ -212,9 +209,9 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         changes: keys of the configuration, instead of the run's own.
 
     Raises:
-        MissingError: no finished run is there, or its backbone is not available.
-        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that
-            is not trusted.
+        MissingError: no finished run is there, or its backbone or its own delta is not.
+        UsageError: its delta belongs to other backbone weights, or it names code that is not
+            trusted.
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
@@ -223,13 +220,10 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
     result = directory.read_result()
     if not result.is_done:
         raise RunFailed(f"the run in {path} {result.status} and left no model")
-    if not directory.delta.is_file():
+    if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
         raise MissingError(
-            f"no {directory.delta}: copy it from where the run was trained, or train it again (--force)"
-        )
-    if file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(
-            f"{directory.delta} is not the file that the run wrote; train the run again with --force"
+            f"{directory.delta} is missing, or is not the file that the run wrote: copy it from where"
+            " the run was trained, or train it again (--force)"
         )
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(

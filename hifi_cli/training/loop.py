@@ -184,11 +184,11 @@ class Trainer:
         runner: ModelRunner,
         splits: Splits,
         *,
-        callbacks: Sequence[Callback] = (),
+        callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
         max_steps: int | None = None,
     ) -> None:
-        self.runner, self.splits, self.callbacks = runner, splits, callbacks
+        self.runner, self.splits, self.callback = runner, splits, callback or Callback()
         self.checkpoint, self.max_steps = checkpoint, max_steps
         self.config, self.method, self.encoder = runner.config, runner.method, runner.encoder
         self.model = self.encoder.model
@@ -203,7 +203,7 @@ class Trainer:
         self.progress = Progress()
         self.word_rows: WordRows | None = None
         self.delta: dict[str, Tensor] = {}
-        self.logits: Values | None = None
+        self.logits: Tensor | None = None
         self.losses: list[Tensor] = []
 
     @property
@@ -231,8 +231,7 @@ class Trainer:
             self.resume(saved)
         else:
             self.setup_phase(0)
-        for callback in self.callbacks:
-            callback.on_train_begin(self)
+        self.callback.on_train_begin(self)
         with deferred_signals() as signals:
             while not self.is_finished:
                 self.model.train()
@@ -329,8 +328,7 @@ class Trainer:
         method.before_step(self.model, self.progress.step)
         self.losses.append(self.runner.accumulate_gradient(batch, method.regularization_loss))
         method.after_backward(self.model)
-        for callback in self.callbacks:
-            callback.on_backward_end(self)
+        self.callback.on_backward_end(self)
         if self.max_grad_norm:
             for parameters in self.clip_groups:
                 torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
@@ -340,8 +338,7 @@ class Trainer:
         method.after_optimizer_step(self.model)
         self.optimizer.zero_grad(set_to_none=True)
         self.progress.step += 1
-        for callback in self.callbacks:
-            callback.on_step_end(self)
+        self.callback.on_step_end(self)
 
     def log_loss(self) -> None:
         """Log the mean loss since the last time."""
@@ -395,7 +392,7 @@ class Trainer:
             selection = score
         self.log(EpochMetrics(epoch=progress.epoch, selection=selection, **scores))
         if is_best or (is_candidate and keeps_last):
-            self.logits = logits
+            self.logits = None if logits is None else torch.from_numpy(logits)
             self.delta = {
                 name: value.detach().to("cpu", copy=True)
                 for name, value in self.method.delta(self.model).items()
@@ -414,10 +411,9 @@ class Trainer:
         return is_last_phase and (has_trained or self.progress.step == self.total_steps)
 
     def log(self, line: MetricsLine) -> None:
-        """Give a line to all callbacks."""
+        """Keep a line, and give it to the callback."""
         self.progress.log_history.append(line)
-        for callback in self.callbacks:
-            callback.on_log(line)
+        self.callback.on_log(line)
 
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
@@ -428,7 +424,7 @@ class Trainer:
                 "progress": {**vars(self.progress), "log_history": history},
                 "losses": self.losses,
                 "delta": self.delta,
-                "logits": None if self.logits is None else torch.from_numpy(self.logits),
+                "logits": self.logits,
                 "method": self.phase.method.training_state(self.model),
                 "word_rows": self.word_rows and self.word_rows.rows.detach(),
                 "optimizer": self.optimizer.state_dict(),
@@ -441,8 +437,7 @@ class Trainer:
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
         vars(self.progress).update(saved["progress"], log_history=history)
         self.start -= self.progress.seconds
-        self.delta = saved["delta"]
-        self.logits = None if saved["logits"] is None else saved["logits"].numpy()
+        self.delta, self.logits = saved["delta"], saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)

@@ -168,8 +168,9 @@ def run(
 
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
-    with MetricLogger(trainer, directory, report_to) as log:
-        trainer.callbacks = [log]
+    is_main, run_name = machine.is_main(), name(trainer.config)
+    log = MetricLogger(trainer, directory, report_to) if is_main else nullcontext(Callback())
+    with log as trainer.callback:
         try:
             trainer.train()
         except Diverged as error:
@@ -178,7 +179,7 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
                 logger.warning(
-                    f"{log.run}: stopped; the same command continues from its checkpoint"
+                    f"{run_name}: stopped; the same command continues from its checkpoint"
                 )
             raise
     return ""
@@ -195,8 +196,9 @@ def _store(
     task, config, progress = prepared.task, prepared.config, trainer.progress
     kept_epoch = progress.epoch if config.report == "last" else progress.best_epoch
     by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
-    logits = trainer.logits
-    if logits is None:
+    if trainer.logits is not None:
+        logits = trainer.logits.numpy()
+    else:
         with torch.no_grad():
             prepared.method.load_delta(prepared.encoder.model, trainer.delta)
         by_epoch[kept_epoch], logits = measure_reported(prepared, splits)
@@ -398,7 +400,7 @@ def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
 
 
 class MetricLogger(Callback, ExitStack):
-    """Takes the log lines of a run; on the main process only.
+    """Writes the log lines of a run, shows them and sends them to trackers.
 
     Args:
         report_to: names of trackers.
@@ -409,8 +411,8 @@ class MetricLogger(Callback, ExitStack):
     ) -> None:
         super().__init__()
         self.trainer, self.directory, self.config = trainer, directory, trainer.config
-        self.run, self.is_main = name(self.config), machine.is_main()
-        self.trackers = start_trackers(report_to, self.config, directory) if self.is_main else []
+        self.run = name(self.config)
+        self.trackers = start_trackers(report_to, self.config, directory)
         for tracker in self.trackers:
             self.callback(tracker.finish)
         console = Console(stderr=True)
@@ -430,8 +432,7 @@ class MetricLogger(Callback, ExitStack):
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
         step, history = trainer.progress.step, trainer.progress.log_history
-        if self.is_main:
-            self.directory.write_metrics(history)
+        self.directory.write_metrics(history)
         if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
@@ -446,8 +447,6 @@ class MetricLogger(Callback, ExitStack):
 
     def on_log(self, line: MetricsLine) -> None:
         """Write a line, show it and send it."""
-        if not self.is_main:
-            return
         self.directory.append_metrics(line)
         step, status = self.trainer.progress.step, self.describe(line)
         for tracker in self.trackers:

@@ -177,7 +177,7 @@ def new_trainer(
     return Trainer(
         prepared,
         load_splits(config, resources),
-        callbacks=[steps],
+        callback=steps,
         checkpoint=checkpoint,
         max_steps=max_steps,
     )
