@@ -82,8 +82,7 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
     assert (
-        alone["value"] is None
-        and "1 run left out: no churn stored for this score" in alone["notes"]
+        alone["value"] is None and "0 of 3 seeds: no churn stored for this score" in alone["notes"]
     )
 
 
@@ -108,7 +107,7 @@ def test_an_epoch_without_predictions_and_an_unknown_metric_are_said(hifi):
     cell = cells_of(hifi("table", "--metrics", "ece", "--score", "last", "--format", "json"))[
         "rte.ece"
     ]
-    assert cell["value"] is None and "1 run left out: no ece stored for this score" in cell["notes"]
+    assert cell["value"] is None and "0 of 1 seeds: no ece stored for this score" in cell["notes"]
     answer = hifi("table", "--metrics", "brie")
     assert answer.code == 2 and "no run has 'brie'; did you mean 'brier'?" in answer.err
 

@@ -76,7 +76,8 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
                 paper.mean(row.published, column.published),
                 paper.deviation(row.published, column.published),
             )
-            said, deviation = table.number(line, column.name), table.spread(line, column.name)
+            said = table.number(line, column.name)
+            deviation = table.number(line, f"{column.name}_std")
             assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (
                 row.method,
                 column,

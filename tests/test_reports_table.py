@@ -115,7 +115,7 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     assert content["headings"]["mrpc"] == "MRPC (Acc.)"
     cells = {row["method"]: row["cells"]["mrpc"] for row in content["rows"]}
     assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
-    assert "1 run left out: no accuracy stored for this score" in cells["full-ft"]["notes"]
+    assert "0 of 1 seeds: no accuracy stored for this score" in cells["full-ft"]["notes"]
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
@@ -236,7 +236,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_or_not_at_all(
         words = ["--score", score] if score else []
         row = rows_of(hifi("table", users_table, *words, "--format", "json"))["full-ft", "runs"]
         assert row["scores"]["stsb.pearson"] == values
-        lost = "1 run left out: no pearson stored for this score"
+        lost = "1 of 2 seeds: no pearson stored for this score"
         assert (lost in row["cells"]["stsb.pearson"]["notes"]) is (len(values) == 1)
 
 

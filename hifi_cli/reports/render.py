@@ -2,7 +2,6 @@
 
 import html
 import io
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -89,17 +88,17 @@ class Table:
         return {text: ascii_lowercase[at % 26] * (1 + at // 26) for at, text in enumerate(texts)}
 
     def number(self, row: int, key: str) -> str:
-        """A number or text as every format prints it: half up, as in both papers (55.95 is 56.0), and never -0.0."""
-        value = self.frame.at[row, key]
+        """A number or text as every format prints it; of KEY_std a standard deviation.
+
+        Halves are rounded up, as in both papers (55.95 is 56.0), and there is no -0.0.
+        """
+        value: Any = self.frame[key][row] if key in self.frame else None
         if isinstance(value, str) or pd.isna(value):
             return value if isinstance(value, str) else DASH
         sign = "+" if self.frame.at[row, "source"] == "difference" else ""
-        return format(float(value) + 1e-9, sign + self.formats.get(key, "z.1f"))
-
-    def spread(self, row: int, key: str) -> str:
-        """The standard deviation of a cell; empty where there is none."""
-        value = self.frame[f"{key}_std"][row] if f"{key}_std" in self.frame else math.nan
-        return "" if pd.isna(value) else format(value + 1e-9, self.formats.get(key, "z.1f"))
+        return format(
+            float(value) + 1e-9, sign + self.formats.get(key.removesuffix("_std"), "z.1f")
+        )
 
 
 @dataclass(frozen=True)
@@ -146,9 +145,10 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
         return style.mark.format(",".join(marks)) if marks else ""
 
     def cell(row: int, key: str) -> str:
-        spread, place = table.spread(row, key), int(table.places.get((row, key), 0))
+        deviation, place = table.number(row, f"{key}_std"), int(table.places.get((row, key), 0))
         number = style.places[place].format(style.line(table.number(row, key)))
-        return number + (style.spread.format(spread) if spread else "") + marked(row, key)
+        spread = style.spread.format(deviation) if deviation != DASH else ""
+        return number + spread + marked(row, key)
 
     labels = [
         (style.indent if label.startswith(" ") else "") + style.line(label) + marked(row)

@@ -27,7 +27,7 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
-from hifi_cli.results.study import Study
+from hifi_cli.results.study import SETTING, Study
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
@@ -47,18 +47,10 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    settings = (
-        pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates().to_dict("records")
-    )
-    settings.sort(
-        key=lambda names: (
-            names["protocol"],
-            names["backbone"],
-            names["shots"] != "full",
-            names["shots"].zfill(9),
-        )
-    )
-    return [TableSpec.model_validate(names) for names in settings]
+    settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates()
+    numbers = settings["shots"].replace("full", "0").astype(int)
+    ordered = settings.assign(number=numbers).sort_values(["protocol", "backbone", "number"])
+    return [TableSpec.model_validate(names) for names in ordered[SETTING].to_dict("records")]
 
 
 def build(
@@ -79,8 +71,8 @@ def build(
         grid: the command that makes the table's runs; empty: no run is missing, as the table shows
             what there is.
     """
-    backbone = None if spec.backbones else spec.backbone
-    of_protocol = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=backbone)
+    setting = {"protocol": spec.protocol, "backbone": None if spec.backbones else spec.backbone}
+    of_protocol = pairs.of_setting(study.runs, **setting)
     few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.settings(of_protocol)["shots"]
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
     spec = _with_defaults(spec, runs)
@@ -227,11 +219,10 @@ def _scores(
         for method in spec.methods:
             cell = parts[-1][of_task["method"] == method]
             notes = [*notes_on.get((method, column.task), [])]
-            if lost := int(cell["score"].isna().sum()):
-                reason = f"no {metric} stored for this score"
-                notes.append(f"{counted_noun(lost, 'run')} left out: {reason}")
-            if 0 < len(cell) < most:
-                notes.append(f"{len(cell)} of {most} seeds")
+            found = int(cell["score"].count())
+            if len(cell) and found < most:
+                lacking = f": no {metric} stored for this score" if found < len(cell) else ""
+                notes.append(f"{found} of {most} seeds{lacking}")
             if method in unlike:
                 notes.append(f"not compared with the column's other runs, which {unlike[method]}")
             notes_of[method, column.name] = notes
@@ -345,12 +336,10 @@ def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: st
     """How many runs the table lacks, and the command that makes them; of backbones, one for each."""
     seeds = spec.seeds or sorted(runs["seed"].unique()) or [1]
     finished = {*zip(scores["method"], scores["task"], scores["seed"], strict=True)}
-    commands = dict.fromkeys(spec.methods, grid)
-    if spec.backbones:
-        words = zip(spec.methods, spec.backbones, strict=True)
-        commands = {name: f"{grid} --backbone {word}" for name, word in words}
+    words = zip(spec.methods, spec.backbones, strict=False)
+    commands = {name: f"{grid} --backbone {backbone}" for name, backbone in words}
     lacking = Counter(
-        commands[method]
+        commands.get(method, grid)
         for method, *others in product(spec.methods, spec.tasks, seeds)
         if (method, *others) not in finished
     )
