@@ -129,12 +129,10 @@ def _cells_of_figure(
     changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
     figure = figure_spec.load(str(spec.figure), **changes)
     request = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides)
-    cells = request.kind.cells(request)
-    if not cells:
-        raise UsageError(
-            f"this figure needs no finished runs: hifi figure computes it ({figure.description})"
-        )
-    return cells
+    if cells := request.kind.cells(request):
+        return cells
+    what = figure.description
+    raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({what})")
 
 
 def _print_summary(name: str, state: GridState, where: list[str]) -> None:

@@ -292,9 +292,5 @@ def print_json(content: Any) -> None:
 
 def yaml_value(value: Any) -> str:
     """A value as YAML in one line."""
-    text = (
-        yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
-        .strip()
-        .removesuffix("\n...")
-    )
-    return json.dumps(value) if "\n" in text else text
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    return text.strip().removesuffix("\n...")

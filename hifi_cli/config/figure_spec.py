@@ -70,7 +70,11 @@ def load(
     usual = parse(FigureSpec, {**spec.model_dump(), **changes}, str(file))
     changed = [
         *([protocol] if protocol not in (None, spec.protocol) else []),
-        *([Path(backbone).name] if backbone not in (None, usual.backbone) else []),
+        *(
+            [Path(registry.name_of(backbone)).name]
+            if backbone not in (None, usual.backbone)
+            else []
+        ),
         *(tasks if tasks and tasks != usual.tasks else []),
     ]
     update = {

@@ -236,7 +236,7 @@ def resolve(
         *((COMMAND_LINE, parse_override(text)) for text in overrides),
     ]
     is_whole = bool(files) and {*given, "seed"} <= changes[0][1].keys()
-    for name, keys in changes[is_whole:]:
+    for name, keys in changes[1:] if is_whole else changes:
         if named := [key for key in (*given, "seed") if key in keys]:
             raise UsageError(f"{name}: '{named[0]}' is no setting: give it as --{named[0]}")
     changes.append((COMMAND_LINE, {} if seed is None else {"seed": seed}))
@@ -248,13 +248,7 @@ def resolve(
             )
         return _validated(_merge(changes))
     protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
-    names: Merged = {"protocol": (DEFAULT_PROTOCOL, DEFAULT)}
-    for file, spec in protocols.items():
-        usual = spec.model_dump(include={*given}, exclude_none=True)
-        names |= {key: (name, f"protocol {file.stem}") for key, name in usual.items()}
-    names |= {key: (name, COMMAND_LINE) for key, name in given.items() if name}
-    if missing := [key for key in given if key not in names]:
-        raise UsageError(f"--{missing[0]} is required: protocol {names['protocol'][0]} names none")
+    names = _names(given, protocols)
     layers_of = partial(
         _layers,
         protocols,
@@ -272,6 +266,22 @@ def resolve(
         merged = _merge(layers, _keys_of_stage1(first, layers_of))
         merged["stage1.method"] = registry.name_of(first), source
     return _validated(merged)
+
+
+def _names(given: Mapping[str, str | None], protocols: Mapping[Path, ProtocolSpec]) -> Merged:
+    """Task, method, backbone and protocol: given, or else named by the protocol or its base.
+
+    Raises:
+        UsageError: one is named nowhere.
+    """
+    names: Merged = {"protocol": (DEFAULT_PROTOCOL, DEFAULT)}
+    for file, spec in protocols.items():
+        usual = spec.model_dump(include={*given}, exclude_none=True)
+        names |= {key: (name, f"protocol {file.stem}") for key, name in usual.items()}
+    names |= {key: (name, COMMAND_LINE) for key, name in given.items() if name}
+    if missing := [key for key in given if key not in names]:
+        raise UsageError(f"--{missing[0]} is required: protocol {names['protocol'][0]} names none")
+    return names
 
 
 def _layers(
