@@ -66,21 +66,6 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
 # --- writing
 
 
-def make_directory(path: Path) -> Path:
-    """Create `path` and its parents.
-
-    Raises:
-        UsageError: it cannot be created.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {path}: {error.strerror}; choose another directory"
-        ) from None
-    return path
-
-
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A path for a new file or directory, which replaces `path` if the block raises nothing.
@@ -88,7 +73,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         RunFailed: it cannot be written, for example because the disk is full.
     """
-    make_directory(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
@@ -96,13 +81,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except Exception as error:
         # torch and safetensors have errors of their own for a full disk
-        is_full = shutil.disk_usage(path.parent).free < 1 << 16
-        if not is_full and not isinstance(error, OSError):
-            raise
-        reason = os.strerror(errno.ENOSPC) if is_full else error
-        raise RunFailed(
-            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
-        ) from None
+        if isinstance(error, OSError) or shutil.disk_usage(path.parent).free < 1 << 16:
+            raise RunFailed(
+                f"cannot write {path}: {error}; nothing was changed: make room or name another place, and repeat"
+            ) from None
+        raise
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
@@ -139,34 +122,34 @@ def json_text(value: Any) -> str:
 # --- reading
 
 
-def read_json(path: Path, *, what: str) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; see `json_object`.
 
     Raises:
         MissingError: there is no such file.
         UsageError: it is not a JSON object.
     """
-    return json_object(_read_bytes(path, what), str(path))
+    return json_object(_read_bytes(path), str(path))
 
 
-def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Read a file with one JSON object per line.
 
     Raises:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
-    lines = _read_bytes(path, what).splitlines()
+    lines = _read_bytes(path).splitlines()
     return [
         json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)
     ]
 
 
-def _read_bytes(path: Path, what: str) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise MissingError(f"no {what} at {path}") from None
+        raise MissingError(f"no file {path}") from None
 
 
 def json_object(text: bytes, origin: str) -> dict[str, Any]:
@@ -218,7 +201,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     The kernel releases the lock of a process that ended. Where the disk has no locks (as NFS and
     Lustre may be mounted), the lock is that the file exists.
     """
-    make_directory(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
     lock = FileLock(path) if has_flock else SoftFileLock(path)
     if not has_flock and path.exists():

@@ -136,7 +136,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["train", "--report-to", "wand"], 2, "'wand' is not one of tensorboard, wandb"),
         (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
-        (["eval", "nowhere"], 3, "no file nowhere/config.yaml"),
+        (["eval", "nowhere"], 3, "no file nowhere/results.json"),
         (["ls", "nonsense"], 2, "unknown kind"),
         (["train", "--heads", "nowhere.json", "--protocol", "demo"], 3, "nowhere.json"),
         (["ls", "rtx"], 2, "did you mean"),

@@ -80,7 +80,7 @@ def test_two_processes_give_the_scores_and_weights_of_one(root, data, encoders):
         RunDirectory.of(config, root / name) for name in ("without dropout", "one process")
     )
     two = together.read_result()
-    assert two.provenance.processes == 2
+    assert two.provenance["processes"] == 2
     assert dict(two.scores) == pytest.approx(dict(one.scores), abs=1e-6)
     weights = load_arrays(alone.delta)
     for name, value in load_arrays(together.delta).items():

@@ -1,6 +1,7 @@
 """A finished run is opened, or leaves as a plain Hugging Face directory or a peft adapter: the same logits each time."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,15 +137,17 @@ def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
         f"| accuracy | {100 * results.metrics['accuracy']:.2f} |",
         "Seed 1 of",
         "chosen on this very split",
-        f"    {command_line(results.provenance.command)}\n",
+        f"    {command_line(results.provenance['command'])}\n",
         f"Labels: 0 {task_spec.load('rte').labels[0]}, 1 ",
     ):
         assert said in card.content
 
 
-def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(
+def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
     hifi, encoders, tmp_path
 ):
+    backbone = shutil.copytree(encoders["bert"], tmp_path / "tiny-bert")
+    (backbone / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: de\n---\n")
     rows = [
         f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}"
         for word in "abcdefghij"
@@ -155,7 +158,7 @@ def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(
         "--method",
         "linear-probing",
         "--backbone",
-        encoders["bert"],
+        backbone,
         "epochs=1",
         "inputs=text",
     ]
@@ -164,8 +167,12 @@ def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(
         hifi("export", "results/runs/hifi/tiny-bert/mine/linear-probing/seed1", "--to", "out").code
         == 0
     )
-    data = ModelCard.load(Path("out/README.md")).data
-    assert (data.language, data.datasets, data.base_model) == (None, None, None)
+    card = ModelCard.load(Path("out/README.md"))
+    data = card.data
+    assert (data.language, data.license) == ("de", "apache-2.0")
+    assert (data.datasets, data.base_model) == (None, None)
+    assert "--backbone PATH-TO-THE-BASE-MODEL" in card.content
+    assert str(tmp_path) not in card.content
     assert data.eval_results[0].dataset_type == "mine"
 
 

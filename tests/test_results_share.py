@@ -249,8 +249,11 @@ class FakeHub:
             raise FileNotFoundError("no such repository")
         return list(self.files)
 
-    def upload_folder(self, *, repo_id, repo_type, folder_path, allow_patterns):
-        self.files |= {name: (folder_path / name).read_bytes() for name in allow_patterns}
+    def upload_folder(self, *, repo_id, folder_path, repo_type="model", allow_patterns=None):
+        if repo_id not in ("owner/shared", "owner/model"):
+            raise FileNotFoundError("no such repository")
+        names = allow_patterns or [path.name for path in folder_path.iterdir()]
+        self.files |= {name: (folder_path / name).read_bytes() for name in names}
 
     def snapshot_download(
         self, repository, *, repo_type, local_dir, allow_patterns, ignore_patterns
@@ -285,6 +288,15 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert hifi("eval", Path("mine") / RUN, "--data-dir", data).code == 0
     missing = hifi("results", "push", "hub:owner/unknown")
     assert missing.code == 3 and "hub:owner/unknown: FileNotFoundError" in missing.err
+
+
+def test_an_exported_model_is_uploaded(hifi, finish_run, data, fake_hub):
+    words = ["export", finish_run(), "--data-dir", data, "--push"]
+    assert hifi(*words, "hub:owner/model", "--to", "model").code == 0
+    assert fake_hub.files == files_of("model") and "model.safetensors" in fake_hub.files
+    answer = hifi(*words, "hub:owner/unknown", "--to", "other")
+    assert answer.code == 3 and "hub:owner/unknown: FileNotFoundError" in answer.err
+    assert hifi(*words, "owner/model", "--to", "third").code == 2 and not Path("third").exists()
 
 
 def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(

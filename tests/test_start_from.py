@@ -50,12 +50,15 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
 
 def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
     links = RunDirectory(chain[2]).read_result().started_from
-    assert [link.run for link in links] == [
+    assert [link["run"] for link in links] == [
         str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])
     ]
     for link, path in zip(links, (chain[1], chain[0]), strict=True):
         result = RunDirectory(path).read_result()
-        assert (link.delta_sha256, link.config_hash) == (result.delta_sha256, result.config_hash)
+        assert (link["delta_sha256"], link["config_hash"]) == (
+            result.delta_sha256,
+            result.config_hash,
+        )
     for path in chain:
         assert not evaluate(
             path, ResourceCache(resources.results_dir, resources.data_dir)

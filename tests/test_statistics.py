@@ -80,10 +80,6 @@ def test_no_difference_at_all_shows_nothing():
     assert not comparison.excludes_zero
 
 
-def test_five_seeds_cannot_reach_five_percent():
-    assert paired_statistics([[5.0, 6.0, 7.0, 8.0, 9.0]]).p == 0.0625
-
-
 def test_the_mean_is_over_tasks_however_many_seeds_each_has():
     comparison = paired_statistics([[1.0, 3.0], [10.0] * 8])
     assert comparison.mean == 6.0
@@ -152,12 +148,6 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
         for (low, high), draw in zip(intervals, draws, strict=True)
     ]
     assert np.mean(claimed) <= 0.06  # 0.05 and what 300 draws may add
-
-
-def test_a_true_difference_is_found():
-    rng = np.random.default_rng(12)
-    comparison = [paired_statistics(1.0 + rng.normal(size=(9, 4))) for _ in range(50)]
-    assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) > 0.95
 
 
 def test_holms_correction():

@@ -30,7 +30,7 @@ def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_pat
     config = make("full-ft", *settings, "epochs=12", "learning_rate=0.003", task=task)
     results = runs.run(config, resources)
     rows = ROWS * (2 if task == "multirc" else 1)
-    assert results.n_examples.model_dump() == {"train": rows, "selection": rows, "reported": rows}
+    assert results.n_examples == {"train": rows, "selection": rows, "reported": rows}
     assert results.scores.best > learned and not results.collapsed
     directory = RunDirectory.of(config, resources.results_dir)
     again = evaluate(directory.path, resources)

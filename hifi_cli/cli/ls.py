@@ -15,7 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError, format_duration
-from hifi_cli.results.study import Study, list_runs
+from hifi_cli.results.study import Study, read_results
 from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
 
 _WIDTH = 100  # columns of a terminal
@@ -154,7 +154,7 @@ def _print_texts(texts: Mapping[str, str]) -> None:
 
 
 def _print_runs(results_dir: Path, form: str) -> None:
-    runs = list_runs(results_dir)
+    runs = read_results(results_dir, with_unfinished=True)
     if runs.empty:
         raise Study(results_dir).no_run_error()
     if form == "csv":

@@ -9,7 +9,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import write_or_print
-from hifi_cli.results import reload
+from hifi_cli.results import reload, share
 from hifi_cli.results.reload import Evaluation
 from hifi_cli.training.data import ResourceCache
 
@@ -110,6 +110,14 @@ def export(
             rich_help_panel=options.OUTPUT,
         ),
     ] = "hf",
+    push: Annotated[
+        str | None,
+        typer.Option(
+            metavar="hub:OWNER/NAME",
+            help="Upload the directory to this model repository of the hub.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
     backbone: options.Backbone = None,
     trust: options.Trust = False,
     data_dir: options.DataDir = None,
@@ -118,5 +126,9 @@ def export(
     """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
+    if push and not push.startswith(share.HUB):
+        raise UsageError(f"--push {push}: name a repository of the hub: {share.HUB}OWNER/NAME")
     reload.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
     print(to)
+    if push:
+        share.push_model(to, push)

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError, format_duration
-from hifi_cli.files import make_directory, safe_name
+from hifi_cli.files import safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.results.record import RunDirectory, RunResult
 
@@ -113,7 +113,7 @@ def run(
     and the others wait. A bar shows on a terminal how far the grid is, and otherwise a line
     whenever a run has ended.
     """
-    make_directory(logs)
+    logs.mkdir(parents=True, exist_ok=True)
     failures: Counter[GridCell] = Counter()
 
     def start(cell: GridCell) -> "Future[int]":

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -57,7 +57,6 @@ class HeadFile(StoredFile):
     """A file about the heads of a backbone on a task; other keys say how its numbers came about."""
 
     model_config = ConfigDict(extra="allow")
-    description: ClassVar[str] = "heads"
 
     backbone: str
     task: str

@@ -28,7 +28,6 @@ from hifi_cli.files import (
 )
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
-from hifi_cli.results.record import StartingRun
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
@@ -74,7 +73,7 @@ class Pretrained:
     tokenizer: Any
     missing_keys: list[str]
     backbone_weights: str
-    started_from: list[StartingRun] = field(default_factory=list)
+    started_from: list[dict[str, str]] = field(default_factory=list)
 
 
 def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:

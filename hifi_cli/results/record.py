@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
@@ -14,11 +14,10 @@ from hifi_cli.config.base import Model, flatten, parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, Score, run_path_of
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import ConflictError
+from hifi_cli.errors import ConflictError, first_of
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,
     json_text,
-    make_directory,
     read_json,
     read_jsonl,
     write_text,
@@ -41,9 +40,7 @@ def validated(model: type[Model], content: dict[str, Any], origin: Path | str) -
 
 
 class StoredFile(Record):
-    """A whole JSON file; `description` is what error messages call it."""
-
-    description: ClassVar[str]
+    """A whole JSON file."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -53,54 +50,11 @@ class StoredFile(Record):
             MissingError: no such file.
             UsageError: a key is missing or of a wrong type; the message names it.
         """
-        return validated(cls, read_json(path, what=cls.description), path)
+        return validated(cls, read_json(path), path)
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""
         write_text(path, json_text(self.model_dump(mode="json")))
-
-
-class GitState(Record):
-    """The commit of the project's checkout, and whether code or configuration files differ from it."""
-
-    commit: str
-    changed: bool
-
-
-class Provenance(Record):
-    """The command, the code, the libraries and the machine that made a number.
-
-    Attributes:
-        command: the words of the command line.
-        hifi: version of hifi.
-        git: None without a checkout.
-        libraries: versions; None for a library that is not installed.
-        device: name of the GPU, or of the CPU; both where both compute.
-        threads: of torch.
-        processes: how many trained together.
-    """
-
-    command: list[str]
-    hifi: str
-    git: GitState | None
-    python: str
-    libraries: dict[str, str | None]
-    device: str
-    threads: int
-    platform: str
-    processes: int = 1
-
-
-class StartingRun(Record):
-    """A run whose weights another run started from.
-
-    Attributes:
-        run: its path from `runs/` on.
-    """
-
-    run: str
-    config_hash: str
-    delta_sha256: str
 
 
 class StepMetrics(Record):
@@ -213,22 +167,6 @@ class ParameterCounts(Record):
     total: PositiveInt
 
 
-class ExampleCounts(Record):
-    """Numbers of rows of the splits of a run."""
-
-    train: int
-    selection: int
-    reported: int
-
-
-class FewShotRows(Record):
-    """The ids of the rows of a few-shot run, and the SHA-256 of ids, texts and labels."""
-
-    train: list[str]
-    dev: list[str]
-    sha256: str
-
-
 class RunResult(StoredFile):
     """The content of results.json: everything about a finished run. It is written last, so it marks a run as finished.
 
@@ -240,7 +178,9 @@ class RunResult(StoredFile):
         setting_hash: the same without the seed; runs with the same one may be averaged.
         selection: the examples that chose the best epoch.
         report: the score that tables show.
-        truncated: rows with a text that was cut to `max_length`; None: not counted.
+        n_examples: rows of the splits `train`, `selection` and `reported`.
+        truncated: those with a text that was cut to `max_length`; None: not counted.
+        fewshot: the ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels.
         shots: few-shot: train rows per class.
         variant: name of a setting in a search.
         heads: the attention heads that the method tunes, a list per layer; None for a method that needs none.
@@ -249,7 +189,8 @@ class RunResult(StoredFile):
         data_origin: where the rows of every split came from.
         backbone_weights: commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of that and of the
             delta of the run that this one started from.
-        started_from: the run whose weights this run started from, then the run that that one started from, and so on.
+        started_from: the run whose weights this run started from, then the run that that one started from, and so on:
+            each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`.
         method_code: SHA-256 of the user's own file that implements the method; None for a shipped method.
         precision: of training's matrix products, fp32 or bf16.
         limit: only so many examples of each split were used.
@@ -260,9 +201,8 @@ class RunResult(StoredFile):
         time_s: seconds of training.
         wall_s: seconds of the whole last process.
         delta_sha256, delta_bytes: of delta.safetensors.
+        provenance: command, code, libraries and machine; see `machine.describe_provenance`.
     """
-
-    description: ClassVar[str] = "results"
 
     status: Literal["done", "diverged"]
     reason: str = ""
@@ -288,15 +228,15 @@ class RunResult(StoredFile):
     epoch_metrics: list[EpochMetrics] = []
     collapsed: bool
     params: ParameterCounts
-    n_examples: ExampleCounts
-    truncated: ExampleCounts | None = None
-    fewshot: FewShotRows | None
+    n_examples: dict[str, int]
+    truncated: dict[str, int] | None = None
+    fewshot: dict[str, Any] | None
     heads: list[list[int]] | None
     heads_sha256: str | None
     data: dict[str, str]
     data_origin: dict[str, str]
     backbone_weights: str
-    started_from: list[StartingRun] = []
+    started_from: list[dict[str, str]] = []
     method_code: str | None = None
     precision: str
     gradient_accumulation_steps: int
@@ -305,7 +245,7 @@ class RunResult(StoredFile):
     peak_memory_bytes: int
     delta_sha256: str | None = None
     delta_bytes: int | None = None
-    provenance: Provenance
+    provenance: dict[str, Any]
 
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
@@ -404,7 +344,7 @@ class RunDirectory:
         """Refuse a directory that holds a run of another configuration.
 
         Raises:
-            ConflictError: it does; the first differing key is named.
+            ConflictError: it does; differing keys are named.
         """
         if not self.config_file.is_file() and not self.results.is_file():
             return
@@ -415,24 +355,33 @@ class RunDirectory:
                     f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
-            left_keys, right_keys = (flatten(c.model_dump(mode="json")) for c in (stored, config))
-            differing = next(
-                (
-                    f"{key} is {left_keys.get(key)} there, {right_keys.get(key)} here"
-                    for key in {**right_keys, **left_keys}
-                    if left_keys.get(key) != right_keys.get(key)
-                ),
-                "in its keys",
-            )
+            there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))
+            differing = [
+                f"{key} is {there.get(key)} there, {here.get(key)} here"
+                for key in {**here, **there}
+                if there.get(key) != here.get(key)
+            ]
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}"
+                f"{self.path} holds a run of another configuration ({first_of(differing)}); {_OTHER_PLACE}"
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
-        """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
+        """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others.
+
+        Args:
+            anew: also where there is a checkpoint to continue from, a former run is removed first.
+        """
         if anew or not self.checkpoint.is_file():
             self.clear()
-        self.write_config(config)
+        copies = {copy: own for _, own, copy in self._user_files(config) if own}
+        for copy, own in copies.items():
+            write_text(copy, own.read_text(encoding="utf-8"))
+        for path in self.user_files.glob("**/*"):
+            if path.is_file() and path not in copies:
+                path.unlink()
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        head = f"# the resolved configuration of this run; hash {config.config_hash}"
+        write_text(self.config_file, f"{head}\n{text}")
 
     def finish(self, result: RunResult) -> None:
         """Store the result of the run, which is finished then."""
@@ -442,8 +391,7 @@ class RunDirectory:
     def clear(self) -> None:
         """Remove a former run's files, results.json first: no half of it can be mistaken for a run.
 
-        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from
-        them.
+        The copies of the user's own YAMLs stay for `begin`: the next run may be made from them.
         """
         others = (self.metrics, self.checkpoint, self.config_file)
         splits = self.path.glob("predictions-*.jsonl")
@@ -476,14 +424,6 @@ class RunDirectory:
             changes["stage1"] = config.stage1.model_copy(update={"method": method})
         return config.model_copy(update=changes)
 
-    def open(self, *, trust: bool) -> RunConfig:
-        """The configuration, whose names mean the run's own YAMLs.
-
-        Raises:
-            MissingError: there is none.
-        """
-        return self.with_own_yamls(self.read_config(), trust=trust)
-
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, its copy's place; code too."""
         for kind, name in [
@@ -495,22 +435,6 @@ class RunDirectory:
             source = own or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):
                 yield kind, own and own.parent / code, copy.parent / code
-
-    def write_config(self, config: RunConfig) -> None:
-        """Store the resolved configuration and copies of the user's own YAMLs and methods, and no others."""
-        copies = {copy: own for _, own, copy in self._user_files(config) if own}
-        for copy, own in copies.items():
-            if own.resolve() != copy.resolve():
-                make_directory(copy.parent)
-                write_text(copy, own.read_text(encoding="utf-8"))
-        for path in self.user_files.glob("**/*"):
-            if path.is_file() and path not in copies:
-                path.unlink()
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_text(
-            self.config_file,
-            f"# the resolved configuration of this run; hash {config.config_hash}\n{text}",
-        )
 
     def read_result(self) -> RunResult:
         """The result of a finished run.
@@ -546,7 +470,7 @@ class RunDirectory:
             MissingError: there are none.
             UsageError: a line is damaged; it is named.
         """
-        lines = read_jsonl(self.predictions, what="predictions")
+        lines = read_jsonl(self.predictions)
         return [
             validated(Prediction, line, f"{self.predictions}, line {number}")
             for number, line in enumerate(lines, start=1)
@@ -558,7 +482,7 @@ def run_directories(results_dir: Path) -> list[RunDirectory]:
     patterns = "runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*"  # the second for variants
     found = [RunDirectory(path) for pattern in patterns for path in results_dir.glob(pattern)]
     runs = [run for run in found if run.config_file.is_file() or run.results.is_file()]
-    return sorted(runs, key=lambda run: run.path)
+    return sorted(runs, key=lambda run: run.path.as_posix())
 
 
 def _metrics_text(line: MetricsLine) -> str:

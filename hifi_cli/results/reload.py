@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors.torch import save_file
 from scipy.special import expit, softmax
 from torch import Tensor, nn
 
 from hifi_cli.config import registry
+from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.families import PROJECTIONS
+from hifi_cli.models.pretrained import locate
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import Prediction, RunDirectory, RunResult
 from hifi_cli.tasks import metrics, submission, task_spec
@@ -237,6 +241,7 @@ def predict_test(
 
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
+_BASE = "PATH-TO-THE-BASE-MODEL"  # stands in the card for a directory of this machine
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
     "regression": "regression",
     "classification": "single_label_classification",
@@ -307,11 +312,11 @@ def fits_peft(prepared: PreparedRun) -> bool:
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
     cache, by whose length BERT-type encoders move the position ids on.
     """
-    if task_head_of(prepared.config).is_own or prepared.config.start_from:
-        return False
     from hifi_cli.methods.peft import Peft
 
     if not isinstance(prepared.method, Peft) or prepared.method.needs_heads:
+        return False
+    if task_head_of(prepared.config).is_own or prepared.config.start_from:
         return False
     kind, options = prepared.method.adapter()
     other = any(
@@ -396,8 +401,6 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
     Args:
         name: what the directory is called in the end.
     """
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
-
     task, config = prepared.task, prepared.config
     dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
     method, pipeline = method_spec(config.method), _PIPELINES.get(task.kind, task.kind)
@@ -414,9 +417,10 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         )
         for metric, value in result.metrics.items()
     ]
+    base = _base_card(config.backbone)
     data = ModelCardData(
-        language=None if registry.own_file(config.task) else "en",
-        license="unknown",  # that of the base model and of the data decide it
+        language=base.language if registry.own_file(config.task) else "en",
+        license=base.license or "unknown",
         library_name="peft" if form == "peft" else "transformers",
         base_model=config.backbone.hub,
         datasets=[dataset.id] if dataset else None,
@@ -426,11 +430,17 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         model_name=name,
         eval_results=scores,
     )
+    own_backbone = Path(result.config["backbone"].get("path") or "")
+    command = [
+        _BASE if own_backbone.is_absolute() and Path(word).name == own_backbone.name else word
+        for word in result.provenance["command"]
+    ]
     card = ModelCard.from_template(
         data,
         template_path=str(_CARD),
         form=form,
         here=name,
+        base=config.backbone.hub or _BASE,
         opener=TRANSFORMERS_CLASSES[task.kind],
         task=task,
         method=method,
@@ -438,7 +448,16 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         description=re.sub(r"\bk = \d+ ", "", method.description),
         config=config,
         result=result,
-        command=command_line(result.provenance.command),
+        command=command_line(command),
         weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")
+
+
+def _base_card(backbone: BackboneConfig) -> Any:
+    """The data of the backbone's own model card, as language and license; empty where it has none."""
+    source, _ = locate(backbone)
+    card = Path(source) / "README.md"
+    with suppress(Exception):  # no card, no network (its errors have no common base class)
+        return ModelCard.load(card if card.is_file() else source).data
+    return ModelCardData()

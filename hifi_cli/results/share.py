@@ -7,6 +7,7 @@ overwritten and nothing executed.
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,19 +122,15 @@ def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
     """
     if not study.records:
         raise MissingError(f"no finished runs in {study.directory}")
-    found = {}
+    found: dict[str, list[Path]] = {}
     for path in study.records:
         study.result(path)  # refuses a path that may lead out of the directory
         folder, place = study.directory / path, study.directory.resolve() / path
-        files = [
-            file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()
-        ]
-        found[path] = [file.relative_to(folder) for file in files]
-        for file in found[path]:
-            if (folder / file).resolve() != place / file:
-                raise UsageError(
-                    f"{folder / file} is a link, or behind one; put the file itself there"
-                )
+        paths = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
+        files = [file.relative_to(folder) for file in paths if file.is_file()]
+        if links := [folder / file for file in files if (folder / file).resolve() != place / file]:
+            raise UsageError(f"{links[0]} is a link, or behind one; put the file itself there")
+        found[path] = files
     return found
 
 
@@ -154,7 +151,7 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         )
     runs = _files(study, [*_FILES, *([_CODE] if trust else [])])
     repository = to.removeprefix(HUB)
-    try:
+    with hub_errors(to):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
         new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
         names = [f"{path}/{file}" for path, files in new.items() for file in files]
@@ -162,8 +159,6 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
             HfApi().upload_folder(
                 repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names
             )
-    except Exception as error:  # network errors have no common base class
-        raise _hub_error(to, error) from None
     return {path: "copied" if path in new else "there" for path in runs}
 
 
@@ -172,7 +167,7 @@ def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
     if not source.startswith(HUB):
         return merge(Path(source), target, trust=trust)
     with TemporaryDirectory() as folder:
-        try:
+        with hub_errors(source):
             HfApi().snapshot_download(
                 source.removeprefix(HUB),
                 repo_type="dataset",
@@ -180,16 +175,25 @@ def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
                 allow_patterns=[PACKED, PREDICTIONS, "runs/*"],
                 ignore_patterns="*..*",
             )
-        except Exception as error:  # network errors have no common base class
-            raise _hub_error(source, error) from None
         return merge(Path(folder), target, trust=trust)
 
 
-def _hub_error(name: str, error: Exception) -> MissingError:
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return MissingError(
-        f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
-    )
+def push_model(folder: Path, to: str) -> None:
+    """Upload an exported model to a model repository of the hub."""
+    with hub_errors(to):
+        HfApi().upload_folder(repo_id=to.removeprefix(HUB), folder_path=folder)
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """In this context, what the hub or the network refuses is a MissingError of one line."""
+    try:
+        yield
+    except Exception as error:  # network errors have no common base class
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise MissingError(
+            f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
+        ) from None
 
 
 # --- check
@@ -248,7 +252,7 @@ def _of_record(result: RunResult, spec: TaskSpec) -> Iterator[str]:
     """What contradicts itself, or what cannot be, in the record of a run."""
     if config_hash_of(result.config) != result.config_hash:
         yield "config_hash is not that of its configuration"
-    reported, official = result.n_examples.reported, spec.rows.get("validation", 0)
+    reported, official = result.n_examples["reported"], spec.rows.get("validation", 0)
     if result.limit is None and reported < official:
         yield f"{reported:,} of {official:,} rows of validation, and limit is not set"
     if not result.epochs:
@@ -278,8 +282,8 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
     """What does not follow from the stored predictions."""
     rows = [_row(spec, row.id, row.label) for row in table.itertuples()]
     predictions = _predictions(spec, table)
-    if len(rows) != result.n_examples.reported:
-        yield f"has predictions of {len(rows)} of {result.n_examples.reported} rows (n_examples)"
+    if len(rows) != result.n_examples["reported"]:
+        yield f"has predictions of {len(rows)} of {result.n_examples['reported']} rows (n_examples)"
     if metrics.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     names = [name for name in spec.metrics if name not in _NEED_TEXTS]

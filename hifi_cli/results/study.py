@@ -1,7 +1,6 @@
 """All finished runs of a directory as one DataFrame, which tables, claims and figures query."""
 
 import json
-import re
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -20,87 +19,34 @@ from hifi_cli.results.record import RunDirectory, RunResult, run_directories, va
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
 SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
-# Keys of results.json that are columns as they are
-_COPIED = [
-    "protocol",
-    "backbone",
-    "task",
-    "method",
-    "variant",
-    "seed",
-    "shots",
-    "status",
-    "reason",
-    "collapsed",
-    "limit",
-    "split",
-    "selection",
-    "report",
-    "metrics",
-    "time_s",
-    "wall_s",
-    "peak_memory_bytes",
-    "delta_bytes",
-    "precision",
-    "method_code",
-    "config",
-    "config_hash",
-]
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
-_COMPUTED = [
-    "path",
-    "metric",
-    "last",
-    "best",
-    "max",
-    "epochs",
-    "max_epochs",
-    "epoch_last",
-    "epoch_best",
-    "epoch_max",
-    "trainable",
-    "trainable_backbone",
-    "stored",
-    "total",
-    "device",
-    "train_rows",
-    "reported_rows",
-    "truncated_train",
-    "truncated_reported",
-    "data",
-    "weights",
-    "heads",
-    "setting",
-]
+# Columns of `Study.runs`, and where results.json has what they hold
+_PLACES = {
+    **{key: key for key in ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]},
+    **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
+    **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
+    **{key: key for key in ["delta_bytes", "precision", "method_code", "config_hash"]},
+    **{name: f"scores.{name}" for name in _SCORES},
+    **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
+    **{name: f"params.{name}" for name in _PARAMS},
+    "metric": "primary_metric",
+    "epochs": "epochs.total",
+    "train_rows": "n_examples.train",
+    "reported_rows": "n_examples.reported",
+    "truncated_train": "truncated.train",
+    "truncated_reported": "truncated.reported",
+    "device": "provenance.device",
+    "weights": "backbone_weights",
+    "heads": "heads_sha256",
+    "setting": "setting_hash",
+}
+_COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data"]
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
     *["state", "protocol", "backbone", "task", "method", "variant", "seed", "shots", "metric"],
-    *[
-        "score",
-        "last",
-        "best",
-        "max",
-        "epoch",
-        "epochs",
-        "flags",
-        "trained_percent",
-        "time_s",
-        "peak_memory_bytes",
-    ],
-    *["config_hash", "setting_hash", "path", "detail"],
-]
-_COPIED_TO_LIST = [
-    "protocol",
-    "backbone",
-    "task",
-    "method",
-    "variant",
-    "seed",
-    "shots",
-    "metric",
-    "epochs",
-    "time_s",
+    *["score", *_SCORES, "epoch", "epochs", "flags", "trained_percent", "time_s"],
+    *["peak_memory_bytes", "config_hash", "setting_hash", "path", "detail"],
 ]
 
 
@@ -127,13 +73,13 @@ class Study:
             UsageError: a file is not readable.
         """
         if not self.is_packed:
-            finished = [run for run in run_directories(self.directory) if run.results.is_file()]
-            paths = {
-                run.path.relative_to(self.directory).as_posix(): run.results for run in finished
+            return {
+                run.path.relative_to(self.directory).as_posix(): read_json(run.results)
+                for run in run_directories(self.directory)
+                if run.results.is_file()
             }
-            return {path: read_json(paths[path], what="results") for path in sorted(paths)}
         packed = self.directory / PACKED
-        runs = read_jsonl(packed, what="packed study")
+        runs = read_jsonl(packed)
         try:
             return {run["path"]: run["record"] for run in runs}
         except (KeyError, TypeError) as error:
@@ -186,16 +132,8 @@ class Study:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
-        frame = pd.DataFrame(
-            rows, columns=[*_COMPUTED, *_COPIED], dtype=object
-        )  # None of `shots` is a value of its own
-        for kind, column in (("tasks", "task"), ("methods", "method")):
-            shipped = frame[column].isin(registry.names(kind))
-            own = [
-                RunDirectory(self.directory / run.path).own(kind, run[column])
-                for _, run in frame[~shipped].iterrows()
-            ]
-            frame.loc[~shipped, column] = pd.Series(own, frame.index[~shipped], dtype=object)
+        # None of `shots` is a value of its own
+        frame = pd.DataFrame(rows, columns=_COLUMNS, dtype=object)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
 
@@ -247,14 +185,11 @@ class Study:
             return getattr(run, name)
         if name == ("last" if run.report == "last" else "best"):  # the model that was kept
             return run.metrics.get(metric)
-        lines = [line for line in self.records[run.path].get("epoch_metrics", []) if metric in line]
+        lines = self.records[run.path].get("epoch_metrics", [])
+        by_epoch = {line["epoch"]: line[metric] for line in lines if metric in line}
         if name == "max":
-            return (
-                max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
-            )
-        return next(
-            (line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None
-        )
+            return max(by_epoch.values(), default=None) if pd.notna(run.max) else None
+        return by_epoch.get(getattr(run, f"epoch_{name}"))
 
     def no_run_error(self) -> MissingError:
         """The error for a directory without runs that tables show."""
@@ -294,27 +229,25 @@ def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
 
 def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
     """A run as a row of `Study.runs`; see `result_of`."""
-    run = result_of(path, record, directory)
+    result = result_of(path, record, directory)
+    content = result.model_dump(exclude={"epoch_metrics", "heads"})
+    own = RunDirectory(directory / path).own
+    trained = _at(content, "epochs.total")
     return {
-        **{key: getattr(run, key) for key in _COPIED},
-        **{key: getattr(run.params, key) for key in _PARAMS},
-        **{name: getattr(run.scores, name, None) for name in _SCORES},
-        **{f"epoch_{name}": getattr(run.epochs, name, None) for name in _SCORES},
+        **{column: _at(content, place) for column, place in _PLACES.items()},
         "path": path,
-        "config": NEUTRAL | run.config,
-        "metric": run.primary_metric,
-        "epochs": (trained := getattr(run.epochs, "total", None)),
-        "max_epochs": run.config["epochs"] if run.config.get("patience") else trained,
-        "train_rows": run.n_examples.train,
-        "reported_rows": run.n_examples.reported,
-        "truncated_train": getattr(run.truncated, "train", None),
-        "truncated_reported": getattr(run.truncated, "reported", None),
-        "device": run.provenance.device,
-        "data": digest(run.data),
-        "weights": run.backbone_weights,
-        "heads": run.heads_sha256,
-        "setting": run.setting_hash,
+        "task": own("tasks", result.task),
+        "method": own("methods", result.method),
+        "config": NEUTRAL | result.config,
+        "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
+        "data": digest(result.data),
     }
+
+
+def _at(content: dict[str, Any], place: str) -> Any:
+    """What is at a dotted place; None where a part of the way there is None or absent."""
+    section, _, key = place.rpartition(".")
+    return (content[section] or {}).get(key) if section else content[key]
 
 
 def tried_settings(study: Study) -> pd.DataFrame:
@@ -376,11 +309,16 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
 # All runs as a list: for `hifi ls runs` and for `hifi_cli.read_results`
 
 
-def read_results(directory: str | Path = "results") -> pd.DataFrame:
+def read_results(
+    directory: str | Path = "results", *, with_unfinished: bool = False
+) -> pd.DataFrame:
     """Return the finished runs of a results directory, a row each, with the columns of `hifi ls runs --format csv`.
 
     Scores are in percent; `metrics.NAME` has every other metric of the model that was kept; a diverged run has no
     score (NaN). The settings follow by their keys: `learning_rate`, `batch_size`, `heads.k`, `settings.r`, and so on.
+
+    Args:
+        with_unfinished: also those whose `state` is `running` or `unfinished`, named by their folders.
 
     Raises:
         MissingError: no such directory.
@@ -391,72 +329,29 @@ def read_results(directory: str | Path = "results") -> pd.DataFrame:
             f"no directory {directory}; hifi train --results-dir {directory} makes it"
         )
     study = Study(Path(directory))
-    rows = []
-    for run in study.runs.to_dict("records"):
-        settings = {
-            key: value
-            for key, value in flatten(run["config"]).items()
-            if not key.startswith("backbone.")
-        }
-        rows.append(settings | _finished(run, study.directory))
-    return _frame(rows)
-
-
-def list_runs(results_dir: Path) -> pd.DataFrame:
-    """All runs of a results directory by path, variants and unfinished ones included."""
-    return _frame([_listed(directory, results_dir) for directory in run_directories(results_dir)])
-
-
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    rows = [_finished(run, study.directory) for run in study.runs.to_dict("records")]
+    for run in run_directories(study.directory) if with_unfinished else ():
+        if not run.results.is_file():
+            folders = run.path.relative_to(study.directory).parts[1:]
+            names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
+            state = "running" if is_locked(run.lock) else "unfinished"
+            rows.append({**dict(names), "state": state, "flags": "", "path": str(run.path)})
     frame = pd.DataFrame(rows)
-    frame = frame.reindex(
-        columns=[*_LISTED, *(column for column in frame if column not in _LISTED)]
-    )
-    return frame.astype(
-        dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
-    )
-
-
-def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
-    """A run as a row. One that is not finished is named by its folders."""
-    path = directory.path.relative_to(results_dir)
-    state, detail = "running" if is_locked(directory.lock) else "unfinished", ""
-    if directory.results.is_file():
-        try:
-            return _finished(
-                row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir),
-                results_dir,
-            )
-        except UsageError as error:
-            state, detail = (state, "") if state == "running" else ("damaged", str(error))
-    protocol, backbone, task, method, *variant, seed = path.parts[1:]
-    names = {
-        "protocol": protocol,
-        "backbone": backbone,
-        "task": task,
-        "method": method,
-        "variant": "/".join(variant) or None,
-    }
-    number = int(seed.removeprefix("seed")) if re.fullmatch(r"seed\d+", seed) else None
-    return {
-        "state": state,
-        **names,
-        "seed": number,
-        "flags": "",
-        "path": str(directory.path),
-        "detail": detail,
-    }
+    others = [column for column in frame if column not in _LISTED]
+    integers = dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
+    frame = frame.reindex(columns=[*_LISTED, *others]).astype(integers)
+    return frame.sort_values("path", ignore_index=True)
 
 
 def _finished(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
     """A row of `Study.runs` as a listed run, scores in percent."""
-    flags = {"collapsed": run["collapsed"], "limited": run["limit"] is not None}
     is_done = run["status"] == "done"
-    percent = {
-        name: None if run[name] is None else 100 * run[name] for name in ("last", "best", "max")
-    }
+    flags = {"collapsed": run["collapsed"], "limited": run["limit"] is not None}
+    percent = {name: None if run[name] is None else 100 * run[name] for name in _SCORES}
+    settings = flatten({key: value for key, value in run["config"].items() if key != "backbone"})
     return {
-        **{key: run[key] for key in [*_COPIED_TO_LIST, "peak_memory_bytes", "config_hash"]},
+        **settings,
+        **{key: value for key, value in run.items() if key in _LISTED},
         **percent,
         "state": run["status"],
         "score": percent[run["report"]] if is_done else None,
@@ -465,6 +360,6 @@ def _finished(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
         "trained_percent": 100 * run["trainable"] / run["total"],
         "setting_hash": run["setting"],
         "path": str(results_dir / run["path"]),
-        "detail": run["reason"] or "",
+        "detail": run["reason"],
         **{f"metrics.{name}": 100 * value for name, value in run["metrics"].items()},
     }

@@ -13,7 +13,6 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError, first_of
 from hifi_cli.files import digest, file_digest, resolve_commit, unavailable_error
-from hifi_cli.results.record import FewShotRows
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.rows import RawRecord, parse_rows, read
 from hifi_cli.tasks.task_spec import (
@@ -273,10 +272,10 @@ def few_shot_sample(
     return train, dev
 
 
-def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> FewShotRows:
+def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> dict[str, Any]:
     """Return the ids of a few-shot run's rows, and a SHA-256 over ids, texts and labels."""
-    return FewShotRows(
-        train=[row.id for row in train],
-        dev=[row.id for row in dev],
-        sha256=digest([[row.id, row.sequences, row.label] for row in (*train, *dev)], 64),
-    )
+    return {
+        "train": [row.id for row in train],
+        "dev": [row.id for row in dev],
+        "sha256": digest([[row.id, row.sequences, row.label] for row in (*train, *dev)], 64),
+    }

@@ -20,7 +20,7 @@ from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.results.record import ExampleCounts, FewShotRows, RunDirectory, RunResult, StartingRun
+from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import padding_values, tokenize, training_order
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
@@ -158,7 +158,7 @@ class ResourceCache:
         delta = str(result.delta_sha256)
         loaded.backbone_weights = digest([loaded.backbone_weights, delta], 64)
         start = run_name(str(directory.path.resolve()))
-        link = StartingRun(run=start, config_hash=result.config_hash, delta_sha256=delta)
+        link = {"run": start, "config_hash": result.config_hash, "delta_sha256": delta}
         loaded.started_from = [link, *prepared.pretrained.started_from]
 
 
@@ -215,9 +215,10 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
-    # the run's own device may not be on this machine
-    config = directory.open(trust=resources.trust).model_copy(update={"device": "auto", **changes})
     result = directory.read_result()
+    config = directory.with_own_yamls(directory.read_config(), trust=resources.trust)
+    # the run's own device may not be on this machine
+    config = config.model_copy(update={"device": "auto", **changes})
     if not result.is_done:
         raise RunFailed(f"the run in {path} {result.status} and left no model")
     if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
@@ -264,12 +265,12 @@ class Splits:
     reported: list[Example] = field(default_factory=list)
     calibration_batches: list[list[Example]] = field(default_factory=list)
     extra_validation: dict[str, list[Example]] = field(default_factory=dict)
-    fewshot: FewShotRows | None = None
+    fewshot: dict[str, Any] | None = None
 
-    def count(self, rows_in: Callable[[list[Example]], int]) -> ExampleCounts:
+    def count(self, rows_in: Callable[[list[Example]], int]) -> dict[str, int]:
         """Numbers of rows of each split."""
         splits = ("train", "selection", "reported")
-        return ExampleCounts(**{split: rows_in(getattr(self, split)) for split in splits})
+        return {split: rows_in(getattr(self, split)) for split in splits}
 
 
 def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:

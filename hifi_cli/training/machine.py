@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import PartialState
@@ -26,7 +26,6 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import HifiError, MissingError
 from hifi_cli.files import digest, file_digest
-from hifi_cli.results.record import GitState, Provenance
 
 T = TypeVar("T")
 
@@ -188,20 +187,20 @@ def gather(value: T) -> list[T]:
 # --- what a record says of the machine; never environment variables
 
 
-def describe_provenance(*devices: torch.device, processes: int = 1) -> Provenance:
+def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str, Any]:
     """The command line, versions, git state of the checkout and devices that compute."""
-    return Provenance(
+    return {
         # of an absolute path its name alone: results are shared, directories of a machine are not
-        command=["hifi", *(Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:])],
-        hifi=__version__,
-        git=_git_state(),
-        python=platform.python_version(),
-        libraries={library: importlib.metadata.version(library) for library in _LIBRARIES},
-        device=" and ".join(dict.fromkeys(map(device_name, devices))),
-        threads=torch.get_num_threads(),
-        platform=platform.platform(),
-        processes=processes,
-    )
+        "command": ["hifi", *(Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:])],
+        "hifi": __version__,
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "libraries": {library: importlib.metadata.version(library) for library in _LIBRARIES},
+        "device": " and ".join(dict.fromkeys(map(device_name, devices))),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "processes": processes,
+    }
 
 
 def method_code(config: RunConfig) -> str | None:
@@ -231,8 +230,11 @@ def peak_memory(device: torch.device) -> int:
 
 
 @functools.cache
-def _git_state() -> GitState | None:
-    """The state of the checkout, read once: a process goes on with the code it started with."""
+def _git_state() -> dict[str, str | bool] | None:
+    """The commit of the checkout, and whether code or configuration files differ from it.
+
+    It is read once: a process goes on with the code it started with.
+    """
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None
@@ -242,5 +244,5 @@ def _git_state() -> GitState | None:
             [*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL
         )
         changed = subprocess.check_output([*git, "status", "--porcelain", "--", *_SOURCES])
-        return GitState(commit=commit.strip(), changed=bool(changed))
+        return {"commit": commit.strip(), "changed": bool(changed)}
     return None

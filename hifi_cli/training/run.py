@@ -22,7 +22,7 @@ from hifi_cli.errors import (
     counted_noun,
     format_duration,
 )
-from hifi_cli.files import digest, file_digest, locked, make_directory
+from hifi_cli.files import digest, file_digest, locked
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Method, Phase
@@ -84,7 +84,6 @@ def run(
     directory = RunDirectory.of(config, resources.results_dir)
     machine.choose_device(config)  # refuses a missing GPU before anything is written
     task_of(config)  # refuses a metric or a loss that it does not have
-    make_directory(directory.path)
     with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as is_held:
         finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:

@@ -84,7 +84,8 @@ def main() -> int:
                 traceback.print_exc()
                 broken.append(part)
                 continue
-            described = machine.describe_provenance(device).model_dump(exclude={"command"})
+            described = machine.describe_provenance(device)
+            del described["command"]
             results["measured"] = {
                 "date": datetime.date.today().isoformat(),
                 "small": arguments.small,
