@@ -55,10 +55,14 @@ def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
 
 def test_runs_are_listed_with_a_header(hifi):
     write_runs()
+    unfinished = Path("results/runs/hifi/bert-large/rte/lora/seed1")
+    unfinished.mkdir(parents=True)
+    (unfinished / "config.yaml").touch()
     lines = hifi("ls", "runs").out.splitlines()
     assert (
-        lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 6
+        lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 7
     )
+    assert ["unfinished", str(unfinished)] in map(str.split, lines)
     assert any(line.split()[:4] == ["done", "70.00", "accuracy", "collapsed"] for line in lines)
     listed = printed(hifi("ls", "runs", "--format", "json"))
     bitfit = [

@@ -86,8 +86,19 @@ class Study:
             raise UsageError(f"{packed} is damaged ({error}); pack the study again") from None
 
     def result(self, path: str) -> RunResult:
-        """The record of a run, typed; see `result_of`."""
-        return result_of(path, self.records[path], self.directory)
+        """The record of a run, typed.
+
+        Raises:
+            UsageError: a part is missing or of a wrong type, or the run belongs at another path: a
+                copy would count twice.
+        """
+        place = self.directory / path
+        result = validated(RunResult, self.records[path], place / "results.json")
+        if result.run_path.as_posix() != path:
+            raise UsageError(
+                f"{place} holds the run that belongs in {self.directory / result.run_path}: move it there, or a copy away"
+            )
+        return result
 
     def predictions(self, path: str) -> pd.DataFrame | None:
         """The predictions of a run: id, label, prediction, logits; None: there are none."""
@@ -131,11 +142,26 @@ class Study:
         Raises:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
-        rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
+        rows = [self._row(path) for path in self.records]
         # None of `shots` is a value of its own
         frame = pd.DataFrame(rows, columns=_COLUMNS, dtype=object)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
+
+    def _row(self, path: str) -> dict[str, Any]:
+        """A run as a row of `runs`."""
+        result, own = self.result(path), RunDirectory(self.directory / path).own
+        content = result.model_dump(exclude={"epoch_metrics", "heads"})
+        trained = _at(content, "epochs.total")
+        return {
+            **{column: _at(content, place) for column, place in _PLACES.items()},
+            "path": path,
+            "task": own("tasks", result.task),
+            "method": own("methods", result.method),
+            "config": NEUTRAL | result.config,
+            "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
+            "data": digest(result.data),
+        }
 
     @property
     def shown(self) -> pd.DataFrame:
@@ -210,38 +236,6 @@ class Study:
         return MissingError(
             f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}"
         )
-
-
-def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
-    """The record of a run in a directory, typed.
-
-    Raises:
-        UsageError: a part is missing or of a wrong type, or the run belongs at another path: a copy
-            would count twice.
-    """
-    result = validated(RunResult, record, directory / path / "results.json")
-    if result.run_path.as_posix() != path:
-        raise UsageError(
-            f"{directory / path} holds the run that belongs in {directory / result.run_path}: move it there, or a copy away"
-        )
-    return result
-
-
-def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """A run as a row of `Study.runs`; see `result_of`."""
-    result = result_of(path, record, directory)
-    content = result.model_dump(exclude={"epoch_metrics", "heads"})
-    own = RunDirectory(directory / path).own
-    trained = _at(content, "epochs.total")
-    return {
-        **{column: _at(content, place) for column, place in _PLACES.items()},
-        "path": path,
-        "task": own("tasks", result.task),
-        "method": own("methods", result.method),
-        "config": NEUTRAL | result.config,
-        "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
-        "data": digest(result.data),
-    }
 
 
 def _at(content: dict[str, Any], place: str) -> Any:
@@ -329,13 +323,14 @@ def read_results(
             f"no directory {directory}; hifi train --results-dir {directory} makes it"
         )
     study = Study(Path(directory))
-    rows = [_finished(run, study.directory) for run in study.runs.to_dict("records")]
+    rows = [_listed(run, study.directory) for run in study.runs.to_dict("records")]
     for run in run_directories(study.directory) if with_unfinished else ():
         if not run.results.is_file():
             folders = run.path.relative_to(study.directory).parts[1:]
             names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
             state = "running" if is_locked(run.lock) else "unfinished"
-            rows.append({**dict(names), "state": state, "flags": "", "path": str(run.path)})
+            place = {"path": str(run.path), "flags": "", "detail": ""}
+            rows.append({**dict(names), "state": state, **place})
     frame = pd.DataFrame(rows)
     others = [column for column in frame if column not in _LISTED]
     integers = dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
@@ -343,7 +338,7 @@ def read_results(
     return frame.sort_values("path", ignore_index=True)
 
 
-def _finished(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
+def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
     """A row of `Study.runs` as a listed run, scores in percent."""
     is_done = run["status"] == "done"
     flags = {"collapsed": run["collapsed"], "limited": run["limit"] is not None}
