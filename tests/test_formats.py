@@ -77,7 +77,7 @@ BAD = [
     ("cb", json.dumps(CB) + "\n" + json.dumps(CB), "train.jsonl, line 2: duplicate id 0"),
     ("copa", json.dumps(COPA | {"question": "why"}), "line 1: not a row of format 'copa': KeyError('why')"),
     ("wic", json.dumps(WIC | {"start1": "x"}), "line 1: not a row of format 'wic'"),
-    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: the text has no word 'she'"),
+    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: not a row of format 'wsc': ValueError("),
     ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "not readable as multirc (KeyError: 'questions')"),
     ("record", json.dumps(RECORD | {"qas": 3}), "train.jsonl: not readable as record ("),
     ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "@placeholder?"}]}), "line 1: no answers"),

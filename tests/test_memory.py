@@ -7,7 +7,9 @@ from hifi_cli.errors import RunFailed
 from hifi_cli.training import run as runs
 from hifi_cli.training.step import ModelRunner
 
-TRAINING = "a batch of 8 in 2 parts does not fit in memory; set gradient_accumulation_steps=4"
+TRAINING = (
+    "a batch of 8 examples in 2 parts does not fit in memory; set gradient_accumulation_steps=4"
+)
 EVALUATION = "an evaluation batch of 16 does not fit in memory; set a smaller eval_batch_size"
 
 

@@ -88,9 +88,9 @@ def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     )
     assert spec_of(path, "kind=regression")[1]["labels"] == ["label"]
     assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
-    assert "only one row" not in caplog.text
+    assert "fewer than two rows" not in caplog.text
     spec_of(write(tmp_path / "few.csv", [*reviews(10), reviews()[1] | {"label": 3}]))
-    assert "only one row or none has the label 3" in caplog.text
+    assert "labels of fewer than two rows: 3" in caplog.text
 
 
 def test_names_do_not_hide_shipped_tasks(tmp_path):
@@ -150,7 +150,7 @@ def test_given_splits_are_read(tmp_path):
         (
             {},
             ["validation=0.001"],
-            "60 rows with different texts are too few to cut off a validation split",
+            "reviews.csv: too few different texts (60) to cut off a validation split",
         ),
         ({}, ["validation=2"], "cut.validation"),
     ],

@@ -76,11 +76,10 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
     """
     counts: dict[str, dict[str, int]] = {}
     for name in names:
-        task = task_spec.load(name)
+        task = task_spec.load(name).model_copy(update={"hub": None})
         with suppress(MissingError):
-            if find_directory(task, data_dir):
-                splits = load(task, data_dir=data_dir, required=()).splits
-                counts[name] = {split: task.count(rows) for split, rows in splits.items()}
+            splits = load(task, data_dir=data_dir, required=()).splits
+            counts[name] = {split: task.count(rows) for split, rows in splits.items()}
     return counts
 
 
@@ -243,7 +242,7 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     }
     if not all(parts.values()):
         raise UsageError(
-            f"{len(order)} rows with different texts are too few to cut off a validation split"
+            f"{data.origin.get('train', 'the data')}: too few different texts ({len(order)}) to cut off a validation split"
         )
     digests = {split: rows_digest(part) for split, part in parts.items()}
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)

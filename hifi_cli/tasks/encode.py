@@ -135,9 +135,14 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
         )
         row = rows[row_number]
         answer = _answer_tokens(row, offsets) if row.answers else (0, 0)
-        inputs, is_truncated = _model_inputs(encoded, window), is_cut[row_number]
         examples.append(
-            Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated)
+            Example(
+                row,
+                (_model_inputs(encoded, window),),
+                offsets=offsets,
+                answer=answer,
+                is_truncated=is_cut[row_number],
+            )
         )
     return examples
 

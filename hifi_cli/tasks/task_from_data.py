@@ -167,7 +167,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     parse(TaskSpec, content, source)
     rare = [name for name in labels if counts[name] < 2]
     if rare and kind == "classification":
-        logger.warning(f"note: {source}: only one row or none has the label {first_of(rare)}")
+        logger.warning(f"note: {source}: labels of fewer than two rows: {first_of(rare)}")
     what = f"{kind}, inputs=[{','.join(inputs)}] label={label}"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
     logger.info(f"{source}: {what}{classes}, {len(records)} rows; change it with key=value")

@@ -362,7 +362,6 @@ def load(name: str) -> TaskSpec:
         )
         or not any(metric.startswith("ner_") for metric in spec.metrics),
     }
-    for problem, is_met in requirements.items():
-        if not is_met:
-            raise UsageError(f"{path}: {problem}")
+    if problems := [problem for problem, is_met in requirements.items() if not is_met]:
+        raise UsageError(f"{path}: {'; '.join(problems)}")
     return spec

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import RunFailed, UsageError, counted_noun
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
@@ -131,7 +131,9 @@ class ModelRunner:
         weight = world * bool(indices) / loss_count(self.task, examples, self.class_weights)
         how = self.class_weights, self.config.label_smoothing
         total = torch.zeros((), device=self.device)
-        subject = f"a batch of {len(examples)} in {count} parts"
+        subject = (
+            f"a batch of {counted_noun(len(examples), 'example')} in {counted_noun(count, 'part')}"
+        )
         fix = f"set gradient_accumulation_steps={2 * count}"
         with _out_of_memory(subject, fix), tf32(self.config.tf32):
             for number, part in enumerate(parts, start=1):
