@@ -34,3 +34,12 @@ def table_of(answer):
     """The one table that `hifi table` printed."""
     (table,) = tables_of(answer)
     return table
+
+
+def claim_of(answer, name="mine"):
+    """The row of a claim, its note, and what is missing."""
+    assert answer.code == 0, answer.err
+    content = json.loads(answer.out)
+    row = next(row for row in content["rows"] if row["label"] == name)
+    (note,) = [note for note in content["notes"] if note.startswith(f"{name}: ")]
+    return row, note.removeprefix(f"{name}: "), content["missing"]

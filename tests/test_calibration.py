@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from json_output import table_of
+import yaml
+from json_output import claim_of, table_of
+from scipy import stats
 from scipy.special import expit, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 from synthetic_runs import write_run
@@ -17,10 +19,10 @@ CLASSES = {
 }
 
 
-def write(task, seed, *, method="full-ft", outputs=None, **changes):
+def write(task, seed, *, method="full-ft", outputs=None, scale=2, **changes):
     """A run with random predictions of 40 rows; returns the labels' numbers and the logits."""
     classes, rng = CLASSES[task], np.random.default_rng(seed)
-    logits = rng.normal(0, 2, (40, outputs or len(classes)))
+    logits = rng.normal(0, scale, (40, outputs or len(classes)))
     labels = np.arange(40) % len(classes)
     predicted = logits.argmax(1) if logits.shape[1] > 1 else (logits[:, 0] > 0).astype(int)
     folder = write_run("results", method, task, seed, 0.5, **changes)
@@ -68,6 +70,30 @@ def test_calibration_is_scikit_learns(hifi, task, outputs):
     for name, values in by_hand.items():
         assert cells[f"{task}.{name}"]["value"] == pytest.approx(np.mean(values)), name
         assert cells[f"{task}.{name}"]["std"] == pytest.approx(np.std(values, ddof=1)), name
+
+
+def test_calibration_is_compared_and_claimed_with_an_interval(hifi):
+    """The lower error is the better one."""
+    errors = {
+        method: [
+            ece_by_hand(softmax(logits, 1), labels)
+            for labels, logits in (write("rte", s, method=method, scale=scale) for s in range(1, 9))
+        ]
+        for method, scale in (("bitfit", 0.5), ("full-ft", 8))
+    }
+    differences = np.subtract(errors["bitfit"], errors["full-ft"])
+    expected = [differences.mean(), *stats.ttest_1samp(differences, 0).confidence_interval()]
+    answer = hifi("compare", "bitfit", "full-ft", "--metric", "ece", "--format", "json")
+    row = json.loads(answer.out)[0]["rows"][0]
+    assert [row["mean"], row["low"], row["high"]] == pytest.approx(expected)
+    assert row["verdict"] == "better" and "in ece (" in answer.out
+    claim = {"kind": "difference", "text": "t", "where": "w", "metric": "ece", "at_most": 0.0}
+    own = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"]}
+    own["claims"] = {"calibrated": {**claim, "first": "bitfit", "second": "full-ft"}}
+    Path("own.yaml").write_text(yaml.safe_dump(own))
+    row, _, _ = claim_of(hifi("claims", "own.yaml", "--format", "json"), "calibrated")
+    assert [row["ours"], row["low"], row["high"]] == pytest.approx(expected)
+    assert row["verdict"] == "reproduced"
 
 
 def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from json_output import claim_of
 from scipy import stats
 from synthetic_runs import flatness, write_figure, write_run
 
@@ -34,15 +35,6 @@ def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, *
         for seed, deviation in zip(seeds, deviations - deviations.mean(), strict=True):
             write_run("results", "full-ft", task, seed, 0.6)
             write_run("results", "bitfit", task, seed, 0.6 + gap / 100 + deviation, **changes)
-
-
-def row_of(answer, name="mine"):
-    """The row of a claim, its note, and what is missing."""
-    assert answer.code == 0, answer.err
-    content = json.loads(answer.out)
-    row = next(row for row in content["rows"] if row["label"] == name)
-    (note,) = [note for note in content["notes"] if note.startswith(f"{name}: ")]
-    return row, note.removeprefix(f"{name}: "), content["missing"]
 
 
 @pytest.mark.parametrize("name", registry.names("claims"))
@@ -96,17 +88,17 @@ def test_misprints_and_opposite_numbers_are_named():
 
 
 def test_verdicts_of_runs(own):
-    row, note, missing = row_of(own("--format", "json"))
+    row, note, missing = claim_of(own("--format", "json"))
     assert row["verdict"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
     assert missing == ["runs of mine: hifi grid mine.yaml"]
     write_pairs(2.0)
-    row, _, missing = row_of(own("--format", "json"))
+    row, _, missing = claim_of(own("--format", "json"))
     assert row["verdict"] == "reproduced" and row["runs"] == 16 and not missing
     assert row["ours"] == pytest.approx(2.0) and row["required"] == "> 0"
     write_pairs(-2.0)
     assert (own("--strict").code, own().code) == (1, 0)
     write_pairs(0.5, noise=0.012)
-    row, note, _ = row_of(own("--format", "json"))
+    row, note, _ = claim_of(own("--format", "json"))
     assert (row["verdict"], row["reason"]) == (
         "undecided",
         "interval too wide",
@@ -114,28 +106,28 @@ def test_verdicts_of_runs(own):
 
 
 def test_the_grid_of_a_file_of_claims_trains_what_is_missing(own, hifi):
-    _, _, (missing,) = row_of(own("--format", "json"))
+    _, _, (missing,) = claim_of(own("--format", "json"))
     printed = hifi(*missing.partition(": hifi ")[2].split(), "--print").out.splitlines()
     assert len(printed) == 12 and "--method bitfit" in printed[0], printed
 
 
+def test_a_claim_may_be_asked_about_some_of_its_tasks(own, hifi):
+    write_pairs(2.0)
+    assert claim_of(own("--tasks", "rte", "--format", "json"))[0]["runs"] == 8
+    words = ("grid", "mine.yaml", "--tasks", "rte", "--seeds", "1-9", "--print")
+    assert "unknown task" in hifi("claims", "mine.yaml", "--tasks", "rtx").err
+    assert {line.split()[3] for line in hifi(*words, "--results-dir", "new").out.splitlines()} == {
+        "rte"
+    }
+
+
 def test_a_difference_whose_interval_is_below_the_margin_is_not_reproduced(own):
     write_pairs(0.3, seeds=range(1, 9), noise=0.0005)
-    cells, note, _ = row_of(own("--format", "json"))
+    cells, note, _ = claim_of(own("--format", "json"))
     assert (
         cells["verdict"] == "not reproduced"
         and "Not reproduced: there is a difference, but smaller than 0.4" in note
     )
-
-
-def test_a_claim_is_undecided_before_all_of_its_tasks_have_runs(own):
-    write_pairs(2.0, tasks=["rte"])
-    cells, note, missing = row_of(own("--format", "json"))
-    assert cells["reason"] == "1 of 2 tasks" and cells["ours"] == pytest.approx(2.0)
-    assert "On RTE" in note and missing
-    write_pairs(-2.0)
-    cells, note, _ = row_of(own("--format", "json"))
-    assert cells["verdict"] == "not reproduced" and "On CoLA, RTE" in note
 
 
 DIVERGED = {"status": "diverged", "scores": None, "metrics": None, "collapsed": True}
@@ -143,14 +135,14 @@ DIVERGED = {"status": "diverged", "scores": None, "metrics": None, "collapsed": 
 
 def test_no_verdict_rests_on_the_scores_of_the_side_that_diverged_more_often(own):
     write_pairs(-2.0)
-    assert row_of(own("--format", "json"))[0]["verdict"] == "not reproduced"
+    assert claim_of(own("--format", "json"))[0]["verdict"] == "not reproduced"
     write_run(
         "results", "full-ft", "rte", 10, 0.0, **DIVERGED
     )  # the runs of Full-FT that are left are its better ones
-    cells, _, _ = row_of(own("--format", "json"))
+    cells, _, _ = claim_of(own("--format", "json"))
     assert cells["reason"].startswith("Full-FT is ahead, but 1 run of it diverged, 0 of BitFit")
     write_run("results", "bitfit", "rte", 10, 0.0, **DIVERGED)
-    assert row_of(own("--format", "json"))[0]["verdict"] == "not reproduced"
+    assert claim_of(own("--format", "json"))[0]["verdict"] == "not reproduced"
 
 
 def test_an_order_holds_if_every_comparison_does(hifi):
@@ -158,12 +150,12 @@ def test_an_order_holds_if_every_comparison_does(hifi):
     content["claims"] = {"order": {**SIMPLE, "first": ["bitfit", "lora"], "second": "full-ft"}}
     Path("order.yaml").write_text(yaml.safe_dump(content))
     write_pairs(2.0)
-    cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    cells, note, _ = claim_of(hifi("claims", "order.yaml", "--format", "json"), "order")
     assert cells["reason"] == "1 of 2 comparisons not run" and "LoRA above Full-FT: not run" in note
     for task in ("rte", "cola"):
         for seed in range(1, 5):
             write_run("results", "lora", task, seed, 0.55 + 0.001 * seed)
-    cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    cells, note, _ = claim_of(hifi("claims", "order.yaml", "--format", "json"), "order")
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-4.75)
     assert "BitFit above Full-FT: +2.00 [" in note and "LoRA above Full-FT: -4.75 [" in note
 
@@ -174,36 +166,14 @@ def test_a_claim_may_be_about_every_task(hifi):
     Path("every.yaml").write_text(yaml.safe_dump({**content, "claims": {"every": claim}}))
     write_pairs(4.0, tasks=["rte"], seeds=range(1, 9))
     write_pairs(-3.0, tasks=["cola"], seeds=range(1, 9))
-    cells, note, _ = row_of(hifi("claims", "every.yaml", "--format", "json"), "every")
+    cells, note, _ = claim_of(hifi("claims", "every.yaml", "--format", "json"), "every")
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-3.0)
     assert "BitFit above Full-FT on RTE: +4.00 [" in note and "on CoLA: -3.00 [" in note
     write_pairs(0.0, tasks=["cola"], seeds=range(1, 9), noise=0.001)
     assert (
-        row_of(hifi("claims", "every.yaml", "--format", "json"), "every")[0]["verdict"]
+        claim_of(hifi("claims", "every.yaml", "--format", "json"), "every")[0]["verdict"]
         == "reproduced"
     )
-
-
-def test_bounds_of_a_difference(hifi):
-    content = yaml.safe_load(OWN)
-    claim = {**SIMPLE, "first": "bitfit", "second": "full-ft"}
-    equal = {**claim, "at_least": -1.0, "at_most": 1.0}
-    Path("bounds.yaml").write_text(
-        yaml.safe_dump(
-            {**content, "claims": {"not-worse": {**claim, "at_least": -1.0}, "equal": equal}}
-        )
-    )
-    for gap, not_worse, equal in (
-        (0.0, "reproduced", "reproduced"),
-        (3.0, "reproduced", "not reproduced"),
-        (-3.0, "not reproduced", "not reproduced"),
-    ):
-        write_pairs(gap)
-        rows = json.loads(hifi("claims", "bounds.yaml", "--format", "json").out)["rows"]
-        assert {row["label"]: row["verdict"] for row in rows} == {
-            "not-worse": not_worse,
-            "equal": equal,
-        }
 
 
 SWEEP = {
@@ -243,7 +213,7 @@ def test_groups_of_values_of_a_sweep_are_compared(hifi):
             "results", "hifi-6-k", pd.DataFrame(rows, columns=["task", "x", "seed", "score"])
         )
         answer = hifi("claims", "k.yaml", "--format", "json")
-        cells, _, _ = row_of(answer, "k")
+        cells, _, _ = claim_of(answer, "k")
         assert (
             cells["ours"] == pytest.approx(100 * (0.6 - low - 0.001))
             and cells["verdict"] == verdict
@@ -257,7 +227,7 @@ FLATTER = ("claims", "hifi/flatter-minimum", "--protocol", "laptop", "--format",
 def test_ratios_are_read_from_a_figure_and_decided_as_logarithms(hifi):
     ratios = [1.5 * (1 + 0.02 * (seed % 3 - 1)) for seed in range(1, 8)]
     write_figure("results", "hifi-7-flatness", flatness(range(1, 8), 1.5))
-    cells, _, missing = row_of(hifi(*FLATTER), "flatter-minimum")
+    cells, _, missing = claim_of(hifi(*FLATTER), "flatter-minimum")
     logs = np.log(ratios)
     assert cells["ours"] == pytest.approx(np.exp(logs.mean()))
     interval = stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
@@ -267,17 +237,17 @@ def test_ratios_are_read_from_a_figure_and_decided_as_logarithms(hifi):
 
 def test_a_figure_of_one_seed_or_with_overrides_decides_no_claim(hifi):
     write_figure("results", "hifi-7-flatness", flatness([1], 0.5))
-    cells, _, _ = row_of(hifi(*FLATTER), "flatter-minimum")
+    cells, _, _ = claim_of(hifi(*FLATTER), "flatter-minimum")
     assert (cells["reason"], cells["ours"]) == ("a single seed", pytest.approx(0.5))
     csv = write_figure("results", "hifi-7-flatness", flatness(range(1, 8), 0.5))
     csv.rename(csv.with_stem(f"{csv.stem}-limit-32"))
-    cells, _, missing = row_of(hifi(*FLATTER), "flatter-minimum")
+    cells, _, missing = claim_of(hifi(*FLATTER), "flatter-minimum")
     assert cells["verdict"] == "not run"
     assert missing == ["figure: hifi figure hifi-7-flatness --protocol laptop"]
 
 
 def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
-    _, _, missing = row_of(
+    _, _, missing = claim_of(
         hifi("claims", "hifi/flatter-minimum", "--protocol", "demo", "--format", "json"),
         "flatter-minimum",
     )
@@ -302,9 +272,12 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
                 )
     words = ("claims", "hifi/few-shot-above-full-ft", "hifi/above-full-ft", "--format", "json")
     answer = hifi(*words)
-    cells, _, missing = row_of(answer, "few-shot-above-full-ft")
+    cells, _, missing = claim_of(answer, "few-shot-above-full-ft")
     assert cells["ours"] == pytest.approx(10.0) and cells["verdict"] == "reproduced"
     assert missing == ["runs of above-full-ft: hifi grid claims-hifi"]
+    shown = hifi(*words[:-2], "--strict")  # a claim without runs is no row, and not reproduced
+    assert shown.code == 1 and "not run: above-full-ft" in shown.out
+    assert not any(line.startswith("above-full-ft") for line in shown.out.splitlines())
 
 
 def test_the_report_says_the_claims_in_words(own, hifi):

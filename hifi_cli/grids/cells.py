@@ -80,10 +80,9 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
         update["methods"] = {method: spec.methods.get(method, {}) for method in methods}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
-        if spec.table or spec.methods or spec.config or spec.vary or (spec.claims and spec.tasks):
+        if spec.table or spec.methods or spec.config or spec.vary:
             raise UsageError(
-                f"grid {name}: a figure defines its own methods, claims define their own methods and tasks:"
-                " leave out what else names runs or keys"
+                f"grid {name}: figures and claims define their own methods: leave out what else names runs or keys"
             )
         return spec
     if spec.table:
@@ -203,7 +202,8 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
         UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
     """
     refuse_own_keys(overrides, ["shots", "variant"], f"grid {name}")
-    file = claims.load(str(grid.claims), protocol=grid.protocol, backbone=grid.backbone)
+    setting = {"protocol": grid.protocol, "backbone": grid.backbone}
+    file = claims.load(str(grid.claims), **setting, tasks=grid.tasks)
     found: dict[PurePath, GridCell] = {}
     for claim in file.claims.values():
         if claims.unmet(claim, file):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -34,7 +34,8 @@ from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import override_value, run_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
-from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair, protocol_config
+from hifi_cli.reports.calibration import MEASURES
+from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair, protocol_config, scored
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import Method, Task, check_names, load_published, shots_of
 from hifi_cli.results.study import Study
@@ -102,7 +103,13 @@ class DifferenceClaim(BaseClaim):
     published: str | None = None
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
-    unit: ClassVar[str] = "points"
+    @property
+    def unit(self) -> str:
+        return self.metric or "points"
+
+    metric: str | None = None
+    """What is compared: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the lower the better;
+    default: each task's primary metric."""
 
 
 class NumberClaim(BaseClaim):
@@ -157,6 +164,8 @@ class ClaimsFile(ConfigModel):
     """Backbone of the runs."""
     tasks: list[Task] = Field(min_length=1)
     """Tasks of the runs."""
+    only_tasks: list[Task] = []
+    """Those of them that are asked about; default: all. `--tasks` sets it."""
     seeds: list[Seed] = [1, 2, 3]
     """Seeds of the runs."""
     requires: dict[str, Any] = {}
@@ -170,8 +179,14 @@ class ClaimsFile(ConfigModel):
     """Keys of this file to change under another protocol, claims by name included; a claim that is null is not asked there."""
 
 
-def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
-    """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone.
+def load(
+    name: str,
+    *,
+    protocol: str | None = None,
+    backbone: str | None = None,
+    tasks: Sequence[str] = (),
+) -> ClaimsFile:
+    """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone, or fewer tasks.
 
     Raises:
         UsageError: an unknown name or key, or a wrong value.
@@ -189,15 +204,16 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
             and "protocol" not in content["claims"].get(key, {})
         }
         file = parse(ClaimsFile, content | changes, f"{origin} (protocols: {protocol})")
-    return file.model_copy(update={"backbone": backbone or file.backbone})
+    changes = {"backbone": backbone or file.backbone, "only_tasks": [*tasks] or file.only_tasks}
+    return file.model_copy(update=changes)
 
 
-def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
+def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
     """Return the files that words name, each with the claims that were named: `hifi`, `hifi/above-full-ft`, `mine.yaml`.
 
     Args:
         words: empty: all shipped files.
-        options: `protocol` and `backbone`, as `load` takes them.
+        options: `protocol`, `backbone` and `tasks`, as `load` takes them.
 
     Raises:
         UsageError: an unknown file or claim, or one that is not asked under the protocol.
@@ -228,7 +244,8 @@ def columns_of(published: str) -> dict[str, str]:
 
 def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
     """Return the tasks that decide a claim: of its own or the file's tasks, those of the paper's table for it."""
-    tasks = claim.tasks or file.tasks
+    asked = file.only_tasks or claim.tasks or file.tasks
+    tasks = [task for task in claim.tasks or file.tasks if task in asked]
     if isinstance(claim, NumberClaim) or not claim.published:
         return tasks
     return [task for task in tasks if task in columns_of(claim.published)]
@@ -241,7 +258,7 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     """
     tasks = tasks_of(claim, file)
     if not tasks:
-        return "none of its tasks is in the paper's table"
+        return "none of its tasks is asked about and in the paper's table"
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
     methods = methods_of(claim)
     if isinstance(claim, NumberClaim):
@@ -308,10 +325,12 @@ def evaluate(
     counted = {*counted} - {"changed"}
 
     @cache
-    def runs_of(protocol: str, backbone: str, score: Score | None) -> pd.DataFrame:
+    def runs_of(
+        protocol: str, backbone: str, score: Score | None, metric: str | None
+    ) -> pd.DataFrame:
         shots = shots_of(protocol)
         runs = of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots)
-        return judged(runs.assign(report=score or runs["report"]), counted)
+        return judged(scored(study, runs, score, metric), counted)
 
     rows, notes, lacking, figures = [], [], [], []
     not_run: dict[str, list[str]] = {}  # by reason
@@ -323,11 +342,12 @@ def evaluate(
         findings, reason = [Finding(key, {})], unmet(claim, file)
         verdict: Verdict = "not run"
         if not reason and isinstance(claim, DifferenceClaim):
-            runs = runs_of(protocol, backbone, score)
+            runs = runs_of(protocol, backbone, score, claim.metric)
             findings = _differences(claim, file, study, runs, counted)
             verdict, reason = conclude(findings)
-            by_last = _differences(claim, file, study, runs_of(protocol, backbone, "last"), counted)
-            last, _ = conclude(by_last)
+            epoch = score if claim.metric in MEASURES else "last"  # predictions are of one epoch
+            of_last = runs_of(protocol, backbone, epoch, claim.metric)
+            last, _ = conclude(_differences(claim, file, study, of_last, counted))
             if "reproduced" in verdict and last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
@@ -339,10 +359,15 @@ def evaluate(
             verdict, reason = conclude(findings)
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
         rows.append(_row(key, claim, verdict, reason, findings))
-        if verdict == "not run" and len(file.claims) > 1:
-            not_run.setdefault(reason, []).append(key)
+        sentences = _sentences(claim, verdict, reason, findings)
+        if len(file.claims) == 1:
+            notes.append(f"{key}: {'. '.join(sentences)}")
+        elif verdict != "not run":
+            notes.append(f"{key}: {sentences[0]}{f'. {verdict}: {reason}' if reason else ''}")
         else:
-            notes.append(f"{key}: {'. '.join(_sentences(claim, verdict, reason, findings))}")
+            not_run.setdefault(reason, []).append(key)
+    if notes and len(file.claims) > 1:
+        notes.append(f"more about one of them: hifi claims {name}/{next(iter(file.claims))}")
     for why, keys in not_run.items():
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
     found = [row["verdict"] for row in rows]
@@ -351,7 +376,7 @@ def evaluate(
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
-        frame=pd.DataFrame(rows),
+        frame=pd.DataFrame([row for row in rows if row["verdict"] != "not run"] or rows),
         headings=HEADINGS,
         corner="Claim",
         formats={"runs": ".0f"},
@@ -374,9 +399,10 @@ def _differences(
     runs, entries = runs[runs["task"].isin(tasks_of(claim, file))], list[Finding]()
     backbone = claim.only_backbone or file.backbone
     for first, second in product(claim.first, claim.second):
-        pairs = pair(runs, first, second, counted=counted)
+        pairs = pair(runs, first, second, counted=counted, metric=claim.metric)
         at_chance = {
-            str(task): _at_chance(study, of_task) for task, of_task in pairs.frame.groupby("task")
+            str(task): "" if claim.metric else _at_chance(study, of_task)
+            for task, of_task in pairs.frame.groupby("task")
         }
         notes = [
             f"{label_of('tasks', task)} decides nothing: {why}"

@@ -8,7 +8,6 @@ from contextlib import suppress
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from hifi_cli import __version__
 from hifi_cli.config.registry import label_of
@@ -60,6 +59,8 @@ def comparisons(
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
     """Yield a picture for each task and setting: the primary metric after each epoch, a line per method, mean over seeds."""
+    from matplotlib.figure import Figure  # takes long, and tables and claims do without
+
     runs = study.shown.assign(shots=pairs.settings(study.shown)["shots"])
     for (task, *setting), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
         metric = cells["metric"].iloc[0]

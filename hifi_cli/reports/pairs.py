@@ -14,6 +14,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig, Score
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
+from hifi_cli.reports.calibration import MEASURES, measure
 from hifi_cli.reports.render import Table
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import (
@@ -189,6 +190,23 @@ def _changed_settings(run: Any, config: RunConfig) -> str:
     )
 
 
+def scored(
+    study: Study, runs: pd.DataFrame, score: Score | None = None, metric: str | None = None
+) -> pd.DataFrame:
+    """Runs with the `score` that is compared, in percent, and in `report` the epoch that it is of.
+
+    Args:
+        score: None: the epoch that each run reports.
+        metric: or a measure of the stored predictions; None: each run's primary metric.
+    """
+    scores = (
+        measure(study, runs, score, metric)
+        if metric and metric in MEASURES
+        else 100 * study.scores(runs, score, metric)
+    )
+    return runs.assign(report=score or runs["report"], score=scores)
+
+
 def differences(run: Any, other: Any, conditions: Mapping[str, str] = CONDITIONS) -> list[str]:
     """The conditions in which two runs disagree, with both values.
 
@@ -243,6 +261,7 @@ class Pairs:
     Attributes:
         frame: a row a pair, sorted: `task`, `seed`, the `difference` in points, and `score` in percent, `metric` and `path` of
             each run, with the endings `_first` and `_second`.
+        is_better: whether the first method is ahead.
         doubt: why the method that is ahead is not called better: more of its runs diverged; empty: it may be.
         notes: what was left out, and why.
     """
@@ -250,6 +269,7 @@ class Pairs:
     first: str
     second: str
     frame: pd.DataFrame
+    is_better: bool
     doubt: str
     notes: list[str]
 
@@ -264,17 +284,22 @@ class Pairs:
 
 
 def pair(
-    runs: pd.DataFrame, first: str, second: str, *, counted: Collection[str] = COUNTED
+    runs: pd.DataFrame,
+    first: str,
+    second: str,
+    *,
+    counted: Collection[str] = COUNTED,
+    metric: str | None = None,
 ) -> Pairs:
     """Pair two methods' runs by task and seed, where they agree in everything that a comparison requires.
 
     Args:
-        runs: from `judged`; `report` names the score that is compared.
+        runs: from `judged` and `scored`.
+        metric: what their score is; None: each run's primary metric.
     """
     runs = runs[runs["method"].isin([first, second])]
     usable = runs[runs["left_out"] == ""]
-    scores = [100 * float(getattr(run, run.report)) for run in usable.itertuples()]
-    sides = usable[["task", "seed", "method", "metric", "path"]].assign(score=scores)
+    sides = usable[["task", "seed", "method", "metric", "path", "score"]]
     both = sides[sides["method"] == first].merge(
         sides[sides["method"] == second], on=["task", "seed"], suffixes=("_first", "_second")
     )
@@ -310,12 +335,15 @@ def pair(
     diverged = [
         int((has_diverged & (runs["method"] == method)).sum()) for method in (first, second)
     ]
-    ahead = 0 if both.groupby("task")["difference"].mean().mean() > 0 else 1
+    is_higher = both.groupby("task")["difference"].mean().mean() > 0
+    is_better = bool(is_higher != (metric in MEASURES))  # of which the lowest is the best
+    ahead = 0 if is_better else 1
     doubt = (
         f"{labels[ahead]} is ahead, but {counted_noun(diverged[ahead], 'run')} of it diverged,"
         f" {diverged[1 - ahead]} of {labels[1 - ahead]}: these have no score"
     )
-    return Pairs(first, second, both, doubt if diverged[ahead] > diverged[1 - ahead] else "", notes)
+    is_doubtful = len(both) > 0 and diverged[ahead] > diverged[1 - ahead]
+    return Pairs(first, second, both, is_better, doubt if is_doubtful else "", notes)
 
 
 # What may be concluded from pairs
@@ -327,7 +355,7 @@ HEADINGS = {
     "p_holm": "p (Holm)",
 }
 NUMBERS = (
-    "difference: mean over tasks of each task's mean over seeds, in points; 95 % t-interval and exact sign-flip test, about"
+    "difference: mean over tasks of each task's mean over seeds; 95 % t-interval and exact sign-flip test, about"
     " these tasks and new seeds"
 )
 
@@ -339,6 +367,7 @@ def compare(
     *,
     by: str = "method",
     score: Score | None = None,
+    metric: str | None = None,
     counted: Collection[str] = COUNTED,
 ) -> list[Table]:
     """Compare the first method with each of the others: a table of verdicts and one of differences per task.
@@ -346,19 +375,20 @@ def compare(
     Args:
         runs: rows of `Study.runs`, of one setting.
         by: `backbone`: the names are those of backbones, and the runs those of one method.
-        score: None: that of the epoch which each run reports.
+        score, metric: see `scored`.
 
     Raises:
         MissingError: no comparison has a pair.
     """
     runs = runs[runs[by].isin(names)]
-    compared = judged(runs.assign(report=score or runs["report"]), counted)
+    compared = judged(scored(study, runs, score, metric), counted)
     if by == "backbone":  # they are told apart as methods are, and have weights of their own
         compared = compared.assign(method=compared["backbone"], weights="")
-    found = [pair(compared, names[0], other, counted=counted) for other in names[1:]]
+    found = [pair(compared, names[0], other, counted=counted, metric=metric) for other in names[1:]]
     all_pairs = [pairs for pairs in found if len(pairs.frame)]
+    what = f"usable run with {metric}" if metric else "usable run"
     lacking = [
-        f"{pairs.first} and {pairs.second} share no task and seed with a usable run: {'; '.join(pairs.notes)}"
+        f"{pairs.first} and {pairs.second} share no task and seed with a {what}: {'; '.join(pairs.notes)}"
         for pairs in found
         if pairs.frame.empty
     ]
@@ -366,7 +396,8 @@ def compare(
         raise MissingError("; ".join(lacking) or f"{names[0]} has no method to be compared with")
     statistics = [paired_statistics([*pairs.by_task.values()]) for pairs in all_pairs]
     corrected = holm([numbers.p for numbers in statistics])
-    rows, notes = [], []
+    rows, notes = [], [f"{metric}: {MEASURES[metric]}"] if metric in MEASURES else []
+    digits = 3 if metric in MEASURES else 2
     for pairs, numbers, p in zip(all_pairs, statistics, corrected, strict=True):
         word, why = verdict(pairs, numbers, p, level=LEVEL / len(all_pairs))
         low, high = numbers.interval or (None, None)
@@ -379,7 +410,7 @@ def compare(
                 "mean": numbers.mean,
                 "low": low,
                 "high": high,
-                "interval": numbers.interval and f"[{low:+.2f}, {high:+.2f}]",
+                "interval": numbers.interval and f"[{low:+.{digits}f}, {high:+.{digits}f}]",
                 "p_holm": p,
                 "pairs": len(numbers.terms),
             }
@@ -397,18 +428,18 @@ def compare(
     shots = "" if run.shots is None else f", {run.shots}-shot"
     title = f"{label_of('methods', names[0])} minus each other {by}"
     table = Table(
-        f"{title}, in points (protocol {run.protocol}, {constant}{shots})",
+        f"{title}, in {metric or 'points'} (protocol {run.protocol}, {constant}{shots})",
         pd.DataFrame(rows),
         HEADINGS,
         "Minus",
-        {"mean": "+z.2f", "p_holm": ".3g"},
+        {"mean": f"+z.{digits}f", "p_holm": ".3g"},
         notes=notes,
     )
     means = {pairs.second: pairs.frame.groupby("task")["difference"].mean() for pairs in all_pairs}
     per_task = pd.DataFrame(means).sort_index().reset_index(names="method")
     labels = [label_of("tasks", task) for task in per_task["method"]]
     headings = {pairs.second: pairs.labels[1] for pairs in all_pairs}
-    formats = dict.fromkeys(headings, "+z.2f")
+    formats = dict.fromkeys(headings, f"+z.{digits}f")
     per_task = per_task.assign(label=labels, source="runs")
     return [table, Table(f"{title}, per task", per_task, headings, "Task", formats)]
 
@@ -435,7 +466,7 @@ def verdict(
         return "no difference shown", f"no difference shown is not equality{seeds}"
     if pairs.doubt:
         return "no conclusion", pairs.doubt
-    return "better" if statistics.mean > 0 else "worse", ""
+    return "better" if pairs.is_better else "worse", ""
 
 
 def _merged(notes: Sequence[str]) -> list[str]:

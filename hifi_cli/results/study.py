@@ -197,13 +197,16 @@ class Study:
         """The metrics of a run after each epoch; `selection` where that is another split."""
         return pd.DataFrame(self.records[path]["epoch_metrics"]).set_index("epoch")
 
-    def scores(self, runs: pd.DataFrame, name: str | None, metric: str) -> pd.Series:
+    def scores(self, runs: pd.DataFrame, name: str | None, metric: str | None) -> pd.Series:
         """A metric of some runs at the `last`, `best` or `max` epoch; NaN where a run lacks it.
 
         Args:
             name: None: the epoch that each run's protocol reports.
+            metric: None: each run's primary one.
         """
-        values = [self._score(run, name or run.report, metric) for run in runs.itertuples()]
+        values = [
+            self._score(run, name or run.report, metric or run.metric) for run in runs.itertuples()
+        ]
         return pd.Series(values, index=runs.index, dtype=float)
 
     def _score(self, run: Any, name: str, metric: str) -> Any:
