@@ -133,7 +133,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
             2,
             "--include: 'equal' is not one of limited, unequal",
         ),
-        (["train", "--report-to", "wand"], 2, "'wand' is not one of tensorboard, wandb"),
+        (["train", "--report-to", "wand"], 2, "'wand' is not one of aim, comet_ml"),
         (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
         (["eval", "nowhere"], 3, "no file nowhere/results.json"),

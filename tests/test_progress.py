@@ -14,7 +14,6 @@ import pytest
 import torch
 import yaml
 
-from hifi_cli.cli.train import TRACKERS
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
 from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
@@ -147,12 +146,6 @@ def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, st
         said.get("run_name"),
         said.get("experiment_name"),
     )
-
-
-def test_trackers_are_those_of_accelerate():
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-
-    assert {*TRACKERS} == {*LOGGER_TYPE_TO_CLASS}
 
 
 @pytest.mark.filterwarnings("default")  # what TensorBoard's own imports say

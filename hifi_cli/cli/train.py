@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
@@ -19,17 +20,6 @@ from hifi_cli.training import machine
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 
-TRACKERS = (
-    "tensorboard",
-    "wandb",
-    "trackio",
-    "mlflow",
-    "swanlab",
-    "comet_ml",
-    "clearml",
-    "aim",
-    "dvclive",
-)
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
 
@@ -64,7 +54,7 @@ def train(
         list[str] | None,
         options.several(
             "--report-to",
-            choices=TRACKERS,
+            choices=[*LOGGER_TYPE_TO_CLASS],
             help="Also send the metrics to these trackers of accelerate.",
             panel=options.OUTPUT,
         ),

@@ -35,7 +35,6 @@ Ranking = Literal[
     "first",
     MeasuredRanking,
 ]
-Strategy = Literal["layerwise", "midtop", "global"]
 Score = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
@@ -84,7 +83,7 @@ class HeadsConfig(ConfigModel):
 
     rank: Ranking = "pagerank"
     """How heads are ranked; the highest are selected."""
-    strategy: Strategy = "layerwise"
+    strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""
     k: PositiveCount = 3
