@@ -5,8 +5,6 @@ import csv
 import io
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -94,19 +92,6 @@ def _on_a_terminal(table):
         patch.setenv("TERM", "xterm-256color")
         patch.delenv("NO_COLOR", raising=False)
         return as_text(table, width=120)
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
-def test_latex_compiles_as_it_is(users_table, hifi):
-    fragment = hifi("table", users_table, "--published", "--format", "tex").out
-    packages = r"\documentclass{article}\usepackage{booktabs,amssymb}\begin{document}"
-    Path("table.tex").write_text(f"{packages}\n{fragment}\\end{{document}}\n")
-    done = subprocess.run(
-        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_latex_is_a_balanced_document(users_table, hifi):

@@ -128,20 +128,6 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
     )
 
 
-def test_a_run_that_did_not_evaluate_every_epoch_has_no_maximum(hifi):
-    write_run(
-        "results",
-        "full-ft",
-        "rte",
-        1,
-        0.6,
-        shots=16,
-        scores={"last": 0.5, "best": 0.6, "max": None},
-    )
-    cells = cells_of(page_of(hifi("report")), "runs/hifi/bert-large/rte-16-shot/full-ft/seed1")
-    assert cells[2:5] == ["0.5", "0.6", "-"]
-
-
 def test_a_report_of_some_tasks_and_claims_without_runs_in_one_line(hifi):
     for seed in (1, 2):
         for method, score in (("full-ft", 0.6), ("hifi-layerwise", 0.7), ("hifi-random", 0.6)):

@@ -141,19 +141,6 @@ def test_every_printed_average_is_recomputed():
     )
 
 
-def test_the_cell_that_was_copied_is_marked_and_no_other():
-    _, table = load_published("ehft/roberta-large")
-    marked = {
-        (row, column): table.rows[row].cell_notes.get(column)
-        for row in table.rows
-        for column in table.columns
-    }
-    marked = {place: note for place, note in marked.items() if note}
-    assert set(marked) == {("bitfit", "cola"), ("lp-ft", "cb")}
-    assert "93.50 is not" in marked["lp-ft", "cb"]
-    assert "prefix-tuning" in marked["bitfit", "cola"] and "68.31" in marked["bitfit", "cola"]
-
-
 def test_the_footnotes_reach_the_page(hifi):
     text = hifi("table", "ehft-1", "--published", "--format", "md").out
     assert "printed 87.24, but the mean of its 9 cells is 86.082" in text
@@ -227,25 +214,3 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
         "md",
     ).out
     assert "| 32/1.5e-4 |" in text and "| 32/2e-5 |" in text
-
-
-def test_the_shares_of_footnote_12_are_those_of_a_layer_of_bert_large(hifi):
-    import torch
-    from transformers import BertConfig
-    from transformers.models.bert.modeling_bert import BertLayer
-
-    with torch.device("meta"):
-        layer = BertLayer(
-            BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096)
-        )
-    matrices = {name: value.numel() for name, value in layer.named_parameters() if value.dim() == 2}
-    attention = sum(count for name, count in matrices.items() if name.startswith("attention"))
-    shares = [
-        round(100 * part / sum(matrices.values()), 1)
-        for part in (sum(matrices.values()) - attention, attention)
-    ]
-    assert shares == [66.7, 33.3]
-    assert (
-        "footnote 12: 66.7 % of a layer's weights are in the feed-forward network and 33.3 % in attention"
-        in hifi("table", "hifi-1").out
-    )

@@ -101,13 +101,6 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
         assert said not in cell["notes"]
 
 
-def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
-    for seed, score in ((1, 0.6), (2, 0.7), (3, 0.5)):
-        write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
-    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
-    assert cell["value"] == pytest.approx(60) and cell["notes"] == ["1 run collapsed, included"]
-
-
 def test_a_number_never_stands_under_another_metrics_name(hifi):
     write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
     write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
@@ -194,24 +187,27 @@ def test_protocols_backbones_and_shots_stand_in_tables_of_their_own(hifi):
     assert [*shown("--shots", "4").values()] == [20.0]
 
 
-def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
+@pytest.mark.parametrize(
+    ("words", "scores", "other", "command"),
+    [
+        (["mine.yaml"], [87.0, 88.0], "16", "hifi grid mine.yaml --tasks rte"),
+        (["mine.yaml", "--shots", "16"], [20.0], "full", "mine.yaml --tasks rte shots=16"),
+        (["hifi-2-fewshot"], [30.0], "full", "hifi grid hifi-2-fewshot --tasks rte"),
+        (["hifi-2-fewshot", "--shots", "full"], [90.0], "16", "--tasks rte shots=null"),
+    ],
+)
+def test_a_layout_takes_the_runs_of_its_protocols_shots(
+    words, scores, other, command, users_table, hifi
+):
     write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
-    content = table_of(hifi("table", users_table, "--format", "json"))
-    assert content["rows"][0]["scores"]["rte"] == pytest.approx([87.0, 88.0])
-    assert content["notes"] == ["1 16-shot run not in this table (--shots 16 shows them)"]
-    content = table_of(hifi("table", users_table, "--shots", "16", "--format", "json"))
-    assert content["rows"][0]["scores"] == {"rte": [20.0]}
-    assert content["missing"][0].endswith("hifi grid mine.yaml shots=16")
     write_run("results", "full-ft", "rte", 1, 0.3, shots=16, protocol="hifi-fewshot")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="hifi-fewshot")
-    content = table_of(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json"))
-    assert content["rows"][0]["scores"] == {"rte": [30.0]}  # that protocol has 16 shots
-    assert content["notes"] == ["1 full-shot run not in this table (--shots full shows them)"]
-    assert "shots" not in content["missing"][0]
-    missing = table_of(
-        hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json")
-    )["missing"]
-    assert missing[0].endswith("shots=null")
+    table = table_of(hifi("table", *words, "--tasks", "rte", "--format", "json"))
+    assert table["rows"][0]["scores"]["rte"] == pytest.approx(scores)
+    assert (
+        f"{other}-shot run" in table["notes"][0] and f"--shots {other} shows" in table["notes"][0]
+    )
+    assert table["missing"][0].endswith(command)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, load_published
+from hifi_cli.reports.table_spec import NO_TABLE, ColumnSpec, RowSpec, TableSpec, load_published
 from hifi_cli.results.study import SETTING, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
@@ -116,17 +116,12 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
         "label": [row.label or label_of("methods", str(row.method)) for row in rows],
         "source": "runs",
     }
-    marks: dict[str, list[Any]] = {}
-    if spec.published:
-        paper, table = load_published(spec.published)
-        marks = {
-            column: [table.mean(str(row.published), column) for row in rows]
-            for column in table.columns
-        }
-        notes += [
-            f"check marks as printed in {paper}, table {table.number}",
-            *([table.note] if table.note else []),
-        ]
+    name, paper = load_published(spec.published) if spec.published else ("", NO_TABLE)
+    marks = {
+        column: [paper.mean(str(row.published), column) for row in rows] for column in paper.columns
+    }
+    notes += [f"check marks as printed in {name}, table {paper.number}"] if marks else []
+    notes += [paper.note] if paper.note else []
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
         frame=pd.DataFrame({**names, **marks}).join(measured, on="method"),
