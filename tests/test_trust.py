@@ -10,7 +10,6 @@ from hifi_processes import ROOT
 from project_files import copy_yaml
 
 from hifi_cli.files import json_text
-from hifi_cli.tasks import task_spec
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +113,6 @@ def test_a_metric_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task
         for words in (["eval", run], ["predict", run, "new.tsv"], ["export", run, "--to", "model"]):
             refused(hifi(*words), own, name, "--trust")
     assert hifi("predict", run, "new.tsv", "--trust").code == 0
-    assert not task_spec.is_code("google_bleu")  # one of evaluate's own
 
 
 def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(

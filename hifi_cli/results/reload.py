@@ -219,9 +219,8 @@ def predict_test(
         data = resources.rows(config.task)
         unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
         names = submission.spec_of(task).files if submission_dir else unlabelled
-        for split in [split for split in names if split == "test" or split in data.splits] or [
-            "test"
-        ]:
+        splits = [split for split in names if split == "test" or split in data.splits]
+        for split in splits or ["test"]:
             rows = data.rows(split)
             predictions, lines = _predict(
                 prepared, resources.examples(config, split, config.max_length)
@@ -319,13 +318,10 @@ def fits_peft(prepared: PreparedRun) -> bool:
     if task_head_of(prepared.config).is_own or prepared.config.start_from:
         return False
     kind, options = prepared.method.adapter()
-    other = any(
-        options.get(key) for key in ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern")
-    )
-    is_plain_lora = (
-        kind.lower() == "lora" and not other and options.get("init_lora_weights", True) is True
-    )
-    return is_plain_lora or not _fused_parts(prepared)[1]
+    # LoRA of slices of one Linear becomes one LoRA of it, if it is as Hu et al. have it
+    others = ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern")
+    is_plain = options.get("init_lora_weights", True) is True and not any(map(options.get, others))
+    return (kind.lower() == "lora" and is_plain) or not _fused_parts(prepared)[1]
 
 
 def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
