@@ -229,22 +229,19 @@ def write_search(results_dir, method, task, scores, seed=1, **keys):
         write_run(results_dir, method, task, seed, score or 0.0, **more, **keys)
 
 
-def write_figure(results_dir, name, frame):
-    """The CSV of a figure of the laptop protocol."""
-    path = Path(results_dir) / f"figures/{name}-laptop.csv"
+def write_figure(results_dir, name, frame, protocol="laptop"):
+    """The CSV of a figure."""
+    path = Path(results_dir) / f"figures/{name}-{protocol}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
     return path
 
 
-def flatness(seeds, ratio, spread=0.02):
-    """The losses around two minima, of which HiFi's rises `ratio` times as much as Full-FT's."""
+def write_features(results_dir, seeds, ratio):
+    """The CSV of EH-FT's figure 1, in which EH-FT moves the features `ratio` times as far as Full-FT."""
     rows = []
     for seed in seeds:
-        for method, rise in (
-            ("full-ft", 1.0),
-            ("hifi-layerwise", ratio * (1 + spread * (seed % 3 - 1))),
-        ):
-            for loss in (0.2, 0.2 + 2 * rise):  # the mean is `rise` above the lowest
-                rows.append(["mrpc", "full-shot", method, seed, "all", "contour", loss])
-    return pd.DataFrame(rows, columns=["task", "regime", "method", "seed", "moved", "part", "loss"])
+        far = ratio * (1 + 0.02 * (seed % 3 - 1))
+        rows += [["cb", "full-ft", seed, 1.0], ["cb", "eh-ft-bitfit", seed, far]]
+    frame = pd.DataFrame(rows, columns=["task", "method", "seed", "mean"])
+    return write_figure(results_dir, "ehft-1", frame, "laptop-ehft")

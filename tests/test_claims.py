@@ -10,7 +10,7 @@ import pytest
 import yaml
 from json_output import claim_of
 from scipy import stats
-from synthetic_runs import flatness, write_figure, write_run
+from synthetic_runs import write_features, write_figure, write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
@@ -41,7 +41,7 @@ def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, *
 @pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
 def test_shipped_claims_name_only_what_exists(name, protocol):
     file = claims.load(name, protocol=protocol)
-    assert len(file.claims) >= (1 if name == "rankings" else 12)
+    assert len(file.claims) >= (1 if name == "rankings" else 10)
     for key, claim in file.claims.items():
         named = {
             "methods": methods_of(claim),
@@ -221,14 +221,14 @@ def test_groups_of_values_of_a_sweep_are_compared(hifi):
         assert "not run: absent" in json.loads(answer.out)["notes"], "no run has x = 8"
 
 
-FLATTER = ("claims", "hifi/flatter-minimum", "--protocol", "laptop", "--format", "json")
+NEARER = ("claims", "ehft/moves-features-less", "--format", "json")
+LAPTOP = ("--protocol", "laptop-ehft")
 
 
 def test_ratios_are_read_from_a_figure_and_decided_as_logarithms(hifi):
-    ratios = [1.5 * (1 + 0.02 * (seed % 3 - 1)) for seed in range(1, 8)]
-    write_figure("results", "hifi-7-flatness", flatness(range(1, 8), 1.5))
-    cells, _, missing = claim_of(hifi(*FLATTER), "flatter-minimum")
-    logs = np.log(ratios)
+    logs = np.log([1.5 * (1 + 0.02 * (seed % 3 - 1)) for seed in range(1, 8)])
+    write_features("results", range(1, 8), 1.5)
+    cells, _, missing = claim_of(hifi(*NEARER, *LAPTOP), "moves-features-less")
     assert cells["ours"] == pytest.approx(np.exp(logs.mean()))
     interval = stats.t.interval(0.95, len(logs) - 1, logs.mean(), stats.sem(logs))
     assert [cells["low"], cells["high"]] == pytest.approx(np.exp(interval).tolist())
@@ -236,25 +236,19 @@ def test_ratios_are_read_from_a_figure_and_decided_as_logarithms(hifi):
 
 
 def test_a_figure_of_one_seed_or_with_overrides_decides_no_claim(hifi):
-    write_figure("results", "hifi-7-flatness", flatness([1], 0.5))
-    cells, _, _ = claim_of(hifi(*FLATTER), "flatter-minimum")
+    write_features("results", [1], 0.5)
+    cells, _, _ = claim_of(hifi(*NEARER, *LAPTOP), "moves-features-less")
     assert (cells["reason"], cells["ours"]) == ("a single seed", pytest.approx(0.5))
-    csv = write_figure("results", "hifi-7-flatness", flatness(range(1, 8), 0.5))
+    csv = write_features("results", range(1, 8), 0.5)
     csv.rename(csv.with_stem(f"{csv.stem}-limit-32"))
-    cells, _, missing = claim_of(hifi(*FLATTER), "flatter-minimum")
+    cells, _, missing = claim_of(hifi(*NEARER, *LAPTOP), "moves-features-less")
     assert cells["verdict"] == "not run"
-    assert missing == ["figure: hifi figure hifi-7-flatness --protocol laptop"]
+    assert missing == ["figure: hifi figure ehft-1 --protocol laptop-ehft"]
 
 
 def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
-    _, _, missing = claim_of(
-        hifi("claims", "hifi/flatter-minimum", "--protocol", "demo", "--format", "json"),
-        "flatter-minimum",
-    )
-    assert missing == ["figure: hifi figure hifi-7-flatness --protocol demo"]
-    answer = hifi("claims", "hifi/flatter-minimum", "--backbone", "minilm", "--format", "json")
-    command = json.loads(answer.out)["missing"][0]
-    assert command == "figure: hifi figure hifi-7-flatness --backbone minilm --protocol hifi"
+    command = json.loads(hifi(*NEARER, "--backbone", "minilm").out)["missing"][0]
+    assert command == "figure: hifi figure ehft-1 --backbone minilm --protocol ehft"
 
 
 def test_few_shot_claims_read_few_shot_runs(hifi):

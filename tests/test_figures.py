@@ -109,8 +109,8 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         shlex.split(line)[1:]
         for line in tiny("grid", "runs.yaml", "--print", *quick).out.splitlines()
     ]
-    assert [words[0] for words in commands] == ["score", "train", "train"]
-    assert [hifi(*words).code for words in commands] == [0, 0, 0]
+    assert [words[0] for words in commands] == ["train", "train"]
+    assert [hifi(*words).code for words in commands] == [0, 0]
     assert tiny("figure", "mine.yaml", *quick).code == 0
     for text, message in (
         ("figure: mine.yaml\nmethods: [full-ft]", "a figure defines its own methods"),

@@ -213,7 +213,7 @@ seeds: [1, 2, 5]
 claims:
   probing: {kind: difference, text: Full-FT beats probing., where: here, first: full-ft, second: linear-probing}
   lora: {kind: difference, text: Full-FT beats LoRA., where: here, first: full-ft, second: lora}
-  flat: {kind: number, text: F., where: here, figure: hifi-7-flatness, at_most: 100}
+  flat: {kind: number, text: F., where: here, figure: hifi-7, at_most: 100}
 """
 
 

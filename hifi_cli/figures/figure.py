@@ -95,10 +95,8 @@ class FigureRequest:
 
     def words(self, **keys: Any) -> list[str]:
         """The `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
-        of_figure = {**self.spec.config, **keys}
-        return [f"{key}={override_value(value)}" for key, value in of_figure.items()] + [
-            *self.overrides
-        ]
+        keys = {**self.spec.config, **keys}
+        return [*(f"{key}={override_value(value)}" for key, value in keys.items()), *self.overrides]
 
     def config(
         self, task: str, method: str = "", seed: int | None = None, **keys: Any

@@ -11,7 +11,6 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from pydantic import Field
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
@@ -127,13 +126,13 @@ class Tsne(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return a map for every task, head and seed: a row per example, with score and silhouette.
 
-        Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits share one map.
+        Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits
+        share one map.
 
         Raises:
             UsageError: the task has no classes, or its task head no hidden layer.
         """
-        spec = request.spec
-        for names in product(spec.tasks, spec.methods, spec.seeds):
+        for names in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
             yield from self._map(request.config(*names), request.resources)
 
     def _map(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
@@ -285,9 +284,11 @@ class TrainingCurves(Kind):
     """Fractions of the steps for stage 1 of two-stage methods; empty: as configured."""
     every: int = 1
     """Steps of a stage between two measurements, besides its first and last step."""
-    curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = Field(
-        ["loss", "head_gradient", "backbone_gradient"], min_length=1
-    )
+    curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = [
+        "loss",
+        "head_gradient",
+        "backbone_gradient",
+    ]
     """Curves that the picture shows; the CSV holds all."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
@@ -366,8 +367,9 @@ class SnapshotRecorder(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         if len(trainer.phase_ends) > 1:
-            other = "plane: principal needs one, plane: random (hifi-7-flatness) does not"
-            raise UsageError(f"{trainer.config.method} trains in several phases; {other}")
+            raise UsageError(
+                f"{trainer.config.method} trains in several phases; this figure is for one trajectory"
+            )
         self.on_step_end(trainer)
 
     def on_step_end(self, trainer: Trainer) -> None:
@@ -387,9 +389,6 @@ class Landscape(Kind):
     """Rows per class of each regime; null: the full training set."""
     few_shot_epochs: int = 50
     """Epochs of few-shot runs, in which an epoch is one step."""
-    plane: Literal["principal", "random"] = "principal"
-    """`principal`: the two principal directions of the trajectory; `random`: two filter-normalized random
-    directions, the only ones in which the flatness of two models may be compared."""
     points: int = 21
     """Grid points in each direction."""
     examples: int = 64
@@ -398,49 +397,38 @@ class Landscape(Kind):
     """Number of snapshots of the weights during training."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the loss at each grid point (`part` contour), and for `principal` the trajectory.
+        """Return the loss at each grid point (`part` contour), and the trajectory.
 
-        `moved` says which weights the plane moves: those the method trains (`principal`), or all.
-        `share_x` and `share_y` are what the directions explain of the trajectory's variance.
+        The plane moves the weights that the method trains. `share_x` and `share_y` are what its
+        directions explain of the trajectory's variance.
         """
         refuse_own_keys(request.overrides, ["shots"], "this figure")
-        spec = request.spec
+        spec, resources = request.spec, request.resources
         for task, shots, method, seed in product(spec.tasks, self.shots, spec.methods, spec.seeds):
             few_shot = {"shots": shots, "epochs": self.few_shot_epochs} if shots else {}
             config = request.config(task, method, seed, **few_shot)
-            names = {
+            recorder = SnapshotRecorder(self.snapshots)
+            trainer = train(config, resources, recorder)
+            directions, places, explained = principal_plane([*recorder.snapshots.values()])
+            common = {
                 "task": task,
                 "regime": f"{shots}-shot" if shots else "full-shot",
                 "method": method,
                 "label": label_of("methods", method),
                 "seed": seed,
+                "share_x": explained[0],
+                "share_y": explained[1],
             }
-            for row in self._cut(config, request.resources):
-                yield {**names, **row}
-
-    def _cut(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
-        common: Row = {"moved": "all"}
-        if self.plane == "principal":
-            recorder = SnapshotRecorder(self.snapshots)
-            trainer = train(config, resources, recorder)
-            weights = trained(trainer.model)
-            directions, places, explained = principal_plane([*recorder.snapshots.values()])
-            common = {"moved": "trained", "share_x": explained[0], "share_y": explained[1]}
             for step, (x, y) in zip(recorder.snapshots, places, strict=True):
                 yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
             low, high = places.min(axis=0), places.max(axis=0)
             margin = 0.25 * np.maximum(high - low, 1e-6)  # beyond the ends of the trajectory
             axes = np.linspace(low - margin, high + margin, self.points).T
-        else:
-            trainer = train(config, resources)
-            trainer.method.merge(trainer.encoder)
-            weights, draws = list(trainer.model.parameters()), torch.Generator().manual_seed(0)
-            directions = torch.stack([filter_normalized(weights, draws) for _ in range(2)])
-            axes = np.linspace([-1, -1], [1, 1], self.points).T  # 1: every filter by its own norm
-        train_examples = load_splits(config, resources).train
-        examples = head_selection.sample(train_examples, self.examples, config.scoring.seed)
-        for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
-            yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
+            train_examples = load_splits(config, resources).train
+            examples = head_selection.sample(train_examples, self.examples, config.scoring.seed)
+            weights = trained(trainer.model)
+            for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
+                yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
@@ -458,7 +446,7 @@ class Landscape(Kind):
             ax.plot(trajectory["x"], trajectory["y"], "o-", color="#D55E00", mec="white")
             ax.plot(0, 0, "*", color="white", mec="black", markersize=9)
             ax.locator_params(nbins=5)
-            style.label_outer(ax, f"first {self.plane} direction", f"second {self.plane} direction")
+            style.label_outer(ax, "first principal direction", "second principal direction")
         style.colorbar(figure, image, "training loss", ticks=levels[::2], format="%g")
         return figure
 
@@ -479,19 +467,6 @@ def principal_plane(snapshots: list[Tensor]) -> tuple[Tensor, Floats, Floats]:
     pca = PCA(2, svd_solver="full").fit(differences)
     coordinates = (differences @ pca.components_.T).astype(np.float64)
     return torch.from_numpy(pca.components_), coordinates, pca.explained_variance_ratio_
-
-
-def filter_normalized(weights: Sequence[Tensor], draws: torch.Generator) -> Tensor:
-    """Draw a random direction in which every filter (row) has the norm of the weights' own filter.
-
-    Biases and LayerNorms stay where they are, as in Li et al.: the loss varies with their scale.
-    """
-    direction = []
-    for weight in weights:
-        drawn = torch.randn(weight.shape, generator=draws)
-        norms = weight.detach().cpu().norm(dim=-1, keepdim=True) if weight.dim() > 1 else 0
-        direction.append(drawn / drawn.norm(dim=-1, keepdim=True) * norms)
-    return parameters_to_vector(direction)
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.rcsetup import cycler
 
 from hifi_cli.config.registry import label_of
@@ -15,9 +14,20 @@ Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotat
 
 WIDE, NARROW = 6.9, 3.3  # inches: the text width of a page, and of a column of two
 # Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike
-_COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_LINES = cycler(
+    color=["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"],
+    linestyle=[
+        "-",
+        "--",
+        "-.",
+        ":",
+        (0, (5, 1, 1, 1, 1, 1)),
+        (0, (1, 2)),
+        (0, (8, 2)),
+        (0, (3, 3)),
+    ],
+    marker=["o", "s", "^", "D", "v", "P", "X", "*"],
+)
 SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -25,7 +35,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
-    "axes.prop_cycle": cycler(color=_COLORS, linestyle=_DASHES, marker=_MARKERS),
+    "axes.prop_cycle": _LINES,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "legend.fontsize": 7,
@@ -132,8 +142,8 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
     width = figure.get_figwidth()
     title = textwrap.fill(title, round(14.5 * width), break_on_hyphens=False)
     if figure.legends:
-        figure.legends[0].set_title(title, prop=FontProperties(size=9))
-        figure.legends[0].get_title().set_multialignment("center")
+        figure.legends[0].set_title(title)
+        figure.legends[0].get_title().set(fontsize=9, multialignment="center")
     else:
         figure.suptitle(title, fontsize=9)
     lines = textwrap.wrap(note, round(23 * width))

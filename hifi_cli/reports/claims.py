@@ -129,8 +129,8 @@ class NumberClaim(BaseClaim):
     """If given, the number is that of `rows` compared with that of these rows."""
     compare: Literal["difference", "ratio"] = "difference"
     """How two numbers are compared."""
-    take: Literal["mean", "last", "max", "rise"] = "mean"
-    """What one repetition's rows are reduced to; `rise`: mean minus minimum."""
+    take: Literal["mean", "last", "max"] = "mean"
+    """What one repetition's rows are reduced to."""
     per: list[str] = ["seed"]
     """Columns that name a repetition within a task."""
     unit: str = ""
@@ -500,8 +500,6 @@ def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> p
             values = accepted if isinstance(accepted, list) else [accepted]
             frame = frame[frame[column].isin(values if {*values} <= {*frame[column]} else [])]
     numbers = frame.groupby(["task", *claim.per])[claim.column]
-    if claim.take == "rise":
-        return claim.scale * (numbers.mean() - numbers.min())
     return claim.scale * numbers.agg(claim.take)
 
 
