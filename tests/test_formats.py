@@ -224,7 +224,7 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
     )
     assert scores == {"binary_accuracy": 0.6}
     hans_file.unlink()
-    with pytest.raises(MissingError, match=r"no folder HANS with heuristics_train_set.txt, "):
+    with pytest.raises(MissingError, match=r"no folder HANS with heuristics_evaluation_set.txt in"):
         data_sources.load(task, data_dir=tmp_path)
 
 

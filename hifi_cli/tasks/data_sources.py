@@ -48,8 +48,9 @@ def load(
     elif spec.hub:
         data = _load_hub(spec, spec.hub)
     else:
-        missing = spec.local.directory or spec.label
-        raise MissingError(f"{missing} is neither here nor on the hub: give --data-dir")
+        raise MissingError(
+            f"{spec.local.directory or spec.label} is neither here nor on the hub: give --data-dir"
+        )
     for split, official in spec.rows.items():
         count = spec.count(data.splits.get(split, []))
         if count not in (0, official):
@@ -58,7 +59,10 @@ def load(
                 f" ({count - official:+d})"
             )
     for split, name in spec.validation_of.items():
-        other = load(task_spec.load(name), data_dir=data_dir, required=["validation"])
+        task = task_spec.load(name)
+        validation = {"files": {"validation": task.local.files["validation"]}}
+        task = task.model_copy(update={"local": task.local.model_copy(update=validation)})
+        other = load(task, data_dir=data_dir, required=["validation"])
         data.splits[split] = other.rows("validation")
         data.fingerprint[split] = other.fingerprint["validation"]
     if spec.cut and "train" in data.splits:

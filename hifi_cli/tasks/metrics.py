@@ -239,9 +239,9 @@ def _evaluate(
     try:
         metric = evaluate.load(name)
     except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:120]
         raise MissingError(
-            f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded ({reason})"
+            f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded"
+            f" ({' '.join(str(error).split())[:120]})"
         ) from None
     number = float if spec.kind == "regression" else int
     outputs, references = (

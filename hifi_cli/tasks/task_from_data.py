@@ -127,15 +127,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     )
     if not records:
         raise UsageError(f"{source} has no rows")
-    columns = [column for column in records[0] if column]
-    inputs = options.inputs or _usual(INPUT_NAMES, columns)
-    last = [str(len(columns))]  # of a CoNLL file
-    label = options.label or "".join(_usual([*LABEL_NAMES, last], columns))
-    if not inputs or not {*inputs, label} <= {*columns}:
-        raise UsageError(
-            f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
-            f" and label=COLUMN; the columns are {', '.join(columns)}"
-        )
+    inputs, label = _columns(source, list(filter(None, records[0])), options)
     given = [record[label] for record in records if not is_missing(record.get(label))]
     has_words = isinstance(records[0][inputs[0]], list)
     kind = options.kind or ("token-classification" if has_words else _kind(given, options))
@@ -215,6 +207,23 @@ def _read_hub(source: str, options: DataOptions) -> _Source:
     sections = {"local": {"folder": ".", "files": {}}, "hub": hub}
     name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
     return safe_name(name), sections, [record.values for record in hub_records(table)], names
+
+
+def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[list[str], str]:
+    """Return the columns of the texts and the label: those given, or those with usual names.
+
+    Raises:
+        UsageError: there are no such columns.
+    """
+    inputs = options.inputs or _usual(INPUT_NAMES, columns)
+    last = [str(len(columns))]  # of a CoNLL file
+    label = options.label or "".join(_usual([*LABEL_NAMES, last], columns))
+    if not inputs or not {*inputs, label} <= {*columns}:
+        raise UsageError(
+            f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
+            f" and label=COLUMN; the columns are {', '.join(columns)}"
+        )
+    return inputs, label
 
 
 def _usual(names: list[list[str]], columns: list[str]) -> list[str]:
