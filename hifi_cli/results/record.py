@@ -292,6 +292,9 @@ class RunResult(StoredFile):
 _OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
 
+RUNS = ("runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*")  # directories; the second of variants
+
+
 class RunDirectory:
     """The directory of a run; results.json is written last.
 
@@ -479,8 +482,7 @@ class RunDirectory:
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
-    patterns = "runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*"  # the second for variants
-    found = [RunDirectory(path) for pattern in patterns for path in results_dir.glob(pattern)]
+    found = [RunDirectory(path) for pattern in RUNS for path in results_dir.glob(pattern)]
     runs = [run for run in found if run.config_file.is_file() or run.results.is_file()]
     return sorted(runs, key=lambda run: run.path.as_posix())
 

@@ -3,6 +3,7 @@
 import json
 from copy import copy
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hifi_cli.config.run_config import NEUTRAL
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, is_locked, read_json, read_jsonl
-from hifi_cli.results.record import RunDirectory, RunResult, run_directories, validated
+from hifi_cli.results.record import RUNS, RunDirectory, RunResult, run_directories, validated
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
@@ -73,10 +74,10 @@ class Study:
             UsageError: a file is not readable.
         """
         if not self.is_packed:
+            found = [self.directory.glob(f"{pattern}/results.json") for pattern in RUNS]
+            paths = [file.parent.relative_to(self.directory).as_posix() for file in chain(*found)]
             return {
-                run.path.relative_to(self.directory).as_posix(): read_json(run.results)
-                for run in run_directories(self.directory)
-                if run.results.is_file()
+                path: read_json(self.directory / path / "results.json") for path in sorted(paths)
             }
         packed = self.directory / PACKED
         runs = read_jsonl(packed)
@@ -150,14 +151,16 @@ class Study:
 
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
-        result, own = self.result(path), RunDirectory(self.directory / path).own
-        content = result.model_dump(exclude={"epoch_metrics", "heads"})
+        result, names = self.result(path), dict[str, str]()
+        if (self.directory / path / "own").is_dir():  # few runs have YAMLs of their own
+            own = RunDirectory(self.directory / path).own
+            names = {"task": own("tasks", result.task), "method": own("methods", result.method)}
+        content = result.model_dump(exclude={"config", "epoch_metrics", "heads"})
         trained = _at(content, "epochs.total")
         return {
             **{column: _at(content, place) for column, place in _PLACES.items()},
             "path": path,
-            "task": own("tasks", result.task),
-            "method": own("methods", result.method),
+            **names,
             "config": NEUTRAL | result.config,
             "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
             "data": digest(result.data),
