@@ -199,7 +199,8 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
     )
     examples = resources.examples(config, "train", 32)[:5]
     together, alone = (
-        head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1)
+        head_measures.measure_heads(head_measures.MEASURES[rank], runner, examples, batch_size)
+        for batch_size in (5, 1)
     )
     assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0
     rounding = (

@@ -83,16 +83,16 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
 @pytest.mark.parametrize(
     ("implementation", "code", "message"),
     [
-        ("./none.py", "", "no file mine/none.py, which a method's YAML names"),
+        ("./none.py", "", "no file mine/none.py, which a YAML or heads.rank names as code"),
         ("norm_tunin", "", "unknown implementation 'norm_tunin'"),
         ("base", "", "unknown implementation 'base'"),
         ("../norm_tuning.py", "", "../norm_tuning.py is outside the YAML's folder"),
         (
             "./norm_tuning.py",
             "import nothing_of_that_name",
-            "norm_tuning.py: cannot be imported: ModuleNotFoundError",
+            "norm_tuning.py, line 1: cannot be imported: ModuleNotFoundError",
         ),
-        ("./norm_tuning.py", "def", "norm_tuning.py: cannot be imported: SyntaxError"),
+        ("./norm_tuning.py", "def", "norm_tuning.py, line 1: cannot be imported: SyntaxError"),
         ("./norm_tuning.py", "", "must define exactly one subclass of Method, not 0"),
     ],
 )
@@ -105,3 +105,50 @@ def test_a_wrong_file_of_a_method_is_one_clear_error(
     answer = tiny("train", "--method", "mine/norm-tuning.yaml")
     assert answer.code == 2 and message in answer.err, answer.err
     assert "report it" not in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_an_error_in_a_method_names_its_file_and_line(tiny, own_method):
+    file = own_method / "norm_tuning.py"
+    file.write_text(file.read_text().replace("        norms = ", "        1 / 0\n        norms = "))
+    line = file.read_text().splitlines().index("        1 / 0") + 1
+    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    assert answer.code == 1 and f"norm_tuning.py, line {line}: ZeroDivisionError" in answer.err
+
+
+RANKING = "from hifi_cli.heads.ranking import Ranked\n\ndef rank(richness, correlation, d, epsilon):\n    return Ranked(-richness)\n"
+MEASURE = (
+    "import torch\n\ndef measure(runner, examples):\n    return torch.arange(8.0).view(2, 4)\n"
+)
+
+
+def test_a_ranking_in_a_file_selects_heads_and_its_copy_is_executed_only_with_trust(
+    tiny, hifi, data, tmp_path
+):
+    words = ("train", "--method", "hifi-layerwise", "heads.k=2", "epochs=1", "scoring.samples=12")
+    for name, code in (("rank", RANKING), ("measure", MEASURE)):
+        (tmp_path / f"{name}.py").write_text(code)
+        for rank, variant in ((f"./{name}.py", name), ("richness-inverse", "inverse")):
+            answer = tiny(*words, f"heads.rank={rank}", f"variant={variant}")
+            assert answer.code == 0, answer.err
+    folder = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise")
+    results = {
+        name: json.loads((folder / name / "seed1/results.json").read_text())
+        for name in ("rank", "measure", "inverse")
+    }
+    assert results["rank"]["heads"] == results["inverse"]["heads"]
+    assert results["measure"]["heads"] == [[2, 3], [2, 3]]
+    assert results["rank"]["method_code"] == file_digest(tmp_path / "rank.py")
+    assert results["inverse"]["method_code"] is None
+
+    (tmp_path / "rank.py").write_text("# changed\n")
+    answer = tiny(*words, "heads.rank=./rank.py", "variant=rank")
+    assert answer.code == 4 and "another ranking rank.py" in answer.err
+    answer = tiny(*words, "heads.rank=./rank.py")
+    assert answer.code == 2 and "rank.py must define a function rank or measure" in answer.err
+    (tmp_path / "rank.py").unlink()
+    run = folder / "rank/seed1"
+    assert hifi("eval", run, "--data-dir", data).code == 0
+    again = ["train", "-c", run / "config.yaml", "--seeds", "2", "--data-dir", data]
+    answer = hifi(*again)
+    assert answer.code == 2 and "own/rankings/rank.py names code, 'rank.py'" in answer.err
+    assert hifi(*again, "--trust").code == 0

@@ -206,6 +206,11 @@ def _setting(option: str) -> str:
 
 def _described(error: BaseException) -> tuple[str, int]:
     """What is said about an error, and the exit code."""
+    lines = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if "IS_USER_CODE" in frame.f_globals
+    ]
     match error:
         case HifiError():
             return str(error), error.exit_code
@@ -213,6 +218,8 @@ def _described(error: BaseException) -> tuple[str, int]:
             return "stopped by SIGTERM", error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", 130
+        case _ if lines:  # in the file of a user's method or ranking
+            return f"{lines[-1]}: {type(error).__name__}: {error} (--debug shows more)", 1
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1
         case _ if hasattr(error, "format_message"):  # typer's; that of a bare `hifi` is empty

@@ -27,7 +27,7 @@ KINDS = (
 
 
 class OwnYaml(str):
-    """The name of a user's own YAML, which carries its file wherever the name goes.
+    """The name of a user's own YAML or ranking, which carries its file wherever the name goes.
 
     Attributes:
         path: the file.
@@ -109,6 +109,13 @@ def name_of(argument: str) -> str:
     if not Path(argument).is_file():
         raise MissingError(f"no file {argument}")
     return OwnYaml(Path(argument).stem, Path(argument))
+
+
+def own_code(argument: str) -> OwnYaml:
+    """The name of a user's own Python file for an argument, which is its path, or has it already."""
+    if isinstance(argument, OwnYaml):
+        return argument
+    return OwnYaml(Path(argument).name, Path(argument))
 
 
 def own_file(name: str) -> Path | None:

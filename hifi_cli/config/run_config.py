@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PlainSerializer, PrivateAttr, WrapValidator, model_validator
 
 from hifi_cli.config.base import (
     MAX_COUNT,
@@ -16,6 +16,7 @@ from hifi_cli.config.base import (
     UnitInterval,
     flatten,
 )
+from hifi_cli.config.registry import own_code
 from hifi_cli.files import digest, safe_name
 
 DEFAULT = "default"  # what set a value that no YAML and no user sets
@@ -34,6 +35,12 @@ Ranking = Literal[
     "random",
     "first",
     MeasuredRanking,
+]
+# Or a file of the user's own: its name, which carries the path.
+RankingName = Annotated[
+    Ranking,
+    WrapValidator(lambda rank, check: own_code(rank) if str(rank).endswith(".py") else check(rank)),
+    PlainSerializer(lambda rank: rank),
 ]
 Score = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -81,8 +88,9 @@ class ScoringConfig(ConfigModel):
 class HeadsConfig(ConfigModel):
     """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
-    rank: Ranking = "pagerank"
-    """How heads are ranked; the highest are selected."""
+    rank: RankingName = "pagerank"
+    """How heads are ranked; the highest are selected. `./my_ranking.py` is a file of your own with a function `rank` or
+    `measure`, as those in `hifi_cli/heads/ranking.py` and `measures.py`, in the directory where hifi runs or below."""
     strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""

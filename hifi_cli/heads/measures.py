@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.heads.scores import head_mask, head_outputs
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
@@ -21,7 +20,7 @@ HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
 
 
 def measure_heads(
-    rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32
+    measure: HeadMeasure, runner: ModelRunner, examples: list[Example], batch_size: int = 32
 ) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
@@ -31,7 +30,7 @@ def measure_heads(
         evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"
     ):
         batch = [examples[index] for index in indices]
-        total += len(batch) * MEASURES[rank](runner, batch).double().cpu()
+        total += len(batch) * measure(runner, batch).double().cpu()
     return total / len(examples)
 
 
@@ -153,7 +152,7 @@ def _ones(encoder: Encoder, examples: int) -> Tensor:
     )
 
 
-MEASURES: dict[MeasuredRanking, HeadMeasure] = {
+MEASURES: dict[str, HeadMeasure] = {
     "gradient": gradient,
     "ablation": ablation,
     "fisher": fisher,

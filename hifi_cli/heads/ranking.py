@@ -117,7 +117,8 @@ def pagerank_inverse(
 
 
 # Rankings of one layer by its information richness and correlation; others are drawn (`random`) or measured on the model.
-RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
+RankingFunction = Callable[[Array, Array, float, float], Ranked]
+RANKINGS: dict[str, RankingFunction] = {
     "pagerank": pagerank,
     "pagerank-personalized": pagerank_personalized,
     "pagerank-literal": pagerank_literal,
@@ -162,6 +163,7 @@ def rank_heads(
     damping: float = 0.85,
     epsilon: float = 1e-6,
     seed: int = 0,
+    function: RankingFunction | None = None,
 ) -> list[Ranked]:
     """Rank the heads of every layer.
 
@@ -172,20 +174,20 @@ def rank_heads(
         damping: PageRank's d.
         epsilon: PageRank's bound.
         seed: draws the values of `random`; the other rankings do not use it.
+        function: ranks one layer; None: the one that `rank` names.
 
     Raises:
         UsageError: the ranking is measured on the model, or its values differ by no more than PageRank's bound leaves open.
     """
     if rank == "random":
         return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
-    if rank not in RANKINGS:
+    function = function or RANKINGS.get(rank)
+    if function is None:
         raise UsageError(
             f"ranking {rank} is measured on the model, not computed from scores: hifi select --task"
             f" TASK heads.rank={rank}"
         )
-    ranked = [
-        RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)
-    ]
+    ranked = [function(i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
     if rank == "pagerank-literal" and all(
         np.ptp(layer.values) <= 2 * epsilon / (1 - damping) for layer in ranked
     ):

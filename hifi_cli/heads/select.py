@@ -9,8 +9,9 @@ select_heads: what a run tunes, given in a file or chosen  Algorithm 3
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +19,13 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig, without_neutral
+from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_neutral
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, locked, safe_name
-from hifi_cli.heads.measures import measure_heads
+from hifi_cli.files import digest, file_digest, locked, safe_name
+from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
 from hifi_cli.heads.ranking import Array, Ranked, check_k, choose_heads, rank_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
-from hifi_cli.methods.base import Heads, attach, needs_heads
+from hifi_cli.methods.base import Heads, attach, needs_heads, user_code
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import StoredFile
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
@@ -143,12 +144,17 @@ def choose(
 
 def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
     """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
-    if config.heads.rank in get_args(MeasuredRanking):
-        measured, _ = _measured(HeadImportance, compute_importance, config, resources)
+    name, file = config.heads.rank, registry.own_file(config.heads.rank)
+    own = user_code(name, file) if file else {}
+    if file and own.keys().isdisjoint(("rank", "measure")):
+        raise UsageError(f"{file} must define a function rank or measure")
+    if measure := own.get("measure") or MEASURES.get(name):
+        compute = partial(compute_importance, measure)
+        measured, _ = _measured(HeadImportance, compute, config, resources)
         return [Ranked(np.array(values)) for values in measured.values]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
-    return rank_heads(*scores(config, resources)[0].arrays, **how)
+    return rank_heads(*scores(config, resources)[0].arrays, **how, function=own.get("rank"))
 
 
 def scores(
@@ -205,6 +211,8 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
         decides["training"] = without_neutral(config.model_dump(mode="json", include=_WARM_UP_KEYS))
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
+    if measured and (own := registry.own_file(config.heads.rank)):
+        decides["code"] = file_digest(own)
     name = f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
     return (
         resources.results_dir
@@ -230,13 +238,17 @@ def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
     )
 
 
-def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImportance:
+def compute_importance(
+    measure: HeadMeasure, config: RunConfig, resources: ResourceCache
+) -> HeadImportance:
     """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
     runner, examples, common = prepare_scoring(config, resources)
-    rank = cast(MeasuredRanking, config.heads.rank)
-    values = measure_heads(rank, runner, examples).tolist()
+    values = measure_heads(measure, runner, examples).tolist()
     return HeadImportance(
-        **common, rank=rank, values=values, provenance=machine.describe_provenance(runner.device)
+        **common,
+        rank=config.heads.rank,
+        values=values,
+        provenance=machine.describe_provenance(runner.device),
     )
 
 

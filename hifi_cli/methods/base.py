@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, ClassVar
 
 import numpy as np
@@ -388,11 +389,7 @@ def implementation_of(method: str) -> type[Method]:
     """
     file = registry.find("methods", method)
     if code := code_file(file):
-        registry.check_trusted(method, str(code))
-        path = file.parent / code
-        if not path.is_file():
-            raise UsageError(f"no file {path}, which a method's YAML names as its implementation")
-        return _from_file(path.resolve(), file_digest(path))
+        return _only_method(user_code(method, file.parent / code))
     name = method_spec(method).implementation
     shipped = [path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "base"]
     if name not in shipped:
@@ -403,14 +400,33 @@ def implementation_of(method: str) -> type[Method]:
     return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
 
 
+def user_code(name: str, path: Path) -> dict[str, Any]:
+    """The names that a user's Python file defines.
+
+    Args:
+        name: of the method or ranking whose code it is.
+
+    Raises:
+        UsageError: no such file, an error in it, or a run directory's that the user does not trust.
+    """
+    registry.check_trusted(name, path.name)
+    if not path.is_file():
+        raise UsageError(f"no file {path}, which a YAML or heads.rank names as code")
+    return _executed(path.resolve(), file_digest(path))
+
+
 @cache
-def _from_file(path: Path, content: str) -> type[Method]:
-    """The Method subclass in a user's file, which is executed again only after it has changed."""
+def _executed(path: Path, content: str) -> dict[str, Any]:
+    """The names that a file defines, which is executed again only after it has changed."""
     try:
-        names = runpy.run_path(str(path), run_name=f"{path.stem}_{content}")
+        marked = {"IS_USER_CODE": True}  # by which the command line finds its lines in a traceback
+        return runpy.run_path(str(path), marked, run_name=f"{path.stem}_{content}")
     except Exception as error:
-        raise UsageError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
-    return _only_method(names)
+        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == str(path)]
+        line = lines[-1] if lines else getattr(error, "lineno", None)
+        raise UsageError(
+            f"{path}, line {line}: cannot be imported: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _only_method(names: dict[str, Any]) -> type[Method]:

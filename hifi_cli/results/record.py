@@ -191,7 +191,7 @@ class RunResult(StoredFile):
             delta of the run that this one started from.
         started_from: the run whose weights this run started from, then the run that that one started from, and so on:
             each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`.
-        method_code: SHA-256 of the user's own file that implements the method; None for a shipped method.
+        method_code: SHA-256 of the user's own code that implements the method or ranks its heads; None if there is none.
         precision: of training's matrix products, fp32 or bf16.
         limit: only so many examples of each split were used.
         metrics: every metric at the reported epoch, on the reported split and on extra validation splits.
@@ -317,7 +317,7 @@ class RunDirectory:
 
     def own(self, kind: str, name: str, *, trust: bool = False) -> str:
         """A name, with the copy of the user's own YAML where the run keeps one."""
-        copy = self.user_files / kind / f"{name}.yaml"
+        copy = self._copy_of(kind, name)
         return registry.OwnYaml(name, copy, is_trusted=trust) if copy.is_file() else name
 
     # --- a run that begins, and ends
@@ -425,15 +425,22 @@ class RunDirectory:
         if config.stage1:
             method = self.own("methods", config.stage1.method, trust=trust)
             changes["stage1"] = config.stage1.model_copy(update={"method": method})
+        rank = self.own("rankings", config.heads.rank, trust=trust)
+        changes["heads"] = config.heads.model_copy(update={"rank": rank})
         return config.model_copy(update=changes)
+
+    def _copy_of(self, kind: str, name: str) -> Path:
+        """Where the run keeps the user's own file of that name: a YAML, or Python code."""
+        return self.user_files / kind / (name if name.endswith(".py") else f"{name}.yaml")
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, its copy's place; code too."""
         for kind, name in [
             ("tasks", config.task),
             *(("methods", stage.method) for stage in config.stages),
+            ("rankings", config.heads.rank),
         ]:
-            own, copy = registry.own_file(name), self.user_files / kind / f"{name}.yaml"
+            own, copy = registry.own_file(name), self._copy_of(kind, name)
             yield kind, own, copy
             source = own or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):

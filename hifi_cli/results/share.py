@@ -38,7 +38,7 @@ _FILES = (
     _OWN_YAMLS,
     "results.json",
 )
-_CODE = "own/methods/*.py"
+_CODE = ("own/methods/*.py", "own/rankings/*.py")
 # Two runs at one path that agree in them are the same run
 _SAME = ("config_hash", "data", "backbone_weights", "scores")
 
@@ -87,7 +87,7 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     if ours.is_packed:
         raise UsageError(f"{target} is a packed study: name another directory")
     states: dict[str, str] = {}
-    for path, files in _files(theirs, [*_FILES, *([_CODE] if trust else [])]).items():
+    for path, files in _files(theirs, [*_FILES, *(_CODE if trust else ())]).items():
         if path in ours.records or (target / path).exists():
             own, other = ours.records.get(path, {}), theirs.records[path]
             states[path] = (
@@ -149,7 +149,7 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         raise UsageError(
             f"{source} is packed: send it with hf upload, or merge it into a directory"
         )
-    runs = _files(study, [*_FILES, *([_CODE] if trust else [])])
+    runs = _files(study, [*_FILES, *(_CODE if trust else ())])
     repository = to.removeprefix(HUB)
     with hub_errors(to):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
