@@ -1,4 +1,4 @@
-"""The `hifi` command: loads a sub-command when it is used, and turns errors into one line and an exit code."""
+"""The `hifi` command: loads a command when it is used; an error is one line and an exit code."""
 
 import logging
 import os
@@ -94,7 +94,7 @@ logger = logging.getLogger("hifi")
 
 
 class LazyCommand(TyperCommand):
-    """A line in the list of commands; the command itself, and what it imports, is loaded when it is used."""
+    """A line in the list of commands; the command and what it imports are loaded when it is used."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -150,20 +150,18 @@ def _before_a_command(
 
 
 class StderrHandler(logging.Handler):
-    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself."""
+    """Writes to what sys.stderr is at the time: a progress bar takes its place for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(printable(self.format(record)), file=sys.stderr, flush=True)
-        except (
-            BrokenPipeError
-        ):  # whoever read the messages has gone: a training goes on without them
+        except BrokenPipeError:  # nobody reads the messages any more: training goes on
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def main() -> None:
-    """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
-    is_first_process = os.environ.get("RANK", "0") == "0"  # torchrun numbers the processes of a run
+    """Run the command line and exit: 0, the code of an error, 2 for wrong usage, 130 for Ctrl-C."""
+    is_first_process = os.environ.get("RANK", "0") == "0"  # torchrun numbers a run's processes
     logger.handlers[:] = [StderrHandler()]
     logger.propagate = False
     logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
@@ -182,9 +180,8 @@ def main() -> None:
             is_first_process or not isinstance(error, HifiError) or isinstance(error, RunFailed)
         ):
             line = printable(" ".join(f"hifi: {message}".split()))
-            print(
-                line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr
-            )  # arguments need not be UTF-8
+            # arguments need not be UTF-8
+            print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 
