@@ -165,8 +165,5 @@ def _print_runs(results_dir: Path, form: str) -> None:
     runs["time"] = runs["time_s"].map(format_duration, na_action="ignore")
     runs["run"] = runs["path"].str.cat(runs["detail"], sep="  ")
     shown = runs[["state", "score", "metric", "flags", "time", "run"]].astype(object).fillna("")
-    rows = [[*shown], *shown.to_numpy().tolist()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    padded = shown.apply(lambda column: column.str.ljust(column.str.len().max()))
+    print(padded.to_string(index=False, justify="left"))

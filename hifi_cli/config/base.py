@@ -17,7 +17,7 @@ Name = Annotated[
     ),
 ]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]  # numpy's bound; torch takes more
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # numpy's bound; torch takes more
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
