@@ -420,8 +420,10 @@ class RunDirectory:
         Args:
             trust: whether the code that they name may be executed.
         """
-        changes: dict[str, Any] = {"task": self.own("tasks", config.task, trust=trust)}
-        changes["method"] = self.own("methods", config.method, trust=trust)
+        changes: dict[str, Any] = {
+            "task": self.own("tasks", config.task, trust=trust),
+            "method": self.own("methods", config.method, trust=trust),
+        }
         if config.stage1:
             method = self.own("methods", config.stage1.method, trust=trust)
             changes["stage1"] = config.stage1.model_copy(update={"method": method})

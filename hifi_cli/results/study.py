@@ -196,10 +196,6 @@ class Study:
         """The names of a column (`method`, `task`) that have a finished run."""
         return set(self.shown[kind])
 
-    def epochs(self, path: str) -> pd.DataFrame:
-        """The metrics of a run after each epoch; `selection` where that is another split."""
-        return pd.DataFrame(self.records[path]["epoch_metrics"]).set_index("epoch")
-
     def scores(self, runs: pd.DataFrame, name: str | None, metric: str | None) -> pd.Series:
         """A metric of some runs at the `last`, `best` or `max` epoch; NaN where a run lacks it.
 
@@ -286,7 +282,9 @@ def _selecting_score(study: Study, run: Any) -> float | None:
         return None
     if run.report == "max" or run.selection == "validation":
         return float(getattr(run, run.report))
-    return float(study.epochs(run.path).loc[getattr(run, f"epoch_{run.report}"), "selection"])
+    lines = study.records[run.path]["epoch_metrics"]
+    by_epoch = {line["epoch"]: line.get("selection") for line in lines}
+    return by_epoch[getattr(run, f"epoch_{run.report}")]
 
 
 def _settings(runs: pd.DataFrame) -> pd.Series:
@@ -297,11 +295,9 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
     ]
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
-    varied = frame.loc[:, values_on_a_task > 1].astype(object)
-    rows = varied.where(varied.notna(), None).to_dict("records")
+    rows = frame.loc[:, values_on_a_task > 1].to_dict("records")
     texts = [
-        " ".join(f"{key}={value}" for key, value in row.items() if value is not None)
-        for row in rows
+        " ".join(f"{key}={value}" for key, value in row.items() if pd.notna(value)) for row in rows
     ]
     return pd.Series(texts, index=runs.index)
 
