@@ -177,9 +177,9 @@ def test_protocols_backbones_and_shots_stand_in_tables_of_their_own(hifi):
         return {setting: score for setting, (score,) in zip(settings, scores, strict=True)}
 
     assert [*shown().items()] == [
-        ("hifi, backbone bert-large", 70.0),
-        ("hifi, backbone bert-large, 4-shot", 20.0),
         ("hifi, backbone bert-large, 16-shot", 50.0),
+        ("hifi, backbone bert-large, 4-shot", 20.0),
+        ("hifi, backbone bert-large", 70.0),
         ("hifi, backbone minilm", 80.0),
         ("laptop, backbone bert-large", 90.0),
     ]

@@ -67,7 +67,7 @@ def table(
     `hifi table search` prints the settings that searches tried.
     """
     study = Study(results_dir).with_rows_by(by) if by else Study(results_dir)
-    setting = options.setting_of_runs(protocol, backbone, shots)
+    setting = options.setting_of_runs(protocol, backbones[0] if backbones else backbone, shots)
     tasks, methods = options.run_names("tasks", task), options.run_names("methods", method)
     if name == "search":
         chosen = {**setting, "task": tasks, "method": methods}
@@ -75,8 +75,6 @@ def table(
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **setting)
     if not layouts:
         raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
-    if backbones:  # in one table
-        layouts = [*{(each.protocol, each.shots): each for each in layouts}.values()]
     if by:
         bases = methods or layouts[0].methods
         rows = sorted(study.names("method"))

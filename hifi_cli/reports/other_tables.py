@@ -111,20 +111,21 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
         notes.append(
             f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}"
         )
-    names = {
-        "method": [row.method for row in rows],
-        "label": [row.label or label_of("methods", str(row.method)) for row in rows],
-        "source": "runs",
-    }
     name, paper = load_published(spec.published) if spec.published else ("", NO_TABLE)
     marks = {
         column: [paper.mean(str(row.published), column) for row in rows] for column in paper.columns
+    }
+    columns = {
+        "method": [row.method for row in rows],
+        "label": [row.label or label_of("methods", str(row.method)) for row in rows],
+        "source": "runs",
+        **marks,
     }
     notes += [f"check marks as printed in {name}, table {paper.number}"] if marks else []
     notes += [paper.note] if paper.note else []
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
-        frame=pd.DataFrame({**names, **marks}).join(measured, on="method"),
+        frame=pd.DataFrame(columns).join(measured, on="method"),
         headings={key: key for key in marks} | COSTS,
         formats={**dict.fromkeys(COSTS, ".2f"), "stored": ".3f"},
         notes=notes,
@@ -136,7 +137,6 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
 
     The latter three are ratios to Full-FT's on the same task and device, means over tasks.
     """
-    runs = runs[runs["status"] == "done"]
     by_cell = (
         runs.assign(
             trained_percent=100 * runs["trainable"] / runs["total"],

@@ -48,9 +48,8 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
     settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates()
-    numbers = settings["shots"].replace("full", "0").astype(int)
-    ordered = settings.assign(number=numbers).sort_values(["protocol", "backbone", "number"])
-    return [TableSpec.model_validate(names) for names in ordered[SETTING].to_dict("records")]
+    records = settings.sort_values(SETTING).to_dict("records")
+    return [TableSpec.model_validate(names) for names in records]
 
 
 def build(
@@ -126,7 +125,7 @@ def build(
         | dict.fromkeys(measures, "z.3f"),
         footnotes={place: texts for place, texts in footnotes.items() if texts},
         notes=[
-            *([_note_on_paper(spec, runs)] if show_published else []),
+            *([_note_on_paper(spec, runs)] if theirs.size else []),
             *_notes(spec, study, runs, other_shots, scores),
             *(
                 f"{METRIC_NAMES[metric]}: {MEASURES[metric]}"
@@ -321,9 +320,7 @@ def _notes(
 
 def _note_on_paper(spec: TableSpec, runs: pd.DataFrame) -> str:
     """Whose the published numbers are, and what ours are of where that differs."""
-    if not spec.published:
-        return "published: no paper's numbers are known for this table"
-    name, paper = load_published(spec.published)
+    name, paper = load_published(str(spec.published))
     theirs = {word for word in (paper.split, paper.backbone) if word}
     ours = {*runs["split"], spec.backbone}
     seeds = [counted_noun(paper.seeds, "seed")] if paper.seeds else []
