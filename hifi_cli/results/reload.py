@@ -29,7 +29,7 @@ from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks import rows as task_rows
 from hifi_cli.tasks.metrics import Predictions
 from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
-from hifi_cli.tasks.task_spec import Example, LocalFiles, Row, TaskSpec
+from hifi_cli.tasks.task_spec import Example, Row, Source, TaskSpec
 from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, reload, task_head_of
 from hifi_cli.training.loop import measure_reported
 from hifi_cli.training.run import prediction_rows
@@ -170,13 +170,9 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     if reader is None:
         names = ", ".join(READER_OF_SUFFIX)
         raise UsageError(f"{path}: rename it so that it ends in {names}, as its format is")
-    header = None
-    if reader == "conll":
-        header = task.local.header if task.local.reader == "conll" else task.inputs
-    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     task = task.model_copy(update={"skip_incomplete": False})
-    records = task_rows.read(path, layout)
-    return task_rows.parse_rows(task, records, layout, str(path), labelled=False)
+    records = task_rows.read(path, reader, task.inputs if reader == "conll" else None)
+    return task_rows.parse_rows(task, records, Source(), str(path), labelled=False)
 
 
 def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:

@@ -110,7 +110,9 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
     splits: dict[Split, list[Row]] = {}
     for split, path in files.items():
         labelled = is_labelled(split)
-        records = read(path, spec.local, labelled=labelled)
+        # test files of TSV have a header line, although those of CoLA with labels have none
+        has_names = labelled or spec.local.reader == "conll"
+        records = read(path, spec.local.reader, spec.local.header if has_names else None)
         splits[split] = parse_rows(spec, records, spec.local, str(path), labelled=labelled)
     for split, names in spec.local.files.items():
         if split not in files and is_labelled(split):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, printable
-from hifi_cli.tasks.task_spec import Kind, Label, LocalFiles, Row, Source, TaskSpec
+from hifi_cli.tasks.task_spec import Kind, Label, Reader, Row, Source, TaskSpec
 
 logger = logging.getLogger("hifi")
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
@@ -74,13 +74,13 @@ class RawRecord:
 # Files
 
 
-def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[RawRecord]:
+def read(path: Path, reader: Reader, header: list[str] | None = None) -> Iterator[RawRecord]:
     """Read the records of a file.
 
     Args:
         path: the file.
-        local: file format and column names.
-        labelled: whether the file has labels; only such TSV files may lack a header line.
+        reader: its format.
+        header: column names of a TSV or CSV file without a header line, or of a CoNLL file.
 
     Raises:
         MissingError: no such file.
@@ -88,20 +88,17 @@ def read(path: Path, local: LocalFiles, *, labelled: bool = True) -> Iterator[Ra
     """
     if not path.exists():
         raise MissingError(f"no file {path}")
-    header = local.header if labelled or local.reader == "conll" else None
     after = ""
     try:
-        for record in _records(path, local.reader, header):
+        for record in _records(path, reader, header):
             yield record
             after = f", after {record.where}"
     except (csv.Error, OSError, *_MALFORMED) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(
-            f"{path}{after}: not readable as {local.reader} ({reason[:160]})"
-        ) from None
+        raise UsageError(f"{path}{after}: not readable as {reader} ({reason[:160]})") from None
 
 
-def _records(path: Path, reader: str, header: list[str] | None) -> Iterator[RawRecord]:
+def _records(path: Path, reader: Reader, header: list[str] | None) -> Iterator[RawRecord]:
     """Return the records of a file, each with its place in it."""
     if reader == "parquet":
         from pyarrow import parquet  # a tenth of a second, which other files do without

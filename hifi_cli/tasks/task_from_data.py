@@ -26,7 +26,6 @@ from hifi_cli.tasks.task_spec import (
     ENTITY_TAG,
     METRICS,
     Kind,
-    LocalFiles,
     Name,
     Names,
     Reader,
@@ -175,9 +174,7 @@ def _read_file(source: str, options: DataOptions) -> _Source:
     path = Path(source)
     directory = path.resolve().parent
     reader = READER_OF_SUFFIX[path.suffix.lower()]
-    records = [
-        record.values for record in read(path, LocalFiles(folder=".", files={}, reader=reader))
-    ]
+    records = [record.values for record in read(path, reader)]
     given = {"train": source, "validation": options.validation, "test": options.test}
     files = {
         split: os.path.relpath(Path(file).resolve(), directory)

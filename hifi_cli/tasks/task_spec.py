@@ -64,13 +64,11 @@ def is_labelled(split: Split) -> bool:
     return split in REQUIRED_SPLITS or split.startswith("validation_")
 
 
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
-
-
 # A YAML may give numbers, and a single name without brackets
 Name = Annotated[str, Field(coerce_numbers_to_str=True)]
-Names = Annotated[list[Name], BeforeValidator(_as_list)]
+Names = Annotated[
+    list[Name], BeforeValidator(lambda value: value if isinstance(value, list) else [value])
+]
 
 
 class Source(ConfigModel):
@@ -326,9 +324,8 @@ def load(name: str) -> TaskSpec:
         UsageError: unknown task, the YAML is inconsistent, or it is that of a run and names code
             which the user does not trust.
     """
-    file = registry.find("tasks", name)
-    path = str(file)
-    spec = parse(TaskSpec, registry.read_yaml(file), path)
+    path = registry.find("tasks", name)
+    spec = parse(TaskSpec, registry.read_yaml(path), str(path))
     # `evaluate` searches the working directory before its own metrics
     if spec.evaluate and (not spec.evaluate.isidentifier() or Path(spec.evaluate).exists()):
         registry.check_trusted(name, spec.evaluate)
@@ -341,27 +338,39 @@ def load(name: str) -> TaskSpec:
         for name in named
         if name not in fitting or (name in ("f1", "f1a") and len(labels) != 2)
     ]
-    requirements = {
-        f"primary: '{spec.primary}' is not among metrics {spec.metrics}": spec.primary
-        in spec.metrics
-        or spec.evaluate,
-        "inputs: one or two text columns are required": spec.format != "plain"
-        or len(spec.inputs) in (1, 2),
-        "labels: spans require none, regression requires one name, all others two or more": number_of_labels.get(
-            spec.kind, len(labels) > 1
+    requirements = [
+        (
+            spec.primary in spec.metrics or spec.evaluate,
+            f"primary: '{spec.primary}' is not among metrics {spec.metrics}",
         ),
-        "labels: one is named twice": len({*labels}) == len(labels),
-        f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format
-        in formats,
-        "evaluate: only for tasks whose predictions are classes or numbers": not spec.evaluate
-        or spec.kind not in ("span", "token-classification"),
-        f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"
-        f" others are {', '.join(fitting)}": not unfit,
-        "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy": all(
-            map(ENTITY_TAG.fullmatch, labels)
-        )
-        or not any(metric.startswith("ner_") for metric in spec.metrics),
-    }
-    if problems := [problem for problem, is_met in requirements.items() if not is_met]:
+        (
+            spec.format != "plain" or len(spec.inputs) in (1, 2),
+            "inputs: one or two text columns are required",
+        ),
+        (
+            number_of_labels.get(spec.kind, len(labels) > 1),
+            "labels: spans require none, regression requires one name, all others two or more",
+        ),
+        (len({*labels}) == len(labels), "labels: one is named twice"),
+        (
+            spec.format in formats,
+            f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}",
+        ),
+        (
+            not spec.evaluate or spec.kind not in ("span", "token-classification"),
+            "evaluate: only for tasks whose predictions are classes or numbers",
+        ),
+        (
+            not unfit,
+            f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"
+            f" others are {', '.join(fitting)}",
+        ),
+        (
+            all(map(ENTITY_TAG.fullmatch, labels))
+            or not any(metric.startswith("ner_") for metric in spec.metrics),
+            "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy",
+        ),
+    ]
+    if problems := [problem for is_met, problem in requirements if not is_met]:
         raise UsageError(f"{path}: {'; '.join(problems)}")
     return spec
