@@ -113,7 +113,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     assert [hifi(*words).code for words in commands] == [0, 0]
     assert tiny("figure", "mine.yaml", *quick).code == 0
     for text, message in (
-        ("figure: mine.yaml\nmethods: [full-ft]", "a figure defines its own methods"),
+        ("figure: mine.yaml\nmethods: [full-ft]", "figures and claims define their own methods"),
         ("figure: hifi-3", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(text)

@@ -18,7 +18,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.heads import select as head_selection
-from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k
+from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
@@ -283,7 +283,6 @@ class HeadRanking(Kind):
         for task in request.spec.tasks:
             config = request.config(task)
             how, scores = config.heads, head_selection.scores(config, request.resources)[0]
-            check_k(how.k, len(scores.richness[0]))
             for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
                 for name in _LABELS:
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)

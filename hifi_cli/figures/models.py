@@ -205,8 +205,10 @@ def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> 
     encoder.model.eval()
     states = np.zeros((len(examples), encoder.config.hidden_size))
     for indices in evaluation_order(examples, batch_size=64):
-        batch = collate([examples[index] for index in indices], pad)
-        inputs = {name: values.to(encoder.device) for name, values in batch.items()}
+        inputs = {
+            name: values.to(encoder.device)
+            for name, values in collate([examples[index] for index in indices], pad).items()
+        }
         hidden = encoder.base(**inputs).last_hidden_state
         pooled = pool(hidden, inputs["attention_mask"]) if encoder.is_causal else hidden[:, 0]
         states[indices] = pooled.double().cpu().numpy()
