@@ -105,12 +105,6 @@ def test_verdicts_of_runs(own):
     ) and "Undecided: interval too wide" in note
 
 
-def test_the_grid_of_a_file_of_claims_trains_what_is_missing(own, hifi):
-    _, _, (missing,) = claim_of(own("--format", "json"))
-    printed = hifi(*missing.partition(": hifi ")[2].split(), "--print").out.splitlines()
-    assert len(printed) == 12 and "--method bitfit" in printed[0], printed
-
-
 def test_a_claim_may_be_asked_about_some_of_its_tasks(own, hifi):
     write_pairs(2.0)
     assert claim_of(own("--tasks", "rte", "--format", "json"))[0]["runs"] == 8

@@ -48,21 +48,14 @@ class GridSpec(ConfigModel):
     their values."""
     seeds: list[Seed] = []
     """Seeds of the runs."""
-    config: dict[str, Any] = {}
-    """Configuration keys for every run. Its runs are variants then (see `vary`)."""
     vary: Values = {}
     """Configuration keys and their values. Every combination is a variant with a directory of its
-    own; `hifi table search` shows which is best."""
+    own; `hifi table search` shows which is best. A key with one value is set for every run."""
 
     @property
     def varied(self) -> dict[str, Values]:
         """Each method with all keys that vary for it."""
         return {method: {**self.vary, **values} for method, values in self.methods.items()}
-
-    @property
-    def words(self) -> list[str]:
-        """The keys that are set for every run, as `key=value`."""
-        return [f"{key}={override_value(value)}" for key, value in flatten(self.config).items()]
 
 
 def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
@@ -80,7 +73,7 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
         update["methods"] = {method: spec.methods.get(method, {}) for method in methods}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
-        if spec.table or spec.methods or spec.config or spec.vary:
+        if spec.table or spec.methods or spec.vary:
             raise UsageError(
                 f"grid {name}: figures and claims define their own methods: leave out what else names runs or keys"
             )
@@ -176,7 +169,7 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     for task, (method, keys) in product(grid.tasks, grid.varied.items()):
         for values in product(*keys.values()):
             setting = zip(keys, values, strict=True)
-            own = [*grid.words, *(f"{key}={override_value(value)}" for key, value in setting)]
+            own = [f"{key}={override_value(value)}" for key, value in setting]
             words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
             first = resolve(
                 task=task, method=method, backbone=backbone, protocol=protocol, overrides=words
@@ -185,9 +178,7 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
                 config = first.model_copy(update={"seed": seed})
                 all_cells.append(GridCell(task, method, backbone, protocol, words, config))
     varied = {key for keys in grid.varied.values() for key in keys}
-    refuse_own_keys(
-        overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}"
-    )
+    refuse_own_keys(overrides, varied, f"grid {name}")
     if len({cell.config.run_path for cell in all_cells}) < len(all_cells):
         raise UsageError(
             f"grid {name}: two of its runs are the same; name each task, method, seed and value once"

@@ -363,7 +363,9 @@ def evaluate(
         if len(file.claims) == 1:
             notes.append(f"{key}: {'. '.join(sentences)}")
         elif verdict != "not run":
-            notes.append(f"{key}: {sentences[0]}{f'. {verdict}: {reason}' if reason else ''}")
+            notes.append(
+                f"{key}: {sentences[0]}{f'. {verdict.capitalize()}: {reason}' if reason else ''}"
+            )
         else:
             not_run.setdefault(reason, []).append(key)
     if notes and len(file.claims) > 1:

@@ -102,12 +102,13 @@ def only_setting(
 
 
 def protocol_config(
-    *, task: str, method: str, backbone: str, protocol: str, shots: int | None = None
+    *, task: str, method: str, backbone: str, protocol: str, **keys: Any
 ) -> RunConfig | None:
     """Return the configuration that a protocol has for a method, task and backbone; None where one of them is unknown here.
 
     Args:
         backbone: its name; where it is a directory or on the hub does not matter.
+        keys: with other values than the protocol's.
     """
     known = backbone in registry.names("backbones")
     try:
@@ -116,7 +117,7 @@ def protocol_config(
             method=method,
             backbone=backbone if known else f"local/{backbone}",
             protocol=protocol,
-            overrides=[f"shots={override_value(shots)}"] if shots else [],
+            overrides=[f"{key}={override_value(value)}" for key, value in keys.items()],
         )
     except HifiError:
         return None
