@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from project_files import PAGES, ROOT, copy_yaml, load_script
 
-from hifi_cli.heads import measures
-from hifi_cli.heads.ranking import Ranked
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
@@ -100,17 +98,17 @@ def test_the_example_of_a_task_is_the_shipped_one():
 
 
 def test_the_example_of_a_ranking_ranks():
-    names: dict[str, Any] = {"Array": np.ndarray, "Ranked": Ranked}
+    names: dict[str, Any] = {}
     exec(blocks("architecture.md", "python")[2], names)
     richness, correlation = (
         np.array([1.0, 2.0, 3.0]),
         np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]]),
     )
-    assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
+    assert names["rank"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
 def test_the_example_of_a_measured_ranking_measures(make, resources):
-    names = dict(vars(measures))
+    names: dict[str, Any] = {}
     exec(blocks("architecture.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
@@ -119,7 +117,7 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     )
     examples = resources.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
-    assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
+    assert names["measure"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 
 
 def test_the_figures_on_speed_are_those_that_were_measured():
