@@ -20,6 +20,8 @@ NOT_RUN = {
     "clusters.md": ["ls"],
 }  # they need runs
 
+SHORTER = {"train": ["epochs=1"], "figure": ["scoring.warm_steps=2"]}
+
 
 def blocks(page, language=""):
     """The code blocks of a page in that language; commands have none."""
@@ -62,6 +64,9 @@ def test_commands_run(page, hifi, tmp_path):
     not_run: list[str] = []
     for content in blocks("data.md", "csv"):
         (tmp_path / "reviews.csv").write_text(content)
+    for content in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        if name := re.match(r"# ([\w-]+\.(py|yaml))\n", content):
+            (tmp_path / name[1]).write_text(content)
     has_demo_runs = False
     for words in (shlex.split(line)[1:] for line in commands_of(page, "hifi ")):
         has_demo_runs = has_demo_runs or (words[0] == "train" and "demo" in words)
@@ -88,6 +93,24 @@ def test_commands_run(page, hifi, tmp_path):
             continue
         assert answer.code == 0, (words, answer.err)
     assert sorted(not_run) == NOT_RUN.get(page, [])
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(hifi, tmp_path):
+    """Without Jupyter: a line with ! is a command, a cell with %%writefile a file."""
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+    for source in ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]:
+        first, _, rest = source.partition("\n")
+        if first.startswith("%%writefile "):
+            (tmp_path / first.split()[1]).write_text(rest)
+            continue
+        lines = source.splitlines()
+        for words in (shlex.split(line)[1:] for line in lines if line.startswith("!hifi ")):
+            answer = hifi(*words, *SHORTER.get(words[0], []))
+            assert answer.code == 0, (words, answer.err)
+        exec("\n".join(line for line in lines if not line.startswith("!")), names)
+    assert len(names["runs"]) == 6 and (tmp_path / "heads.png").exists()
 
 
 def test_the_example_of_a_task_is_the_shipped_one():
