@@ -335,7 +335,7 @@ def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
     assert answer.code == 0 and again["epoch_metrics"] == first["epoch_metrics"], answer.err
     assert again["config_hash"] == first["config_hash"]
     other = hifi("train", "-c", config, "--seeds", "2", "--data-dir", data, "epochs=1", "--dry-run")
-    assert "seed2 (new)" in other.out and "seed: 2" in other.out and f"# -c {config}" in other.out
+    assert "seed2 (new)" in other.out and "seed: 2" in other.out and "# -c config.yaml" in other.out
     assert re.search("epochs: 1 +# command line", other.out)
     answer = hifi("train", "-c", config, "--method", "bitfit")
     assert "repeats a run, which decides --task, --method" in one_line(answer, 2)

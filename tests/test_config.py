@@ -154,7 +154,7 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         "scoring.warm_steps": "protocol own (method parent)",
         "heads.k": "protocol own (method child)",
         "settings.a": "protocol basis (case 2)",
-        "settings.b": f"-c {tmp_path / 'more.yaml'}",
+        "settings.b": "-c more.yaml",
         "limit": "command line",
     }
     numbers = {key: number for number, key in enumerate(keys, start=101)}

@@ -232,7 +232,7 @@ def resolve(
     """
     given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
     changes: list[Layer] = [
-        *((f"-c {file}", registry.read_yaml(file)) for file in files),
+        *((f"-c {file.name}", registry.read_yaml(file)) for file in files),
         *((COMMAND_LINE, parse_override(text)) for text in overrides),
     ]
     is_whole = bool(files) and {*given, "seed"} <= changes[0][1].keys()
