@@ -118,9 +118,6 @@ def _table(text: str, form: str, header: list[str] | None) -> Iterator[RawRecord
         {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     )
     table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
-    names = table.fieldnames or []
-    if len({*names}) < len(names):
-        raise ValueError(f"a column name stands twice: {', '.join(names)}")
     for values in table:
         yield RawRecord(values, f"line {table.line_num}")
 

@@ -159,9 +159,11 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     rare = [name for name in labels if counts[name] < 2]
     if rare and kind == "classification":
         logger.warning(f"note: {source}: labels of fewer than two rows: {first_of(rare)}")
-    what = f"{kind}, inputs=[{','.join(inputs)}] label={label}"
     classes = f", {len(labels)} labels: {', '.join(labels)[:60]}" if kind != "regression" else ""
-    logger.info(f"{source}: {what}{classes}, {len(records)} rows; change it with key=value")
+    logger.info(
+        f"{source}: {kind}, inputs=[{','.join(inputs)}] label={label}{classes}, {len(records)} rows;"
+        " change it with key=value"
+    )
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     return content["label"], f"# made from {source}\n{text}"
 
@@ -198,12 +200,16 @@ def _read_hub(source: str, options: DataOptions) -> _Source:
     splits = {split: name for split, name in given.items() if isinstance(name, str)}
     if "train" not in tables:
         raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
-    table = tables["train"]
-    names = {column: class_names(feature) for column, feature in table.features.items()}
+    names = {name: class_names(feature) for name, feature in tables["train"].features.items()}
     hub = {"id": repository, "config": config or None, "splits": splits}
     sections = {"local": {"folder": ".", "files": {}}, "hub": hub}
     name = repository.rstrip("/").split("/")[-1] + (f"-{config}" if config else "")
-    return safe_name(name), sections, [record.values for record in hub_records(table)], names
+    return (
+        safe_name(name),
+        sections,
+        [record.values for record in hub_records(tables["train"])],
+        names,
+    )
 
 
 def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[list[str], str]:
