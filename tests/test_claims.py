@@ -289,6 +289,7 @@ def test_the_report_says_the_claims_in_words(own, hifi):
         ({"margin": 0}, "margin"),
         ({"kind": "number", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
         ({"kind": "number", "at_most": 1}, "figure"),
+        ({"metric": "ece"}, "`at_least`, `at_most` or both are required"),
         (
             {"kind": "number", "figure": "ehft-111", "at_most": 1},
             "unknown figure 'ehft-111'; did you mean 'ehft-1",

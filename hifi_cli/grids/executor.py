@@ -125,9 +125,13 @@ def run(
     running = {start(cell): cell for cell in state.left}
     console = Console(stderr=True)
     has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
-    columns = BarColumn(bar_width=16), TextColumn("{task.description}")
     with Progress(
-        *columns, console=console, transient=True, redirect_stdout=False, disable=not has_bar
+        BarColumn(bar_width=16),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        disable=not has_bar,
     ) as progress:
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
         while running:

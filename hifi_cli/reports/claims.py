@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import inf
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -88,6 +88,13 @@ class BaseClaim(ConfigModel):
     """The smallest value that counts, of a claim that something is above its lower bound: a value between the two is there, but
     too small. Of a difference without bounds it is half the published one, or else the file's `margin`."""
 
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        is_of_scores = isinstance(self, DifferenceClaim) and not self.metric
+        if self.at_least is None and self.at_most is None and not is_of_scores:
+            raise ValueError("`at_least`, `at_most` or both are required")
+        return self
+
 
 class DifferenceClaim(BaseClaim):
     """Every method of `first` scores higher than every one of `second`, on average over tasks; or within bounds."""
@@ -142,12 +149,6 @@ class NumberClaim(BaseClaim):
     def is_ratio(self) -> bool:
         """Whether the number is a ratio of two: such are averaged as logarithms."""
         return bool(self.second_rows) and self.compare == "ratio"
-
-    @model_validator(mode="after")
-    def _has_a_bound(self) -> "NumberClaim":
-        if self.at_least is None and self.at_most is None:
-            raise ValueError("`at_least`, `at_most` or both are required")
-        return self
 
 
 Claim = DifferenceClaim | NumberClaim
@@ -260,9 +261,11 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     if not tasks:
         return "none of its tasks is asked about and in the paper's table"
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
-    methods = methods_of(claim)
-    if isinstance(claim, NumberClaim):
-        methods = figure_spec.load(claim.figure, protocol=protocol).methods
+    methods = (
+        figure_spec.load(claim.figure, protocol=protocol).methods
+        if isinstance(claim, NumberClaim)
+        else methods_of(claim)
+    )
     for method, (key, needed) in product(methods, file.requires.items()):
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
         found = flatten(config.model_dump(mode="json")).get(key) if config else None
@@ -360,14 +363,11 @@ def evaluate(
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
         rows.append(_row(key, claim, verdict, reason, findings))
         sentences = _sentences(claim, verdict, reason, findings)
-        if len(file.claims) == 1:
-            notes.append(f"{key}: {'. '.join(sentences)}")
-        elif verdict != "not run":
-            notes.append(
-                f"{key}: {sentences[0]}{f'. {verdict.capitalize()}: {reason}' if reason else ''}"
-            )
-        else:
+        if verdict == "not run" and len(file.claims) > 1:
             not_run.setdefault(reason, []).append(key)
+        else:  # of several claims the text, what a reader must know besides, and the reason
+            known = None if len(file.claims) == 1 else 1 + bool(claim.note) + bool(reason)
+            notes.append(f"{key}: {'. '.join(sentences[:known])}")
     if notes and len(file.claims) > 1:
         notes.append(f"more about one of them: hifi claims {name}/{next(iter(file.claims))}")
     for why, keys in not_run.items():

@@ -110,12 +110,11 @@ def protocol_config(
         backbone: its name; where it is a directory or on the hub does not matter.
         keys: with other values than the protocol's.
     """
-    known = backbone in registry.names("backbones")
     try:
         config = resolve(
             task=task,
             method=method,
-            backbone=backbone if known else f"local/{backbone}",
+            backbone=backbone if backbone in registry.names("backbones") else f"local/{backbone}",
             protocol=protocol,
             overrides=[f"{key}={override_value(value)}" for key, value in keys.items()],
         )
@@ -439,9 +438,9 @@ def compare(
     means = {pairs.second: pairs.frame.groupby("task")["difference"].mean() for pairs in all_pairs}
     per_task = pd.DataFrame(means).sort_index().reset_index(names="method")
     labels = [label_of("tasks", task) for task in per_task["method"]]
+    per_task = per_task.assign(label=labels, source="runs")
     headings = {pairs.second: pairs.labels[1] for pairs in all_pairs}
     formats = dict.fromkeys(headings, f"+z.{digits}f")
-    per_task = per_task.assign(label=labels, source="runs")
     return [table, Table(f"{title}, per task", per_task, headings, "Task", formats)]
 
 
