@@ -1,8 +1,9 @@
-"""Full disks, damaged files and files that would do harm: named, and never used."""
+"""Signals, full disks, damaged files and files that would do harm: named, and nothing is lost."""
 
 import errno
 import os
 import pickle
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_full_disk_is_told_and_costs_nothing(
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     assert fingerprint(directory.path) == fingerprint(
         RunDirectory.of(config, tmp_path / "uninterrupted").path
+    )
+
+
+def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
+    train_step = loop.Trainer.train_step
+
+    def stopping_step(self, batch):
+        train_step(self, batch)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
+    answer = tiny("train", "--method", "bitfit")
+    assert (
+        answer.code == 143
+        and "stopped; the same command continues from its checkpoint" in answer.err
     )
 
 

@@ -39,7 +39,8 @@ def task_of(config: RunConfig) -> TaskSpec:
     check_loss(task, config)
     if config.shots and not task.classes:
         raise UsageError(
-            f"task {task.label} has no few-shot setting: shots are counted per class, and its rows have no class"
+            f"task {task.label} has no few-shot setting: shots are counted per class, and its rows"
+            " have no class"
         )
     return task
 
@@ -223,8 +224,8 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         raise RunFailed(f"the run in {path} {result.status} and left no model")
     if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
         raise MissingError(
-            f"{directory.delta} is missing, or is not the file that the run wrote: copy it from where"
-            " the run was trained, or train it again (--force)"
+            f"{directory.delta} is missing, or is not the file that the run wrote: copy it from"
+            " where the run was trained, or train it again (--force)"
         )
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(
@@ -235,8 +236,8 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         started = f", or train {config.start_from} as it was" if config.start_from else ""
         raise UsageError(
             f"the run in {path} was trained on other weights of backbone '{result.backbone}' than"
-            f" those found now ({config.backbone.name}); give --backbone with the directory or hub id"
-            f" that has them{started}"
+            f" those found now ({config.backbone.name}); give --backbone with the directory or"
+            f" hub id that has them{started}"
         )
     prepared = prepare(config, resources, result.heads)
     methods.load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
@@ -336,7 +337,7 @@ def batch_size(config: RunConfig, task: TaskSpec) -> int:
 
 
 def epoch_batches(config: RunConfig, examples: list[Example], epoch: int) -> list[list[Example]]:
-    """The batches of an epoch, counted from 0: each example once, in an order that the seed draws."""
+    """The batches of an epoch, counted from 0: each example once, in an order that a seed draws."""
     order = training_order(
         [len(example) for example in examples],
         config.batch_size,

@@ -468,7 +468,8 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     """
     if steps < len(phases):
         raise UsageError(
-            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages; train for more epochs"
+            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages;"
+            " train for more epochs"
         )
     ends: list[int] = []
     for number, fraction in enumerate(accumulate(phase.fraction for phase in phases), start=1):

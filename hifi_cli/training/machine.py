@@ -1,4 +1,4 @@
-"""The machine that a run computes on: device, precision, processes (torchrun), memory, provenance."""
+"""The machine that a run computes on: device, precision, processes of torchrun, provenance."""
 
 import functools
 import gc

@@ -480,7 +480,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirectory) -> list[Any]:
-    """Start trackers of accelerate and give them the configuration; seeds share a group where a tracker has groups."""
+    """Start accelerate's trackers with the configuration; seeds share a group if it has any."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     run = name(config)

@@ -101,7 +101,7 @@ class ModelRunner:
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
     def loss(self, examples: list[Example]) -> Tensor:
-        """The task's loss, summed as `task_loss` says, without class weights and label smoothing."""
+        """The task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
         return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
@@ -194,7 +194,7 @@ def task_loss(
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the loss, summed over examples, for token classification over their words; see `loss_count`.
+    """Return the loss, summed over examples, of tags over their words; see `loss_count`.
 
     Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
     mean over the classes for multi-label, squared error for regression, and for spans the mean of
@@ -206,7 +206,7 @@ def task_loss(
         logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for
             token classification [examples, tags, tokens].
         examples: the examples with their labels.
-        class_weights, label_smoothing: as in torch's cross_entropy; for tasks that `check_loss` allows.
+        class_weights, label_smoothing: as in torch's cross_entropy, where `check_loss` allows them.
     """
     if spec.kind == "span":
         return _span_loss(logits, examples)
@@ -235,7 +235,7 @@ def task_loss(
 def loss_count(
     spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None
 ) -> float:
-    """Return what `task_loss` sums over: the number of examples, for token classification of words with a token.
+    """Return what `task_loss` sums over: the number of examples, or of words with a token.
 
     With class weights the sum of theirs, as in torch's cross_entropy.
     """
@@ -243,10 +243,8 @@ def loss_count(
         return sum(class_weights[target] for target in loss_targets(spec, examples)) or 1.0
     if spec.kind != "token-classification":
         return len(examples)
-    words = sum(
-        len(example.word_tokens) - example.word_tokens.count(UNREAD) for example in examples
-    )
-    return max(words, 1)  # a batch of which no word was read has a loss of 0
+    # a batch of which no word was read has a loss of 0
+    return max(len(loss_targets(spec, examples)), 1)
 
 
 def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
@@ -261,7 +259,7 @@ def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
 
 
 def balanced_weights(spec: TaskSpec, examples: Sequence[Example]) -> list[float]:
-    """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; a class without examples counts one."""
+    """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; n_c is at least 1."""
     counts = np.bincount(loss_targets(spec, examples), minlength=len(spec.labels))
     return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
 
@@ -276,7 +274,8 @@ def check_loss(spec: TaskSpec, config: RunConfig) -> None:
     has_classes = spec.kind in ("classification", "token-classification")
     if config.label_smoothing and not (has_classes or spec.kind == "multiple-choice"):
         raise UsageError(
-            f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes; remove it"
+            f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes;"
+            " remove it"
         )
     if weights is not None and not has_classes:
         raise UsageError(
@@ -284,7 +283,8 @@ def check_loss(spec: TaskSpec, config: RunConfig) -> None:
         )
     if isinstance(weights, list) and (len(weights) != classes or min(weights) <= 0):
         raise UsageError(
-            f"class_weights: give {classes} positive weights, of the classes {', '.join(spec.labels)}"
+            f"class_weights: give {classes} positive weights, of the classes"
+            f" {', '.join(spec.labels)}"
         )
 
 
@@ -309,7 +309,7 @@ def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
 def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
     """The factor on the learning rate in a step, counted from 0, of a phase of `steps` steps.
 
-    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay or a constant.
+    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay, or none.
     """
     warmup_steps = math.ceil(training.warmup * steps)
     if step < training.hold_steps:
