@@ -36,7 +36,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.pretrained import locate
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.encode import training_order
+from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import run
 
@@ -64,22 +64,17 @@ LARGEST_DIFFERENCE = 1.5  # points; an interval inside this range counts as pari
 class HifiOrder(Sampler[int]):
     """The order in which `hifi` visits the training examples, epoch after epoch."""
 
-    def __init__(self, examples: int, batch_size: int, seed: int) -> None:
-        self.examples, self.batch_size, self.seed, self.epoch = examples, batch_size, seed, 0
+    def __init__(self, examples: int, config: RunConfig) -> None:
+        self.examples, self.config, self.epoch = examples, config, 0
 
     def __len__(self) -> int:
         return self.examples
 
     def __iter__(self) -> Iterator[int]:
-        batches = training_order(
-            [1] * self.examples,
-            self.batch_size,
-            strategy="random",
-            seed=self.seed,
-            epoch=self.epoch,
-        )
+        numbers = [(index,) for index in range(self.examples)]
+        batches = epoch_batches(self.config, numbers, self.epoch)
         self.epoch += 1
-        return iter([index for batch in batches for index in batch])
+        return iter([index for batch in batches for (index,) in batch])
 
 
 class OrderedTrainer(Trainer):
@@ -162,7 +157,7 @@ def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
         trainer = OrderedTrainer(
             model=model, args=arguments, train_dataset=train, data_collator=collator
         )
-        trainer.order = HifiOrder(len(train), config.batch_size, config.seed)
+        trainer.order = HifiOrder(len(train), config)
         trainer.train()
         output = trainer.predict(validation)
     return 100 * float(METRICS[config.task](output.label_ids, output.predictions.argmax(-1)))

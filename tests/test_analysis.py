@@ -23,9 +23,9 @@ from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import RunDirectory
-from hifi_cli.tasks.encode import collate, padding_values, single_sequences
+from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import epoch_batches, load_splits, prepare, reload
+from hifi_cli.training.data import load_splits, prepare, reload
 
 pytestmark = pytest.mark.slow
 

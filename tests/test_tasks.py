@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from project_files import load_script
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, metrics, task_spec
-from hifi_cli.tasks.encode import evaluation_order, split_batch, training_order
+from hifi_cli.tasks.encode import epoch_batches, evaluation_order, split_batch
 
 RTE = task_spec.load("rte").model_copy(update={"rows": {}})
 GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA\u2028dog\x0b.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'
@@ -124,11 +125,14 @@ STRATEGIES = ("random", "group_by_length")
 )
 @settings(deadline=None)
 def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy):
-    batches = training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    examples = [range(index, index + length) for index, length in enumerate(lengths)]
+    config = RunConfig.model_construct(batch_size=size, train_sampling_strategy=strategy, seed=seed)
+    batches = epoch_batches(config, examples, epoch)
+    assert sorted(example.start for batch in batches for example in batch) == list(
+        range(len(lengths))
+    )
     assert len(batches) == math.ceil(len(lengths) / size)
-    assert batches == training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
-    examples = list(map(range, lengths))
+    assert batches == epoch_batches(config, examples, epoch)
     assert sorted(index for batch in evaluation_order(examples, size) for index in batch) == list(
         range(len(lengths))
     )
@@ -136,11 +140,12 @@ def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy)
 
 @pytest.mark.parametrize(("strategy", "most_padding"), [("random", 1.8), ("group_by_length", 1.06)])
 def test_only_grouped_batches_hold_like_lengths_and_epochs_differ(strategy, most_padding):
-    lengths = [10 + index % 50 for index in range(2000)]
-    batches = training_order(lengths, 16, strategy=strategy, seed=1, epoch=0)
-    padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches)
-    assert most_padding - 0.2 < padded / sum(lengths) < most_padding
-    assert batches != training_order(lengths, 16, strategy=strategy, seed=1, epoch=1)
+    examples = [range(10 + index % 50) for index in range(2000)]
+    config = RunConfig.model_construct(batch_size=16, train_sampling_strategy=strategy, seed=1)
+    batches = epoch_batches(config, examples, 0)
+    padded = sum(max(map(len, batch)) * len(batch) for batch in batches)
+    assert most_padding - 0.2 < padded / sum(map(len, examples)) < most_padding
+    assert batches != epoch_batches(config, examples, 1)
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))

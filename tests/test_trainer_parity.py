@@ -12,7 +12,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from hifi_cli.tasks.encode import training_order
+from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training import loop
 from hifi_cli.training.data import Splits, load_splits, prepare
 
@@ -41,12 +41,8 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
                     return len(examples)
 
                 def __iter__(self):
-                    epoch = next(epochs)
-                    lengths, strategy = list(map(len, examples)), config.train_sampling_strategy
-                    batches = training_order(
-                        lengths, BATCH_SIZE, strategy=strategy, seed=config.seed, epoch=epoch
-                    )
-                    return iter([index for batch in batches for index in batch])
+                    ordered = chain.from_iterable(epoch_batches(config, examples, next(epochs)))
+                    return iter([examples.index(example) for example in ordered])
 
             return Order()
 

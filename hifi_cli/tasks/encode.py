@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
 
 logger = logging.getLogger("hifi")
+Item = TypeVar("Item", bound=Sized)
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
 _WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
 
@@ -179,34 +180,21 @@ def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
     return (answer_tokens[0], answer_tokens[-1]) if answer_tokens else (0, 0)
 
 
-def training_order(
-    lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int
-) -> list[list[int]]:
-    """Return the batches of an epoch: every example once, in random order.
+def epoch_batches(config: RunConfig, examples: Sequence[Item], epoch: int) -> list[list[Item]]:
+    """Return the batches of an epoch, counted from 0: every example once, in random order.
 
-    The result depends only on the arguments, so that a resumed run gets the same batches.
-
-    Args:
-        lengths: number of tokens of each example.
-        batch_size: examples per batch.
-        strategy: `random` cuts the shuffled examples into batches. `group_by_length` sorts windows
-            of shuffled examples by length, cuts them into batches and shuffles the batches: less
-            padding, but a batch holds similar lengths only.
-        seed: of the run.
-        epoch: counted from 0.
-
-    Returns:
-        The example indices of each batch.
+    The result depends only on the arguments, so that a resumed run gets the same batches. The
+    strategy `random` cuts the shuffled examples into batches. `group_by_length` sorts windows of
+    shuffled examples by length, cuts them into batches and shuffles the batches: less padding, but
+    a batch holds similar lengths only.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
-    if strategy == "random":
-        return list(_batches(shuffled, batch_size))
-    size = batch_size * _WINDOW
-    windows = [
-        sorted(window, key=lambda index: lengths[index]) for window in _batches(shuffled, size)
-    ]
-    batches = [batch for window in windows for batch in _batches(window, batch_size)]
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
+    order = torch.randperm(len(examples), generator=generator).tolist()
+    shuffled, size = [examples[index] for index in order], config.batch_size
+    if config.train_sampling_strategy == "random":
+        return list(_batches(shuffled, size))
+    windows = [sorted(window, key=len) for window in _batches(shuffled, size * _WINDOW)]
+    batches = [batch for window in windows for batch in _batches(window, size)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
 
@@ -258,7 +246,7 @@ def split_batch(batch: list[int], micro_batches: int) -> Iterator[list[int]]:
     return _batches(batch, -(-len(batch) // micro_batches))
 
 
-def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
-    """Yield consecutive batches of `size` indices; the last one may be smaller."""
-    for start in range(0, len(indices), size):
-        yield indices[start : start + size]
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    """Yield consecutive batches of `size` items; the last one may be smaller."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

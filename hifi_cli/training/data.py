@@ -22,7 +22,7 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.encode import padding_values, tokenize, training_order
+from hifi_cli.tasks.encode import epoch_batches, padding_values, tokenize
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import choose_device, select_device
 from hifi_cli.training.step import ModelRunner, check_loss
@@ -334,15 +334,3 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
 def batch_size(config: RunConfig, task: TaskSpec) -> int:
     """Examples of a training step; few-shot runs train on all examples at once."""
     return config.shots * len(task.classes) if config.shots else config.batch_size
-
-
-def epoch_batches(config: RunConfig, examples: list[Example], epoch: int) -> list[list[Example]]:
-    """The batches of an epoch, counted from 0: each example once, in an order that a seed draws."""
-    order = training_order(
-        [len(example) for example in examples],
-        config.batch_size,
-        strategy=config.train_sampling_strategy,
-        seed=config.seed,
-        epoch=epoch,
-    )
-    return [[examples[index] for index in batch] for batch in order]

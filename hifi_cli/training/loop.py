@@ -23,9 +23,10 @@ from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Phase, layer_wise
 from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
+from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import Splits, epoch_batches
+from hifi_cli.training.data import Splits
 from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
