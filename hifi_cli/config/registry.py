@@ -112,7 +112,7 @@ def name_of(argument: str) -> str:
 
 
 def own_code(argument: str) -> OwnYaml:
-    """The name of a user's own Python file for an argument, which is its path, or has it already."""
+    """The name of a user's own Python file, which carries its path, for that path."""
     if isinstance(argument, OwnYaml):
         return argument
     return OwnYaml(Path(argument).name, Path(argument))

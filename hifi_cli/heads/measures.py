@@ -95,8 +95,8 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
 def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
     """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
 
-    Attention to the end-of-sentence symbol does not count there; here it is the separator of an encoder's inputs, to which
-    many heads attend where they have nothing else to do.
+    Attention to the end-of-sentence symbol does not count there; here it is the separator of an
+    encoder's inputs, to which many heads attend where they have nothing else to do.
     """
     batch = collate(single_sequences(examples), runner.pad)
     token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
@@ -108,7 +108,10 @@ def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 
 def entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    """Mean over the tokens of the entropy of a head's attention, in nats: high for heads that attend to many tokens."""
+    """Mean over the tokens of the entropy of a head's attention, in nats.
+
+    It is high for heads that attend to many tokens.
+    """
     batch = collate(single_sequences(examples), runner.pad)
     layers = attention_probabilities(runner.encoder, batch)
     per_token = [-torch.xlogy(layer, layer).sum(-1) for layer in layers]
@@ -124,7 +127,9 @@ def output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 @torch.inference_mode()
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head; the encoder keeps the eager attention, which alone returns them.
+    """Attention probabilities of every head.
+
+    The encoder keeps the eager attention, which alone returns them.
 
     Args:
         batch: as for `head_outputs`.
@@ -140,7 +145,7 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
 
 
 def _token_mean(layers: list[Tensor], token_mask: Tensor) -> Tensor:
-    """Mean of each layer's [examples, heads, tokens] over the real tokens, then over the examples."""
+    """Mean of each layer's [examples, heads, tokens] over real tokens, then over examples."""
     weights = token_mask.double() / token_mask.sum(-1, keepdim=True)
     return torch.stack([torch.einsum("bs,bhs->bh", weights, layer).mean(0) for layer in layers])
 

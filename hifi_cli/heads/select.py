@@ -143,7 +143,7 @@ def choose(
 
 
 def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
-    """Rank the heads of every layer as configured, by their scores or by what the ranking measures."""
+    """Rank the heads of every layer as configured, by their scores or by what is measured."""
     name, file = config.heads.rank, registry.own_file(config.heads.rank)
     own = user_code(name, file) if file else {}
     if file and own.keys().isdisjoint(("rank", "measure")):

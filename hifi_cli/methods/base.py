@@ -310,7 +310,8 @@ def attach(
     ]
     if outside:
         raise UsageError(
-            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer; remove it"
+            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer;"
+            " remove it"
         )
     return method
 
@@ -430,7 +431,7 @@ def _executed(path: Path, content: str) -> dict[str, Any]:
 
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
-    """The subclass of Method that a module itself defines; one whose name begins with _ is a part of it."""
+    """The subclass of Method that a module itself defines; _Names are parts of it."""
     own = [
         value
         for name, value in names.items()

@@ -27,7 +27,7 @@ def hard_concrete(gate: Tensor) -> Tensor:
 
 
 class _Search(Method):
-    """The first phase, which trains gated differences: theta = theta0 + z_tensor * z * difference (equation 5).
+    """The first phase, which trains theta = theta0 + z_tensor * z * difference (equation 5).
 
     Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
     of tensors would take most of a GPU's time.
@@ -77,7 +77,7 @@ class _Search(Method):
         self.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
-        """The penalized number, of entries expected to differ (`product`) or of open gates (`sum`)."""
+        """The penalty on entries expected to differ (`product`), or on open gates (`sum`)."""
         shift = math.log(-_LOW / _HIGH)
         entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
         if self.settings.l0 == "sum":
@@ -175,6 +175,7 @@ class DiffPruning(SparseMethod):
         kept = torch.cat(list(masks.values()))
         search.write(search.pretrained + difference * kept)
         self.chosen = SparseParameters(encoder.model, masks)
+        del search.pretrained, search.difference, search.gate  # each as large as the model
 
     def param_groups(
         self,

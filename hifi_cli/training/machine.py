@@ -204,7 +204,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
 
 
 def method_code(config: RunConfig) -> str | None:
-    """The SHA-256 of the user's own code of a run's method, or of two stages, and of its ranking."""
+    """The SHA-256 of the user's own code: of a run's method, or of two stages, and its ranking."""
     files = dict.fromkeys(registry.own_file(stage.method) for stage in config.stages)
     codes = [file.parent / code for file in files if file and (code := code_file(file))]
     codes += filter(None, [registry.own_file(config.heads.rank)])
