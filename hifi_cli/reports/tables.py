@@ -16,7 +16,7 @@ from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError, counted_noun
 from hifi_cli.reports import pairs
-from hifi_cli.reports.calibration import MEASURES, classes_of, measure
+from hifi_cli.reports.calibration import MEASURES, classes_of
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
@@ -203,12 +203,9 @@ def _scores(
     apart: dict[str, list[str]] = {}
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
-        if metric in MEASURES:
-            scores = measure(study, of_task, score, metric)
-        else:
-            scores = 100 * study.scores(of_task, score, metric or "")
-        parts.append(of_task.assign(column=column.name, score=scores))
-        of_methods = of_task.assign(report=score or of_task["report"]).drop_duplicates("method")
+        of_task = pairs.scored(study, of_task, score, metric).assign(column=column.name)
+        parts.append(of_task)
+        of_methods = of_task.drop_duplicates("method")
         unlike = {
             of_methods["method"][index]: f"differ in {' and '.join(names)}"
             for index, names in pairs.unlike(of_methods).items()
@@ -216,9 +213,9 @@ def _scores(
         apart[column.name] = [*unlike]
         most = len(spec.seeds) or of_task["method"].value_counts().max()
         for method in spec.methods:
-            cell = parts[-1][of_task["method"] == method]
+            cell = of_task["score"][of_task["method"] == method]
             notes = [*notes_on.get((method, column.task), [])]
-            found = int(cell["score"].count())
+            found = int(cell.count())
             if len(cell) and found < most:
                 lacking = f": no {metric} stored for this score" if found < len(cell) else ""
                 notes.append(f"{found} of {most} seeds{lacking}")
