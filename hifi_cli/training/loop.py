@@ -40,8 +40,8 @@ class Checkpoint:
     """The file that keeps the state of a run.
 
     Args:
-        run_id: digest of configuration, data, heads and backbone; the state of another run is not
-            used.
+        run_id: digest of what decides the state, as configuration, data and heads; the state of
+            another run is not used.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -75,7 +75,7 @@ class Checkpoint:
         """The saved state; None, with a warning, if it is damaged or another run's."""
         if not self.path.is_file():
             return None
-        problem = "of other data, heads or weights"
+        problem = "of other data, heads, weights or processes"
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
             if state["run_id"] == self.run_id:

@@ -105,6 +105,8 @@ def run(
             heads,
             prepared.pretrained.backbone_weights,
             data.fingerprint,
+            # several processes train all words
+            prepared.method.trains_occurring_words and prepared.processes.num_processes > 1,
         ]
         checkpoint = Checkpoint(directory.checkpoint, digest(decisive))
         trainer = Trainer(prepared, splits, checkpoint=checkpoint)
