@@ -228,13 +228,9 @@ def claims(
         if len(study.shown) and registry.name_of(file.protocol) not in study.names("protocol"):
             options.logger.warning(f"note: {study.no_setting_error(protocol=file.protocol)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
-    how: dict[str, Any] = {
-        "score": score,
-        "counted": pairs.COUNTED.union(include or ()),
-        "place": place,
-    }
-    how |= {"protocol": protocol, "backbone": backbone, "tasks": task_names}
-    tables = _verdicts(names or [], study, **how)
+    how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
+    counted = pairs.COUNTED.union(include or ())
+    tables = _verdicts(names or [], study, **how, score=score, counted=counted, place=place)
     emit(tables, format, out)
     reproduced = sum((table.frame["verdict"] == "reproduced").sum() for table in tables)
     if strict and reproduced < sum(len(file.claims) for file in files.values()):
