@@ -38,7 +38,7 @@ METRIC_NAMES = {
     "nll": "NLL", "brier": "Brier", "ece": "ECE", "churn": "Churn",
 }  # fmt: skip
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
-FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "w/o head %"}
+FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "Backbone %"}
 
 
 def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
