@@ -30,10 +30,10 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
     [
         (("--seeds", "1-999999999"), "at most 100,000 distinct numbers"),
         (("--seeds", "9" * 5000), "at most 100,000 distinct numbers"),
-        (("--seeds", "4294967296"), "seed: Input should be less than 4294967296"),
+        (("--seeds", "4294967296"), "seed: Input should be less than or equal to 4294967295"),
         (
             ("scoring.seed=1" + "0" * 30,),
-            "scoring.seed: Input should be less than 4294967296",
+            "scoring.seed: Input should be less than or equal to 4294967295",
         ),
         (
             ("max_length=1" + "0" * 30,),
