@@ -1,8 +1,11 @@
 """Every adapter type of peft: what it trains, what stays frozen, its delta, its merge; and HiFi's adapters of chosen heads."""
 
+import json
+
 import pytest
 import torch
 from parameter_formulas import Shape, trained_count
+from peft import HRAConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
@@ -216,6 +219,26 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind)
     torch.testing.assert_close(
         logits_of(prepared.encoder.model, batch), before, rtol=1e-4, atol=1e-4
     )
+
+
+def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
+    """Its settings are those of the adapter that peft would make."""
+    file = tmp_path / "adapter_config.json"
+    HRAConfig(
+        r=4, target_modules=["query", "dense"], modules_to_save=["classifier"], task_type="SEQ_CLS"
+    ).save_pretrained(tmp_path)
+    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, "epochs=1"]
+    answer = hifi("train", "--method", file, *words, "--format", "json")
+    assert answer.code == 0, answer.err
+    (run,) = json.loads(answer.out)
+    assert run["path"] == "results/runs/hifi/tiny-bert/rte/adapter_config/seed1"
+    options = {"r": 4, "apply_GS": False, "init_weights": True, "bias": "none"}
+    settings = {"type": "hra", "targets": ["dense", "query"], "options": options}
+    assert run["result"]["config"]["settings"] == settings
+    file.write_text('{"peft_type": "LORA", "target_modules": ".*query"}')
+    assert hifi("eval", run["path"], "--data-dir", data).code == 0  # the run has a copy of its own
+    answer = hifi("train", "--method", file, *words)
+    assert answer.code == 2 and "target_modules: write a list" in answer.err
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -9,9 +9,10 @@ import pytest
 from finished_runs import read_json
 from huggingface_hub.utils import filter_repo_objects
 from project_files import copy_yaml
+from synthetic_runs import write_run
 
 from hifi_cli.results import share
-from hifi_cli.results.study import Study
+from hifi_cli.results.study import Study, read_results
 
 RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
 FILES = {"config.yaml", "metrics.jsonl", "predictions.jsonl", "delta.safetensors", "results.json"}
@@ -315,6 +316,17 @@ def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(
     new = {path for path in tmp_path.rglob("*") if "cache" not in path.parts} - before
     assert not [path for path in new if path.name == "evil.py"]
     assert not (tmp_path.parent / "evil.py").exists()
+
+
+def test_export_writes_the_rows_of_read_results_as_parquet(hifi):
+    for seed, weights in ((1, "balanced"), (2, [1.0, 2.0])):
+        write_run("results", "full-ft", "rte", seed, 0.5, keys={"class_weights": weights})
+    answer = hifi("results", "export", "results", "--out", "runs.parquet")
+    assert (answer.code, answer.out) == (0, "runs.parquet\n"), answer.err
+    written, runs = pd.read_parquet("runs.parquet"), read_results("results")
+    assert [*written] == [*runs] and [*written["seed"]] == [1, 2]
+    assert [*written["score"]] == [*runs["score"]]
+    assert [*written["class_weights"]] == ["balanced", "[1.0, 2.0]"]
 
 
 def test_without_network_the_hub_is_not_asked(hifi, monkeypatch):

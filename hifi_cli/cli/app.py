@@ -73,6 +73,11 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
         "Write all finished runs as two files.",
         "results --out study",
     ),
+    "results export": (
+        "results:export",
+        "Write a row per finished run as a Parquet file.",
+        "results --out runs.parquet",
+    ),
     "results check": (
         "results:check",
         "Recompute scores, and find runs that cannot be what they say.",
@@ -99,8 +104,8 @@ class LazyCommand(TyperCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        name = self.name if self.name in COMMANDS else f"results {self.name}"
-        return load(name).make_context(info_name, args, parent=parent, **extra)
+        group = "results " if parent and parent.info_name == "results" else ""
+        return load(f"{group}{self.name}").make_context(info_name, args, parent=parent, **extra)
 
 
 def load(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`hifi results`: results that are packed, checked, and copied between directories and the hub."""
+"""`hifi results`: results that are packed, exported, checked, and copied between directories and the hub."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, printable
+from hifi_cli.files import atomic_path
 from hifi_cli.results import share
+from hifi_cli.results.study import read_results
 
 Place = Annotated[
     str,
@@ -30,6 +33,23 @@ def pack(
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
     options.logger.info(f"{share.pack(directory, out):,} runs packed")
+    print(out)
+
+
+def export(
+    directory: Directory,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file; default: DIR.parquet.", rich_help_panel=options.OUTPUT),
+    ] = None,
+) -> None:
+    """Write a row per finished run, with scores, costs and settings, as a Parquet file; values of mixed types are texts."""
+    out = out or directory.with_name(f"{directory.resolve().name}.parquet")
+    runs = read_results(directory)
+    for name in runs.columns[runs.dtypes == "object"]:
+        runs[name] = runs[name].map(override_value, na_action="ignore")
+    with atomic_path(out) as temporary:
+        runs.to_parquet(temporary, index=False)
     print(out)
 
 

@@ -94,8 +94,8 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
-    return name.endswith((".yaml", ".yml"))
+    """Whether a name given by the user is a file of their own, a YAML or peft's of an adapter."""
+    return name.endswith((".yaml", ".yml", "adapter_config.json"))
 
 
 def name_of(argument: str) -> str:

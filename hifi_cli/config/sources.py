@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, describe_error, first_problem, flatten, nested, parse
@@ -52,8 +52,15 @@ class BasedSpec(ConfigModel):
     """Configuration keys that it sets."""
 
 
+NO_OPTIONS = {  # what peft's adapter_config.json says besides the options of the adapters
+    *("peft_type", "peft_version", "task_type", "inference_mode", "auto_mapping"),
+    *("base_model_name_or_path", "revision"),
+    *("target_modules", "feedforward_modules", "modules_to_save"),
+}
+
+
 class MethodSpec(BasedSpec):
-    """The content of a method's YAML."""
+    """The content of a method's YAML, or of an adapter_config.json of peft."""
 
     label: str
     """The method's name in tables."""
@@ -65,6 +72,35 @@ class MethodSpec(BasedSpec):
     """Configuration keys that it sets for single tasks (HiFi, table 5)."""
     deviations: list[str] = []
     """Differences from the paper or its released code, and choices that they leave open."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_adapter_config(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """An adapter_config.json as the method `peft` with its type, options and targets."""
+        if "peft_type" not in content:
+            return content
+        options = {
+            key: value
+            for key, value in content.items()
+            if key not in NO_OPTIONS and value not in (None, [], {})
+        }
+        kind = str(content["peft_type"]).lower()
+        settings: dict[str, Any] = {"type": kind, "options": options}
+        targets = content.get("target_modules")
+        if targets == "all-linear":
+            targets = ["query", "key", "value", "output", "ffn", "ffn_output"]
+        if isinstance(targets, str):
+            raise ValueError("target_modules: write a list of module names, no regular expression")
+        if targets:
+            settings["targets"] = sorted(targets)
+        return {
+            "description": f"Adapters of peft's type {kind}",
+            "label": kind,
+            "source": "peft",
+            "implementation": "peft",
+            "base": "peft",
+            "config": {"settings": settings},
+        }
 
 
 class Unstated(ConfigModel):
