@@ -17,7 +17,7 @@ def main(name: str) -> None:
     tried, grid = tried_settings(Study(RESULTS)), cells.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["task"].isin(grid.tasks)]
     tried = tried[tried["method"].isin(grid.varied)]
-    tried["rate"] = tried["setting"].str.removeprefix("learning_rate=").astype(float)
+    tried["rate"] = tried["settings"].str.removeprefix("learning_rate=").astype(float)
     tried["rank"] = tried.groupby(["task", "method"])["score"].rank(
         ascending=False, na_option="bottom"
     )  # diverged: no score

@@ -43,7 +43,7 @@ def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
     write_search(
         tmp_path, "full-ft", "cola", [0.3]
     )  # the only one of its task so far, which has a setting as well
-    all_tried = tried_settings(Study(tmp_path)).set_index("setting")
+    all_tried = tried_settings(Study(tmp_path)).set_index("settings")
     assert [*all_tried.index[all_tried["task"] == "cola"]] == ["learning_rate=1e-05"]
     tried = all_tried[all_tried["task"] == "rte"]
     assert tried["score"].tolist() == pytest.approx([0.6, 0.55, 0.95])

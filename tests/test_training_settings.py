@@ -224,6 +224,6 @@ def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, wo
     assert [line.epoch for line in result.epoch_metrics] == [1, 2, 3]
     assert result.scores.last == pytest.approx(result.scores.best)
     study = Study(resources.results_dir)
-    assert study.runs[["epochs", "max_epochs"]].to_numpy().tolist() == [[3, 9]]
+    assert study.runs[["epoch_last", "max_epochs"]].to_numpy().tolist() == [[3, 9]]
     (findings,) = check(resources.results_dir).findings.values()
     assert not any("epochs" in finding for finding in findings)

@@ -260,7 +260,7 @@ def run_names(kind: str, words: list[str] | None) -> list[str]:
     return [run_name(kind, word) for word in words or ()]
 
 
-def setting_of_runs(
+def table_keys(
     protocol: str | None, backbone: str | None, shots: str | None
 ) -> dict[str, str | None]:
     """Protocol, backbone and shots as finished runs have them, of options that are given or not.

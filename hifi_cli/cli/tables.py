@@ -67,14 +67,14 @@ def table(
     `hifi table search` prints the settings that searches tried.
     """
     study = Study(results_dir).with_rows_by(by) if by else Study(results_dir)
-    setting = options.setting_of_runs(protocol, backbones[0] if backbones else backbone, shots)
+    keys = options.table_keys(protocol, backbones[0] if backbones else backbone, shots)
     tasks, methods = options.run_names("tasks", task), options.run_names("methods", method)
     if name == "search":
-        chosen = {**setting, "task": tasks, "method": methods}
+        chosen = {**keys, "task": tasks, "method": methods}
         return emit(other_tables.searches(study, **chosen), format, out)
-    layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **setting)
+    layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
     if not layouts:
-        raise study.no_run_error() if study.shown.empty else study.no_setting_error(**setting)
+        raise study.no_run_error() if study.shown.empty else study.no_such_runs_error(**keys)
     if by:
         bases = methods or layouts[0].methods
         rows = sorted(study.names("method"))
@@ -85,7 +85,7 @@ def table(
             f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}"
         )
     changes: dict[str, Any] = {
-        **setting,
+        **keys,
         "tasks": tasks,
         "methods": methods,
         "seeds": options.parse_seeds(seeds),
@@ -187,8 +187,8 @@ def compare(
     task_names = options.run_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
-    setting = options.setting_of_runs(protocol, backbone, shots)
-    runs = pairs.only_setting(runs[runs["method"].isin(names)], compared, by=by, **setting)
+    keys = options.table_keys(protocol, backbone, shots)
+    runs = pairs.of_one_table(runs[runs["method"].isin(names)], compared, by=by, **keys)
     counted = pairs.COUNTED.union(include or ())
     how: dict[str, Any] = {"score": score, "metric": metric, "counted": counted}
     emit(pairs.compare(study, runs, compared, by=by, **how), format, out)
@@ -226,7 +226,7 @@ def claims(
     files = paper_claims.select(names or [], protocol=protocol, backbone=backbone)
     for file in files.values():
         if len(study.shown) and registry.name_of(file.protocol) not in study.names("protocol"):
-            options.logger.warning(f"note: {study.no_setting_error(protocol=file.protocol)}")
+            options.logger.warning(f"note: {study.no_such_runs_error(protocol=file.protocol)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
     counted = pairs.COUNTED.union(include or ())
@@ -249,10 +249,9 @@ def _verdicts(
     """A table of verdicts for each file of claims that words name."""
     files = paper_claims.select(words, protocol=protocol, backbone=backbone, tasks=tasks)
     names = {"tasks": ",".join(map(registry.argument_of, tasks)), "protocol": protocol}
-    setting = options.arguments(**names, backbone=backbone)
+    given = options.arguments(**names, backbone=backbone)
     return [
-        paper_claims.evaluate(name, file, study, setting=setting, **how)
-        for name, file in files.items()
+        paper_claims.evaluate(name, file, study, given=given, **how) for name, file in files.items()
     ]
 
 

@@ -69,7 +69,7 @@ def train(
     )
     if files:  # a run's config.yaml lies beside the run's own YAMLs
         run = RunDirectory(files[0].parent)
-        configs = [run.with_own_yamls(config, trust=trust) for config in configs]
+        configs = [run.with_user_yamls(config, trust=trust) for config in configs]
     if their_backbone not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"

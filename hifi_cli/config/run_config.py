@@ -266,7 +266,10 @@ class RunConfig(TrainingConfig):
 
     @property
     def config_hash(self) -> str:
-        """Hash of all that decides the result; the locations of backbone and run and the device are not part of it."""
+        """Hash of every setting of the run, also of those that change no score, as `log_every`.
+
+        Variant, device, and where backbone and results are, are no part of it.
+        """
         return config_hash_of(self.model_dump(mode="json"))
 
     @property

@@ -11,6 +11,7 @@ from scipy import special
 
 from hifi_cli.config.run_config import Score
 from hifi_cli.errors import HifiError
+from hifi_cli.results.record import kept_score
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import task_spec
 
@@ -56,7 +57,7 @@ def measure(study: Study, runs: pd.DataFrame, score: Score | None, metric: str) 
 
     It is NaN where there are no predictions of the epoch whose `score` is asked for.
     """
-    kept = runs["report"].where(runs["report"] == "last", "best")
+    kept = runs["report"].map(kept_score)
     chosen = runs[kept.eq(score) | (score is None)]
     stored = {index: _stored(study, run.path, run.task) for index, run in chosen.iterrows()}
     known = {index: table for index, table in stored.items() if table is not None}

@@ -35,7 +35,7 @@ from hifi_cli.config.sources import override_value, run_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.reports.calibration import MEASURES
-from hifi_cli.reports.pairs import COUNTED, judged, of_setting, pair, protocol_config, scored
+from hifi_cli.reports.pairs import COUNTED, judged, of_table, pair, protocol_config, scored
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import Method, Task, check_names, load_published, shots_of
 from hifi_cli.results.study import Study
@@ -315,14 +315,14 @@ def evaluate(
     *,
     score: Score | None = None,
     counted: Collection[str] = COUNTED,
-    setting: Sequence[str] = (),
+    given: Sequence[str] = (),
     place: Sequence[str] = (),
 ) -> Table:
     """Decide every claim of a file: a table of verdicts, with a note on each claim that says it in words.
 
     Args:
         name: of the file, as the command line takes it.
-        setting: protocol and backbone as options of the command that trains the claims' runs.
+        given: protocol and backbone as options of the command that trains the claims' runs.
         place: the directories as options of the commands that are printed.
     """
     counted = {*counted} - {"changed"}
@@ -332,7 +332,7 @@ def evaluate(
         protocol: str, backbone: str, score: Score | None, metric: str | None
     ) -> pd.DataFrame:
         shots = shots_of(protocol)
-        runs = of_setting(study.runs, protocol=protocol, backbone=backbone, shots=shots)
+        runs = of_table(study.runs, protocol=protocol, backbone=backbone, shots=shots)
         return judged(scored(study, runs, score, metric), counted)
 
     rows, notes, lacking, figures = [], [], [], []
@@ -374,7 +374,7 @@ def evaluate(
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
     found = [row["verdict"] for row in rows]
     verdicts = ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict))
-    grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *setting, *place]
+    grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *given, *place]
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",

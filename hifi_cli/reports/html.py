@@ -28,7 +28,8 @@ def render(study: Study, tables: Sequence[Table]) -> str:
         undefined=StrictUndefined,
     )
     environment.globals.update(table_html=lambda table: Markup(as_html(table)))
-    runs = study.runs[["path", "status", "metric", "last", "best", "max", "epochs", "weights"]]
+    runs = study.runs[["path", "status", "metric", "last", "best", "max", "epoch_last", "weights"]]
+    runs = runs.rename(columns={"epoch_last": "epochs"})
     return environment.get_template("report.html.j2").render(
         version=__version__,
         tables=tables,
@@ -47,9 +48,9 @@ def comparisons(
     score: Score | None = None,
     counted: Collection[str] = pairs.COUNTED,
 ) -> Iterator[Table]:
-    """Yield the comparison of Full-FT with each method that shares runs with it, under every setting."""
-    for setting in pairs.settings(study.shown).drop_duplicates().to_dict("records"):
-        runs = pairs.of_setting(study.runs, **setting)
+    """Yield the comparison of Full-FT with each method that shares runs with it, under every protocol, on every backbone."""
+    for keys in pairs.table_keys(study.shown).drop_duplicates().to_dict("records"):
+        runs = pairs.of_table(study.runs, **keys)
         others = sorted({*runs["method"]} - {REFERENCE})
         with suppress(MissingError):  # none shares any
             yield from pairs.compare(
@@ -58,11 +59,11 @@ def comparisons(
 
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
-    """Yield a picture for each task and setting: the primary metric after each epoch, a line per method, mean over seeds."""
+    """Yield a picture for each task of each table: the primary metric after each epoch, a line per method, mean over seeds."""
     from matplotlib.figure import Figure  # takes long, and tables and claims do without
 
-    runs = study.shown.assign(shots=pairs.settings(study.shown)["shots"])
-    for (task, *setting), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
+    runs = study.shown.assign(shots=pairs.table_keys(study.shown)["shots"])
+    for (task, *keys), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
         metric = cells["metric"].iloc[0]
         epochs = [
             {**line, "method": label_of("methods", run.method)}
@@ -76,7 +77,7 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
             curves.plot(ax=figure.subplots(), marker=".", ylabel=f"{metric} [%]")
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=110)
-            yield f"{label_of('tasks', str(task))} ({', '.join(setting)})", png(image.getvalue())
+            yield f"{label_of('tasks', str(task))} ({', '.join(keys)})", png(image.getvalue())
 
 
 def png(content: bytes) -> Markup:

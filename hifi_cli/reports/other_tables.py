@@ -10,7 +10,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import NO_TABLE, ColumnSpec, RowSpec, TableSpec, load_published
-from hifi_cli.results.study import SETTING, Study, tried_settings
+from hifi_cli.results.study import TABLE_KEYS, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
 SPLITS = ("train", "validation", "test")
@@ -99,7 +99,7 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted structure, inference delay,
     storage).
     """
-    runs = pairs.of_setting(study.runs, protocol=spec.protocol, backbone=spec.backbone)
+    runs = pairs.of_table(study.runs, protocol=spec.protocol, backbone=spec.backbone)
     runs = runs[runs["seed"].isin(spec.seeds or runs["seed"])]
     judged = pairs.judged(runs, counted)
     measured = relative_costs(judged[judged["left_out"] == ""])
@@ -140,7 +140,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     by_cell = (
         runs.assign(
             trained_percent=100 * runs["trainable"] / runs["total"],
-            time=runs["time_s"].astype(float) / runs["epochs"].astype(float),
+            time=runs["time_s"].astype(float) / runs["epoch_last"].astype(float),
             memory=runs["peak_memory_bytes"].astype(float),
             stored=runs["delta_bytes"].astype(float),
             stored_mb=runs["delta_bytes"].astype(float) / 1e6,
@@ -157,7 +157,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
-    """A table for each protocol and backbone, with every setting that was tried.
+    """A table for each protocol and backbone, with all settings that were tried.
 
     Args:
         only: this `protocol`, `backbone` or number of `shots`, these of `task` or `method`.
@@ -166,7 +166,7 @@ def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
         MissingError: there is no such run.
     """
     tried = tried_settings(study)
-    tried["shots"] = pairs.settings(tried)["shots"]
+    tried["shots"] = pairs.table_keys(tried)["shots"]
     for key, names in only.items():
         chosen = [names] if isinstance(names, str) else names
         tried = tried[tried[key].isin(chosen)] if chosen else tried
@@ -174,19 +174,19 @@ def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
         raise MissingError(
             f"no such run of a search in {study.directory}; hifi grid demo-search is an example"
         )
-    of_settings = tried.groupby(SETTING, sort=False, dropna=False)
-    return [_search(names, rows) for names, rows in of_settings]
+    by_table = tried.groupby(TABLE_KEYS, sort=False, dropna=False)
+    return [_search(keys, rows) for keys, rows in by_table]
 
 
-def _search(setting: tuple[str, str, str], tried: pd.DataFrame) -> Table:
-    """A row for each setting of each method, a column for each task: score on the split that chooses the epoch."""
-    protocol, backbone, shots = setting
+def _search(keys: tuple[str, str, str], tried: pd.DataFrame) -> Table:
+    """A row for the settings of each method, a column for each task: score on the split that chooses the epoch."""
+    protocol, backbone, shots = keys
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
-    cells = tried.assign(label=tried["task"].map(tasks)).groupby(["method", "setting"], sort=False)
+    cells = tried.assign(label=tried["task"].map(tasks)).groupby(["method", "settings"], sort=False)
     order = [*cells.groups]
     scores, deviations = (
         100
-        * tried.pivot(index=["method", "setting"], columns="task", values=value).reindex(order)[
+        * tried.pivot(index=["method", "settings"], columns="task", values=value).reindex(order)[
             [*tasks]
         ]
         for value in ("score", "deviation")
@@ -199,17 +199,17 @@ def _search(setting: tuple[str, str, str], tried: pd.DataFrame) -> Table:
     )
     frame["best_on"] = (
         tried[tried["best"]]
-        .groupby(["method", "setting"])["task"]
+        .groupby(["method", "settings"])["task"]
         .agg(lambda names: ", ".join(names.map(tasks)))
     )
     frame = frame.reset_index()
-    keys = frame.pop("setting").replace("", "as configured")
+    settings = frame.pop("settings").replace("", "as configured")
     frame.insert(
-        1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + keys
+        1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + settings
     )
     frame.insert(2, "source", "runs")
     diverged = tried[tried["score"].isna()]
-    places = [(order.index((run.method, run.setting)), run.task) for run in diverged.itertuples()]
+    places = [(order.index((run.method, run.settings)), run.task) for run in diverged.itertuples()]
     shown = {"mean": "Mean", "seeds": "Seeds", "best_on": "Best on"}
     few = "" if shots == "full" else f", {shots}-shot"
     return Table(

@@ -41,8 +41,14 @@ CONDITIONS = {
     "metric": "primary metric",
 }
 # and what runs of one method on one task must share besides, apart from the seed
-_IDENTITY = {**CONDITIONS, "method_code": "method code", "heads": "heads", "setting": "settings"}
-_DIGESTS = {"weights", "data", "method_code", "heads", "setting"}  # which say nothing to a reader
+_IDENTITY = {
+    **CONDITIONS,
+    "method_code": "method code",
+    "heads": "heads",
+    "setting_hash": "settings",
+}
+# of which the values say nothing to a reader
+_DIGESTS = {"weights", "data", "method_code", "heads", "setting_hash"}
 # Keys of a configuration that tables show themselves, or that say how and not what is computed
 _NOT_SETTINGS = {
     *("task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"),
@@ -58,24 +64,24 @@ _NOT_SETTINGS = {
 Notes = dict[tuple[str, str], list[str]]  # by method and task
 
 
-def settings(runs: pd.DataFrame) -> pd.DataFrame:
+def table_keys(runs: pd.DataFrame) -> pd.DataFrame:
     """Return protocol, backbone and shots (`full`: all rows) of each run, as words."""
     shots = runs["shots"].map(lambda number: "full" if pd.isna(number) else str(int(number)))
     return runs[["protocol", "backbone"]].assign(shots=shots.astype(str))
 
 
-def of_setting(runs: pd.DataFrame, **setting: str | None) -> pd.DataFrame:
+def of_table(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
     """Return the runs with some protocol, backbone and shots (None: any), without those of searches."""
-    columns, chosen = settings(runs), runs["variant"].isna()
-    for key, value in setting.items():
+    columns, chosen = table_keys(runs), runs["variant"].isna()
+    for key, value in keys.items():
         if value is not None:
             chosen &= columns[key] == value
-    protocol = setting.get("protocol") or runs["protocol"]  # the given one may carry its file
+    protocol = keys.get("protocol") or runs["protocol"]  # the given one may carry its file
     return runs.assign(protocol=pd.Series(protocol, runs.index, dtype=object))[chosen]
 
 
-def only_setting(
-    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **setting: str | None
+def of_one_table(
+    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **keys: str | None
 ) -> pd.DataFrame:
     """Return the runs of some methods under the only protocol, backbone and number of shots.
 
@@ -86,14 +92,14 @@ def only_setting(
         MissingError: a method has no finished run.
         UsageError: there are runs of several; the message names them.
     """
-    runs = of_setting(runs[runs[by].isin(names)], **setting)
+    runs = of_table(runs[runs[by].isin(names)], **keys)
     for name in names:
         if name not in runs[by].values:
-            chosen = "".join(f" --{key} {value}" for key, value in setting.items() if value)
+            chosen = "".join(f" --{key} {value}" for key, value in keys.items() if value)
             raise MissingError(
                 f"no finished run of {name}{chosen}; make one with hifi train --{by} {name}"
             )
-    for key, values in settings(runs).drop(columns=by, errors="ignore").items():
+    for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
             raise UsageError(
                 f"there are runs of several {key}: choose one with --{key} ({', '.join(sorted({*values}))})"
@@ -147,14 +153,14 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
         counted: flags (`limited`, `unequal`, `changed`) of runs that are included.
     """
     changed, epochs = {}, {}
-    for run in runs.drop_duplicates("setting").itertuples():
+    for run in runs.drop_duplicates("setting_hash").itertuples():
         names = {"task": run.task, "method": run.method, "backbone": run.backbone}
         config = protocol_config(**names, protocol=run.protocol, shots=run.shots)
-        changed[run.setting] = _changed_settings(run, config) if config else ""
-        epochs[run.setting] = config.epochs if config else None
+        changed[run.setting_hash] = _changed_settings(run, config) if config else ""
+        epochs[run.setting_hash] = config.epochs if config else None
     runs = runs.assign(
-        changed=runs["setting"].map(changed).astype(object),
-        own_epochs=runs["max_epochs"] != runs["setting"].map(epochs),
+        changed=runs["setting_hash"].map(changed).astype(object),
+        own_epochs=runs["max_epochs"] != runs["setting_hash"].map(epochs),
     )
     reasons = {  # by flag; the first that holds counts
         "diverged": ("diverged, without a score", runs["status"] != "done"),
@@ -179,7 +185,7 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
 
 def _changed_settings(run: Any, config: RunConfig) -> str:
     """The keys of a run's configuration that are not its protocol's: `learning_rate 1e-05 (0.003)`."""
-    if config.setting_hash == run.setting:
+    if config.setting_hash == run.setting_hash:
         return ""
     expected = flatten(config.model_dump(mode="json"))
     keys = RunConfig.model_fields.keys() - _NOT_SETTINGS
@@ -373,7 +379,7 @@ def compare(
     """Compare the first method with each of the others: a table of verdicts and one of differences per task.
 
     Args:
-        runs: rows of `Study.runs`, of one setting.
+        runs: rows of `Study.runs`, of one table.
         by: `backbone`: the names are those of backbones, and the runs those of one method.
         score, metric: see `scored`.
 

@@ -27,7 +27,7 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
-from hifi_cli.results.study import SETTING, Study
+from hifi_cli.results.study import TABLE_KEYS, Study
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
@@ -47,9 +47,9 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates()
-    records = settings.sort_values(SETTING).to_dict("records")
-    return [TableSpec.model_validate(names) for names in records]
+    keys = pairs.table_keys(pairs.of_table(study.runs, **only)).drop_duplicates()
+    records = keys.sort_values(TABLE_KEYS).to_dict("records")
+    return [TableSpec.model_validate(record) for record in records]
 
 
 def build(
@@ -70,9 +70,9 @@ def build(
         grid: the command that makes the table's runs; empty: no run is missing, as the table shows
             what there is.
     """
-    setting = {"protocol": spec.protocol, "backbone": None if spec.backbones else spec.backbone}
-    of_protocol = pairs.of_setting(study.runs, **setting)
-    few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.settings(of_protocol)["shots"]
+    backbone = None if spec.backbones else spec.backbone
+    of_protocol = pairs.of_table(study.runs, protocol=spec.protocol, backbone=backbone)
+    few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.table_keys(of_protocol)["shots"]
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
     spec = _with_defaults(spec, runs)
     chosen = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
@@ -344,8 +344,8 @@ def _title(spec: TableSpec, few: str, score: Score | None, runs: pd.DataFrame) -
     shots = [] if few == "full" else [f"{few}-shot"]
     epochs = [EPOCHS[name] for name in ([score] if score else sorted(runs["report"].unique()))]
     constant = f"method {spec.methods[0]}" if spec.backbones else f"backbone {spec.backbone}"
-    setting = [f"protocol {spec.protocol}", constant, *shots, *epochs]
-    return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
+    conditions = [f"protocol {spec.protocol}", constant, *shots, *epochs]
+    return f"{spec.description or 'Finished runs'} ({', '.join(conditions)})"
 
 
 def _distinct(labels: list[str], names: list[str]) -> list[str]:

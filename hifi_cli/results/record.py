@@ -141,7 +141,12 @@ class RunScores(Record):
 
 
 class Epochs(Record):
-    """The number of epochs, and the epochs of the scores, counted from 1; `max` is None where `RunScores.max` is."""
+    """The epochs of the scores, counted from 1.
+
+    Attributes:
+        total: trained epochs, which is also the last one.
+        max: None where `RunScores.max` is.
+    """
 
     total: int
     last: int
@@ -167,85 +172,100 @@ class ParameterCounts(Record):
     total: PositiveInt
 
 
-class RunResult(StoredFile):
-    """The content of results.json: everything about a finished run. It is written last, so it marks a run as finished.
+def kept_score(report: Score) -> Literal["last", "best"]:
+    """The score of the model that a run keeps, which is the best one also where tables show `max`.
 
-    Attributes:
-        status: `diverged`: the training loss was not finite, and there is no score.
-        reason: why the run diverged.
-        config: the resolved configuration, as in config.yaml.
-        config_hash: of all in it that decides the result.
-        setting_hash: the same without the seed; runs with the same one may be averaged.
-        selection: the examples that chose the best epoch.
+    Args:
         report: the score that tables show.
-        n_examples: rows of the splits `train`, `selection` and `reported`.
-        truncated: those with a text that was cut to `max_length`; None: not counted.
-        fewshot: the ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels.
-        shots: few-shot: train rows per class.
-        variant: name of a setting in a search.
-        heads: the attention heads that the method tunes, a list per layer; None for a method that needs none.
-        heads_sha256: digest of the attention heads, where runs of all seeds share them.
-        data: fingerprint of every split.
-        data_origin: where the rows of every split came from.
-        backbone_weights: commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of that and of the
-            delta of the run that this one started from.
-        started_from: the run whose weights this run started from, then the run that that one started from, and so on:
-            each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`.
-        method_code: SHA-256 of the user's own code that implements the method or ranks its heads; None if there is none.
-        precision: of training's matrix products, fp32 or bf16.
-        limit: only so many examples of each split were used.
-        metrics: every metric at the reported epoch, on the reported split and on extra validation splits.
-        extra_validation: the primary metric on extra validation splits, as `scores` has it on the reported one.
-        epoch_metrics: every metric after each epoch, and the score on the selection split where that is another one.
-        collapsed: the model predicts the same for every example, or diverged.
-        time_s: seconds of training.
-        wall_s: seconds of the whole last process.
-        delta_sha256, delta_bytes: of delta.safetensors.
-        provenance: command, code, libraries and machine; see `machine.describe_provenance`.
+    """
+    return "last" if report == "last" else "best"
+
+
+class RunResult(StoredFile):
+    """The content of results.json: everything about a finished run.
+
+    It is written last, so it marks a run as finished.
     """
 
     status: Literal["done", "diverged"]
+    """`diverged`: the training loss was not finite, and there is no score."""
     reason: str = ""
+    """Why the run diverged."""
     config: dict[str, Any]
+    """The resolved configuration, as in config.yaml."""
     config_hash: str
+    """Of every setting of the run, seed included; see `config_hash_of` for what is none."""
     setting_hash: str
+    """The same without the seed; runs with the same one may be averaged."""
     task: str
     method: str
     backbone: str
     protocol: str
     seed: int
     shots: int | None
+    """Few-shot: train rows per class; None: all rows."""
     limit: int | None
+    """Only so many examples of each split were used; None: all."""
     variant: str | None = None
+    """Name of a run with other settings than the usual one, of a search for example."""
     split: str
+    """The reported split: the one that the scores are of."""
     selection: Literal["validation", "holdout", "few-shot"]
+    """The examples that chose the best epoch."""
     report: Score
+    """The score that tables show."""
     primary_metric: str
+    """The metric that the scores are of."""
     scores: RunScores | None = None
+    """None: diverged."""
     epochs: Epochs | None = None
+    """The epochs of the scores; None: diverged."""
     metrics: dict[str, float] = {}
+    """Every metric of the kept epoch, on the reported split and on extra validation splits."""
     extra_validation: dict[str, RunScores] = {}
+    """The primary metric on extra validation splits, as `scores` has it on the reported one."""
     epoch_metrics: list[EpochMetrics] = []
+    """The lines of metrics.jsonl that are of epochs."""
     collapsed: bool
+    """The model predicts the same for every example, or diverged."""
     params: ParameterCounts
     n_examples: dict[str, int]
+    """Rows of the splits `train`, `selection` and `reported`."""
     truncated: dict[str, int] | None = None
+    """Those with a text that was cut to `max_length`; None: not counted."""
     fewshot: dict[str, Any] | None
+    """The ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels."""
     heads: list[list[int]] | None
+    """The attention heads that the method tunes, a list per layer; None: it needs none."""
     heads_sha256: str | None
+    """Digest of the attention heads, where runs of all seeds share them."""
     data: dict[str, str]
+    """Fingerprint of every split."""
     data_origin: dict[str, str]
+    """Where the rows of every split came from."""
     backbone_weights: str
+    """Commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of that and
+    of the delta of the run that this one started from."""
     started_from: list[dict[str, str]] = []
+    """The run whose weights this run started from, then the run that that one started from, and so
+    on: each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`."""
     method_code: str | None = None
+    """SHA-256 of the user's own code that implements the method or ranks its heads; None: none."""
     precision: str
+    """Of training's matrix products, fp32 or bf16."""
     gradient_accumulation_steps: int
+    """Parts that every batch was cut into."""
     time_s: float | None = None
+    """Seconds of training; None: diverged."""
     wall_s: float
+    """Seconds of the whole last process."""
     peak_memory_bytes: int
     delta_sha256: str | None = None
+    """Of delta.safetensors; None: diverged."""
     delta_bytes: int | None = None
+    """Its size; None: diverged."""
     provenance: dict[str, Any]
+    """Command, code, libraries and machine; see `machine.describe_provenance`."""
 
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
@@ -272,9 +292,9 @@ class RunResult(StoredFile):
         )
 
     @property
-    def kept_score(self) -> Score:
-        """The score of the model that was kept, at its epoch: `last`, or `best`, also where tables show `max`."""
-        return "last" if self.report == "last" else "best"
+    def kept_score(self) -> Literal["last", "best"]:
+        """The score of the model that was kept, at its epoch."""
+        return kept_score(self.report)
 
     def score(self, name: Score | None = None) -> float:
         """The primary metric of a run that is done on the reported split, a fraction of 1.
@@ -315,8 +335,8 @@ class RunDirectory:
         """The directory where a configuration's run belongs."""
         return cls(results_dir / config.run_path)
 
-    def own(self, kind: str, name: str, *, trust: bool = False) -> str:
-        """A name, with the copy of the user's own YAML where the run keeps one."""
+    def user_name(self, kind: str, name: str, *, trust: bool = False) -> str:
+        """A name, which carries the copy of the user's own file where the run keeps one."""
         copy = self._copy_of(kind, name)
         return registry.OwnYaml(name, copy, is_trusted=trust) if copy.is_file() else name
 
@@ -352,8 +372,8 @@ class RunDirectory:
         if not self.config_file.is_file() and not self.results.is_file():
             return
         stored = self.read_config()
-        for kind, own, copy in self._user_files(config):
-            if _text_of(own) != _text_of(copy):
+        for kind, file, copy in self._user_files(config):
+            if _text_of(file) != _text_of(copy):
                 raise ConflictError(
                     f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}"
                 )
@@ -376,9 +396,9 @@ class RunDirectory:
         """
         if anew or not self.checkpoint.is_file():
             self.clear()
-        copies = {copy: own for _, own, copy in self._user_files(config) if own}
-        for copy, own in copies.items():
-            write_text(copy, own.read_text(encoding="utf-8"))
+        copies = {copy: file for _, file, copy in self._user_files(config) if file}
+        for copy, file in copies.items():
+            write_text(copy, file.read_text(encoding="utf-8"))
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
@@ -414,20 +434,20 @@ class RunDirectory:
             return parse(RunConfig, self.read_result().config, str(self.results))
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
-    def with_own_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
+    def with_user_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
         """A configuration whose names mean the run's own YAMLs, where it keeps copies.
 
         Args:
             trust: whether the code that they name may be executed.
         """
         changes: dict[str, Any] = {
-            "task": self.own("tasks", config.task, trust=trust),
-            "method": self.own("methods", config.method, trust=trust),
+            "task": self.user_name("tasks", config.task, trust=trust),
+            "method": self.user_name("methods", config.method, trust=trust),
         }
         if config.stage1:
-            method = self.own("methods", config.stage1.method, trust=trust)
+            method = self.user_name("methods", config.stage1.method, trust=trust)
             changes["stage1"] = config.stage1.model_copy(update={"method": method})
-        rank = self.own("rankings", config.heads.rank, trust=trust)
+        rank = self.user_name("rankings", config.heads.rank, trust=trust)
         changes["heads"] = config.heads.model_copy(update={"rank": rank})
         return config.model_copy(update=changes)
 
@@ -436,17 +456,17 @@ class RunDirectory:
         return self.user_files / kind / (name if name.endswith(".py") else f"{name}.yaml")
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
-        """What a configuration names: kind, the user's own file, its copy's place; code too."""
+        """What a configuration names, code too: kind, the user's own file if any, its copy here."""
         for kind, name in [
             ("tasks", config.task),
             *(("methods", stage.method) for stage in config.stages),
             ("rankings", config.heads.rank),
         ]:
-            own, copy = registry.own_file(name), self._copy_of(kind, name)
-            yield kind, own, copy
-            source = own or copy
+            file, copy = registry.own_file(name), self._copy_of(kind, name)
+            yield kind, file, copy
+            source = file or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):
-                yield kind, own and own.parent / code, copy.parent / code
+                yield kind, file and file.parent / code, copy.parent / code
 
     def read_result(self) -> RunResult:
         """The result of a finished run.

@@ -228,7 +228,7 @@ def check(directory: Path) -> CheckedStudy:
         try:
             result, table = study.result(path), study.predictions(path)
             # from the user's own YAML where the run keeps one; no code is executed here
-            task = RunDirectory(study.directory / path).own("tasks", result.task, trust=True)
+            task = RunDirectory(study.directory / path).user_name("tasks", result.task, trust=True)
             spec = task_spec.load(task).with_primary(result.primary_metric)
             problems = [*_of_record(result, spec)]
             if table is not None:

@@ -1,4 +1,9 @@
-"""All finished runs of a directory as one DataFrame, which tables, claims and figures query."""
+"""All finished runs of a directory as one DataFrame, which tables, claims and figures query.
+
+A protocol names the training conditions of a paper or study. A setting is a key of a run's
+configuration with its value. A variant names a run with other settings, beside the usual run of
+its method.
+"""
 
 import json
 from copy import copy
@@ -15,11 +20,18 @@ from hifi_cli.config.run_config import NEUTRAL
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, is_locked, read_json, read_jsonl
-from hifi_cli.results.record import RUNS, RunDirectory, RunResult, run_directories, validated
+from hifi_cli.results.record import (
+    RUNS,
+    RunDirectory,
+    RunResult,
+    kept_score,
+    run_directories,
+    validated,
+)
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
-SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
+TABLE_KEYS = ["protocol", "backbone", "shots"]  # runs that differ in one never share a table
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
 # Columns of `Study.runs`, and where results.json has what they hold
@@ -27,12 +39,12 @@ _PLACES = {
     **{key: key for key in ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]},
     **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
     **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
-    **{key: key for key in ["delta_bytes", "precision", "method_code", "config_hash"]},
+    **{key: key for key in ["delta_bytes", "precision", "method_code"]},
+    **{key: key for key in ["config_hash", "setting_hash"]},
     **{name: f"scores.{name}" for name in _SCORES},
     **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
     **{name: f"params.{name}" for name in _PARAMS},
     "metric": "primary_metric",
-    "epochs": "epochs.total",
     "train_rows": "n_examples.train",
     "reported_rows": "n_examples.reported",
     "truncated_train": "truncated.train",
@@ -40,7 +52,6 @@ _PLACES = {
     "device": "provenance.device",
     "weights": "backbone_weights",
     "heads": "heads_sha256",
-    "setting": "setting_hash",
 }
 _COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data"]
 # The columns that every listed run has; `metrics.NAME` follow
@@ -131,14 +142,13 @@ class Study:
         Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
         `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
         `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
-        primary metric at these epochs, fractions of 1; `epochs` that were trained, and as many as
-        early stopping allows, `max_epochs`; `epoch_last`, `epoch_best`, `epoch_max`;
+        primary metric at these epochs, fractions of 1; `epoch_last` (as many were trained),
+        `epoch_best`, `epoch_max`; `max_epochs`: as many as early stopping allows;
         `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
         `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
-        `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as it
-        is nested, and `config_hash`.
+        `method_code`, `heads`, `setting_hash`; `config`, as it is nested, and `config_hash`.
 
         Raises:
             UsageError: a run is damaged, or at another path than its configuration's.
@@ -152,11 +162,14 @@ class Study:
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
         result, names = self.result(path), dict[str, str]()
-        if (self.directory / path / "own").is_dir():  # few runs have YAMLs of their own
-            own = RunDirectory(self.directory / path).own
-            names = {"task": own("tasks", result.task), "method": own("methods", result.method)}
+        directory = RunDirectory(self.directory / path)
+        if directory.user_files.is_dir():  # few runs have any
+            names = {
+                key: directory.user_name(f"{key}s", getattr(result, key))
+                for key in ("task", "method")
+            }
         content = result.model_dump(exclude={"config", "epoch_metrics", "heads"})
-        trained = _at(content, "epochs.total")
+        trained = _at(content, "epochs.last")
         return {
             **{column: _at(content, place) for column, place in _PLACES.items()},
             "path": path,
@@ -211,7 +224,7 @@ class Study:
     def _score(self, run: Any, name: str, metric: str) -> Any:
         if metric == run.metric:
             return getattr(run, name)
-        if name == ("last" if run.report == "last" else "best"):  # the model that was kept
+        if name == kept_score(run.report):
             return run.metrics.get(metric)
         lines = self.records[run.path].get("epoch_metrics", [])
         by_epoch = {line["epoch"]: line[metric] for line in lines if metric in line}
@@ -226,13 +239,13 @@ class Study:
             f"no finished run in {self.directory}{searches}; make one with hifi train, or give --results-dir"
         )
 
-    def no_setting_error(self, **options: str | None) -> MissingError:
+    def no_such_runs_error(self, **options: str | None) -> MissingError:
         """The error for a protocol, backbone or shots that no run has; it says which there are."""
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         present = [
             f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
             for protocol, backbone, shots in sorted(
-                {*map(tuple, self.shown[SETTING].to_numpy())}, key=str
+                {*map(tuple, self.shown[TABLE_KEYS].to_numpy())}, key=str
             )
         ]
         return MissingError(
@@ -247,21 +260,21 @@ def _at(content: dict[str, Any], place: str) -> Any:
 
 
 def tried_settings(study: Study) -> pd.DataFrame:
-    """Return one row for each setting that was tried on a task with a method: the variants of a run.
+    """Return one row for all settings that were tried together on a task with a method.
 
-    Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `setting`: the keys that vary, as
+    Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
     `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a run
     diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is; `best`:
     whether it has the highest score of those with the most seeds.
     """
-    of_search = [*SETTING, "task", "method"]
+    of_search = [*TABLE_KEYS, "task", "method"]
     runs = study.runs[study.runs["variant"].notna()]
     runs = runs.assign(score=[_selecting_score(study, run) for run in runs.itertuples()])
-    of_methods = runs.groupby([*SETTING, "method"], sort=False, dropna=False)
-    runs["setting"] = pd.concat(
-        [_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)]
+    of_methods = runs.groupby([*TABLE_KEYS, "method"], sort=False, dropna=False)
+    runs["settings"] = pd.concat(
+        [_varied_settings(group) for _, group in of_methods] or [pd.Series(dtype=str)]
     )
-    tried = runs.groupby([*of_search, "setting"], sort=False, dropna=False).agg(
+    tried = runs.groupby([*of_search, "settings"], sort=False, dropna=False).agg(
         score=("score", lambda values: values.mean(skipna=False)),
         deviation=("score", "std"),
         seeds=("score", "size"),
@@ -287,7 +300,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     return by_epoch[getattr(run, f"epoch_{run.report}")]
 
 
-def _settings(runs: pd.DataFrame) -> pd.Series:
+def _varied_settings(runs: pd.DataFrame) -> pd.Series:
     """The keys in which some of a method's runs on one task differ, with their values in each."""
     configs = [
         {key: override_value(value) for key, value in flatten(config).items()}
@@ -353,9 +366,9 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
         "state": run["status"],
         "score": percent[run["report"]] if is_done else None,
         "epoch": run[f"epoch_{run['report']}"],
+        "epochs": run["epoch_last"],
         "flags": " ".join(flag for flag, is_set in flags.items() if is_set and is_done),
         "trained_percent": 100 * run["trainable"] / run["total"],
-        "setting_hash": run["setting"],
         "path": str(results_dir / run["path"]),
         "detail": run["reason"],
         **{f"metrics.{name}": 100 * value for name, value in run["metrics"].items()},

@@ -217,7 +217,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
     """
     directory = RunDirectory(path)
     result = directory.read_result()
-    config = directory.with_own_yamls(directory.read_config(), trust=resources.trust)
+    config = directory.with_user_yamls(directory.read_config(), trust=resources.trust)
     # the run's own device may not be on this machine
     config = config.model_copy(update={"device": "auto", **changes})
     if not result.is_done:

@@ -37,6 +37,7 @@ from hifi_cli.results.record import (
     RunResult,
     RunScores,
     StepMetrics,
+    kept_score,
 )
 from hifi_cli.tasks import data_sources, metrics
 from hifi_cli.tasks.encode import rows_of, truncated_rows
@@ -195,7 +196,7 @@ def _store(
     the reported one may not have been evaluated then; it is now, with the delta.
     """
     task, config, progress = prepared.task, prepared.config, trainer.progress
-    kept_epoch = progress.epoch if config.report == "last" else progress.best_epoch
+    kept_epoch = progress.epoch if kept_score(config.report) == "last" else progress.best_epoch
     by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
     if trainer.logits is not None:
         logits = trainer.logits.numpy()
