@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.ranking import ChosenHeads, choose_heads, rank_heads
+from hifi_cli.heads.ranking import ChosenHeads, rank_heads, select_top_heads
 from hifi_cli.heads.scores import score_batches
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
@@ -114,7 +114,7 @@ def select_heads(
     ranked = rank_heads(
         scores.richness, scores.correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed
     )
-    return choose_heads(ranked, k, strategy)
+    return select_top_heads(ranked, k, strategy)
 
 
 def tune_heads(

@@ -27,8 +27,9 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.data import Splits
+from hifi_cli.training.data import Splits, build_and_prepare
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.plan import placeholder_heads
 from hifi_cli.training.step import ModelRunner
 
 DEVICE = "meta"
@@ -177,8 +178,8 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
     with torch.device(device):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
-    heads = methods.placeholder_heads(config, encoder)
-    runner.method = methods.attach(config, encoder, heads, [])
+    heads = placeholder_heads(config, encoder)
+    runner.method = build_and_prepare(config, encoder, heads, [])
     runner.model.to(runner.device)
     ids = np.random.default_rng(0).integers(
         10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32

@@ -19,7 +19,7 @@ from hifi_cli.methods.prefix_tuning import PrefixTuning
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.pretrained import load, locate
+from hifi_cli.models.pretrained import load_backbone, locate
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, fits_peft, write_peft
@@ -310,7 +310,7 @@ def test_a_task_without_a_class_is_refused(make, resources, write_family, task, 
         UsageError,
         match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task",
     ):
-        load(config.backbone, task_head=task_head_of(config), dropout=None)
+        load_backbone(config.backbone, task_head=task_head_of(config), dropout=None)
 
 
 def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):

@@ -14,7 +14,7 @@ from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
 from hifi_cli.heads import select as head_selection
-from hifi_cli.heads.ranking import choose_heads, rank_heads
+from hifi_cli.heads.ranking import rank_heads, select_top_heads
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
@@ -236,10 +236,10 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
 
 def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
     selections = [
-        head_selection.choose(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)
+        head_selection.select(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)
     ]
     assert selections[0] == selections[1]
-    drawn_again = head_selection.choose(make("hifi-gradient", "scoring.seed=1"), resources)[0]
+    drawn_again = head_selection.select(make("hifi-gradient", "scoring.seed=1"), resources)[0]
     assert drawn_again.values != selections[0].values
 
 
@@ -247,4 +247,7 @@ def test_a_measured_ranking_needs_the_model_and_the_first_heads_nothing():
     richness, correlation = np.ones((2, 4)), np.ones((2, 4, 4))
     with pytest.raises(UsageError, match="fisher is measured on the model"):
         rank_heads(richness, correlation, rank="fisher")
-    assert choose_heads(rank_heads(richness, correlation, rank="first"), 3).heads == [[0, 1, 2]] * 2
+    assert (
+        select_top_heads(rank_heads(richness, correlation, rank="first"), 3).heads
+        == [[0, 1, 2]] * 2
+    )

@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
     )  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(head_scores.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
     chosen = select_heads(head_scores, k=2)
-    assert chosen.heads == head_selection.select_heads(config, resources)
+    assert chosen.heads == head_selection.heads_to_tune(config, resources)
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from hifi_cli import open_model
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec, resolve
-from hifi_cli.heads.select import select_heads
+from hifi_cli.heads.select import heads_to_tune
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
@@ -23,7 +23,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, Splits, load_splits, reload
+from hifi_cli.training.data import ResourceCache, Splits, enter_last_phase, load_splits, reload
 from hifi_cli.training.loop import Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
@@ -107,7 +107,7 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
     if SPECS[method].implementation == "hifi":
-        check_heads(prepared.encoder, changed, select_heads(config, resources))
+        check_heads(prepared.encoder, changed, heads_to_tune(config, resources))
     check_export(
         prepared.method.mergeable, directory, config, resources, hifi, tmp_path / "exported"
     )
@@ -270,10 +270,10 @@ def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     )
     layers = range(WIDE.L // 2 if method == "hifi-midtop" else 0, WIDE.L)
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(WIDE.L)]
-    built = base.build(config, MethodContext(heads=heads, stage1=config.stage1))
+    built = base.build_method(config, MethodContext(heads=heads, stage1_config=config.stage1))
     built.prepare(encoder)
     if config.stage1:
-        base.prepare_last_phase(built, encoder)
+        enter_last_phase(built, encoder)
     head = encoder.task_head.keys()
     trained = built.phases()[0 if method == "diff-pruning" else -1].method.trainable_parameters
     counted = sum(

@@ -22,6 +22,7 @@ from hifi_cli.models.families import FAMILIES
 from hifi_cli.results import reload
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import load_final_delta
 from hifi_cli.training.data import reload as reload_run
 
 TYPES = [
@@ -74,7 +75,7 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
     assert not torch.allclose(adapted, started_at, atol=1e-3)
 
     reloaded, _ = prepare(make, resources, method)
-    base.load_final_delta(reloaded.method, reloaded.encoder, prepared.method.delta(model))
+    load_final_delta(reloaded.method, reloaded.encoder, prepared.method.delta(model))
     assert torch.equal(logits_of(reloaded.encoder.model, batch), adapted)
     if not method.startswith("hifi"):
         check_exported(reloaded, resources, encoders["bert"], tmp_path, batch)

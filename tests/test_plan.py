@@ -13,7 +13,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.run import model_size, plan
+from hifi_cli.training.plan import model_size, plan
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))

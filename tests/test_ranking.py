@@ -7,11 +7,11 @@ import pytest
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.ranking import (
     Ranked,
-    choose_heads,
     pagerank,
     pagerank_literal,
     pagerank_personalized,
     rank_heads,
+    select_top_heads,
     transition_matrix,
 )
 
@@ -69,7 +69,7 @@ def test_each_ranking_chooses_what_its_name_says():
     richness, correlation = layered()
 
     def top(rank):
-        return choose_heads(rank_heads(richness, correlation, rank=rank), 2).heads
+        return select_top_heads(rank_heads(richness, correlation, rank=rank), 2).heads
 
     def best(values, *, lowest=False):
         return [sorted(np.argsort(layer if lowest else -layer)[:2].tolist()) for layer in values]
@@ -84,25 +84,25 @@ def test_each_ranking_chooses_what_its_name_says():
 
 def test_global_divides_the_heads_by_their_share_of_their_layer():
     ranked = [Ranked(np.array([1.0, -4, 3, 2])), Ranked(np.array([0.0, 0, -1, 5]))]
-    assert choose_heads(ranked, 1, "global").heads == [[2], [3]]
+    assert select_top_heads(ranked, 1, "global").heads == [[2], [3]]
 
 
 def test_midtop_is_the_upper_half_of_layerwise():
     ranked = rank_heads(*layered(5))
-    all_layers, upper = choose_heads(ranked, 2), choose_heads(ranked, 2, "midtop")
+    all_layers, upper = select_top_heads(ranked, 2), select_top_heads(ranked, 2, "midtop")
     assert upper.heads == [[], [], *all_layers.heads[2:]]
 
 
 def test_ties_go_to_the_lowest_head_and_are_told():
     richness, correlation = layered(2)
     richness[1] = [5, 7, 5, 5, 2, 1]
-    result = choose_heads(rank_heads(richness, correlation, rank="richness"), 2)
+    result = select_top_heads(rank_heads(richness, correlation, rank="richness"), 2)
     assert result.heads[1] == [0, 1]
     assert result.ties == [1]
 
 
 def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():
     with pytest.raises(UsageError, match="only 6 heads"):
-        choose_heads(rank_heads(*layered()), 7)
+        select_top_heads(rank_heads(*layered()), 7)
     with pytest.raises(UsageError, match="nothing to choose"):
         rank_heads(*layered(), rank="pagerank-literal")

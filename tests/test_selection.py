@@ -41,7 +41,7 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
 
 def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "heads.seed=5", seed=seed) for seed in (1, 2)]
-    assert [head_selection.select_heads(config, resources) for config in configs] == [
+    assert [head_selection.heads_to_tune(config, resources) for config in configs] == [
         drawn_by_hand(5, 2)
     ] * 2
     assert not configs[0].heads_vary_with_seed
@@ -50,7 +50,7 @@ def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
 
 def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     result = runs.run(make("hifi-layerwise", "epochs=1"), resources)
-    assert result.heads == head_selection.select_heads(make("hifi-layerwise", seed=2), resources)
+    assert result.heads == head_selection.heads_to_tune(make("hifi-layerwise", seed=2), resources)
     (file,) = heads_files(resources)
     assert "seed" not in file and result.heads_sha256
     assert make("hifi-layerwise").config_hash == make("hifi-layerwise", "heads.seed=5").config_hash
@@ -112,7 +112,7 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     scores = {}
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
-        content, _ = head_selection.scores(config, ResourceCache(tmp_path / "results", directory))
+        content, _ = head_selection.score(config, ResourceCache(tmp_path / "results", directory))
         scores[name] = content.richness, content.correlation
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
@@ -129,8 +129,7 @@ def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps
         "heads.k=1",
     ]
     stored = [
-        head_selection.scores(make("hifi-layerwise", *warm, change), resources)
-        for change in changes
+        head_selection.score(make("hifi-layerwise", *warm, change), resources) for change in changes
     ]
     paths, correlations = [path for _, path in stored], [scores.correlation for scores, _ in stored]
     assert (
@@ -144,7 +143,7 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
 ):
     first_seed = make("hifi-layerwise")
     paths = [
-        head_selection.scores(config, resources)[1]
+        head_selection.score(config, resources)[1]
         for config in (first_seed, make("hifi-layerwise", seed=2))
     ]
     assert paths[0] == paths[1]
@@ -152,11 +151,11 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
         for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
     ]
-    paths += [head_selection.scores(config, resources)[1] for config in cuts]
+    paths += [head_selection.score(config, resources)[1] for config in cuts]
     assert len(set(paths)) == 4
     again = ResourceCache(tmp_path / "again", data)
     assert (
-        head_selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name
+        head_selection.score(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name
         == paths[0].name
     )
 

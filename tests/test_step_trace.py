@@ -12,7 +12,7 @@ from step_trace import (
 )
 from tiny_inputs import TINY
 
-from hifi_cli.methods import base
+from hifi_cli.training.data import load_final_delta
 
 FULL_FT_LIMIT = 265  # operations of a step of full fine-tuning
 # The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.
@@ -74,7 +74,7 @@ def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         loaded = new_trainer(config, "meta")
-        base.load_final_delta(loaded.method, loaded.encoder, delta)
+        load_final_delta(loaded.method, loaded.encoder, delta)
     tensors = loaded.method.trainable_parameters(loaded.model) | dict(loaded.model.named_buffers())
     tensors |= dict(loaded.model.named_parameters())
     assert {

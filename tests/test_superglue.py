@@ -17,6 +17,7 @@ from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits, split_train
+from hifi_cli.training.plan import plan
 
 pytestmark = pytest.mark.slow
 
@@ -280,6 +281,5 @@ def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglu
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in load_splits(config, cache).train}
     assert (
-        f"of {len(examples)} examples" in dict(runs.plan(config, cache))["steps"]
-        and len(examples) < 48
+        f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48
     )

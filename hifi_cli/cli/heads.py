@@ -30,7 +30,7 @@ def score(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides
     )
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    scored = [head_selection.scores(config, resources, force=force, out=out) for config in configs]
+    scored = [head_selection.score(config, resources, force=force, out=out) for config in configs]
     if format == "json":
         return options.print_json([{"path": path, "scores": scores} for scores, path in scored])
     for scores, path in scored:
@@ -61,7 +61,7 @@ def select(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides
     )
     resources = ResourceCache(results_dir, data_dir)
-    chosen = [head_selection.choose(config, resources, out=out) for config in configs]
+    chosen = [head_selection.select(config, resources, out=out) for config in configs]
     if format == "json":
         return options.print_json([{"path": path, "selection": heads} for heads, path in chosen])
     for selection, path in chosen:

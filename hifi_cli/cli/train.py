@@ -119,6 +119,8 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
 
     On a terminal, a run after the first shows only what differs from the one before.
     """
+    from hifi_cli.training.plan import plan  # for a dry run alone
+
     before: dict[str, Any] = {}
     known: set[tuple[str, str]] = set()
     for config in configs:
@@ -129,7 +131,7 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
         print("--- # as before, except for" if before else "---")
         differing = {key: value for key, value in flat.items() if before.get(key, ...) != value}
         _print_yaml(differing if before else values, config)
-        lines = runs.plan(config, resources)
+        lines = plan(config, resources)
         for name, text in lines:
             if (name, text) not in known:
                 print(f"# {name:10} {text}", flush=True)

@@ -214,7 +214,7 @@ def train(
             stage does not train then.
     """
     splits = replace(load_splits(config, resources), reported=[])
-    prepared = prepare(config, resources, head_selection.select_heads(config, resources))
+    prepared = prepare(config, resources, head_selection.heads_to_tune(config, resources))
     trainer = Trainer(prepared, splits, callback=callback)
     for phase in trainer.phases:  # a callback reads all gradients and weights in every step
         phase.method.trains_occurring_words = False

@@ -67,7 +67,7 @@ class ScoresBySetting(Kind):
         """The scores of every task under every setting, with the two names."""
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
-            scores, _ = head_selection.scores(request.config(task, **keys), request.resources)
+            scores, _ = head_selection.score(request.config(task, **keys), request.resources)
             yield {"task": task, "setting": setting}, scores
 
 
@@ -151,7 +151,7 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            runner, examples, _ = head_selection.prepare_scoring(config, request.resources)
+            runner, examples, _ = head_selection.load_for_scoring(config, request.resources)
             encoder, rng = runner.encoder, np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
             heads = {
@@ -239,7 +239,7 @@ class Damping(Kind):
                 raise UsageError(
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
-            scores, _ = head_selection.scores(config, request.resources)
+            scores, _ = head_selection.score(config, request.resources)
             layers = enumerate(zip(*scores.arrays, strict=True))
             for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
                 rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
@@ -282,7 +282,7 @@ class HeadRanking(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            how, scores = config.heads, head_selection.scores(config, request.resources)[0]
+            how, scores = config.heads, head_selection.score(config, request.resources)[0]
             for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
                 for name in _LABELS:
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)

@@ -198,7 +198,7 @@ def rank_heads(
     return ranked
 
 
-def choose_heads(ranked: list[Ranked], k: int, strategy: str = "layerwise") -> ChosenHeads:
+def select_top_heads(ranked: list[Ranked], k: int, strategy: str = "layerwise") -> ChosenHeads:
     """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
 
     For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred

@@ -1,9 +1,9 @@
 """Score heads, select them, and store both: all seeds and methods of a backbone and task share a scoring.
 
-scores (or importance, what a measured ranking measures)   Algorithm 1, equations 1 to 7
-rank                                                       equations 8 to 10, Algorithm 2
-choose: the k highest of each layer, stored
-select_heads: what a run tunes, given in a file or chosen  Algorithm 3
+score: information richness and correlation, stored         Algorithm 1, equations 1 to 7
+rank: by the scores, or by what a measured ranking measures  equations 8 to 10, Algorithm 2
+select: the k highest of each layer, stored
+heads_to_tune: of a run, given in a file or selected         Algorithm 3
 """
 
 import logging
@@ -23,15 +23,15 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_neutra
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
-from hifi_cli.heads.ranking import Array, Ranked, check_k, choose_heads, rank_heads
+from hifi_cli.heads.ranking import Array, Ranked, check_k, rank_heads, select_top_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
-from hifi_cli.methods.base import Heads, attach, needs_heads, user_code
+from hifi_cli.methods.base import Heads, implementation_of, user_code
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import StoredFile
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, Splits, split_train, task_of
+from hifi_cli.training.data import ResourceCache, Splits, build_and_prepare, split_train, task_of
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 
@@ -111,17 +111,22 @@ class HeadSelection(HeadFile):
 File = TypeVar("File", HeadScores, HeadImportance)
 
 
-def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
-    """The heads that a run tunes: given, or chosen by scores; None if its method needs none."""
+def needs_heads(config: RunConfig) -> bool:
+    """Whether a run tunes selected heads, in either of its stages."""
+    return any(implementation_of(stage.method).needs_heads for stage in config.stages)
+
+
+def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
+    """The heads that a run tunes: given, or selected; None if its method needs none."""
     if not needs_heads(config):
         return None
-    return config.heads.given or choose(config, resources)[0].heads
+    return config.heads.given or select(config, resources)[0].heads
 
 
-def choose(
+def select(
     config: RunConfig, resources: ResourceCache, *, out: Path | None = None
 ) -> tuple[HeadSelection, Path]:
-    """Choose the heads of a backbone, task and setting by their scores, and store the choice.
+    """Select the heads of a backbone, task and setting by their scores, and store the selection.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
@@ -129,15 +134,12 @@ def choose(
     check_k(
         config.heads.k, Encoder(resources.pretrained(config).model).num_heads
     )  # before minutes of scoring
-    choice = choose_heads(rank(config, resources), config.heads.k, config.heads.strategy)
+    choice = select_top_heads(rank(config, resources), config.heads.k, config.heads.strategy)
     how = config.heads.selection_arguments(config.seed)
     selection = HeadSelection(
         backbone=config.backbone.name, task=config.task, **how, **asdict(choice)
     )
-    folder = (
-        resources.results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
-    )
-    path = out or folder / f"{digest([how, choice.values])}.json"
+    path = out or _path("heads", digest([how, choice.values]), config, resources)
     selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
     return selection, path
 
@@ -150,14 +152,14 @@ def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
         raise UsageError(f"{file} must define a function rank or measure")
     if measure := own.get("measure") or MEASURES.get(name):
         compute = partial(compute_importance, measure)
-        measured, _ = _measured(HeadImportance, compute, config, resources)
+        measured, _ = _read_or_compute(HeadImportance, compute, config, resources)
         return [Ranked(np.array(values)) for values in measured.values]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
-    return rank_heads(*scores(config, resources)[0].arrays, **how, function=own.get("rank"))
+    return rank_heads(*score(config, resources)[0].arrays, **how, function=own.get("rank"))
 
 
-def scores(
+def score(
     config: RunConfig, resources: ResourceCache, *, force: bool = False, out: Path | None = None
 ) -> tuple[HeadScores, Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
@@ -168,13 +170,13 @@ def scores(
     Returns:
         The scores, and their file.
     """
-    head_scores, path = _measured(HeadScores, compute_scores, config, resources, force=force)
+    head_scores, path = _read_or_compute(HeadScores, compute_scores, config, resources, force=force)
     if out:
         head_scores.write(out)
     return head_scores, out or path
 
 
-def _measured(
+def _read_or_compute(
     kind: type[File],
     compute: Callable[[RunConfig, ResourceCache], File],
     config: RunConfig,
@@ -183,7 +185,8 @@ def _measured(
     force: bool = False,
 ) -> tuple[File, Path]:
     """A stored file, which is read, or made under its own lock; a damaged one is made again."""
-    path = _path(config, resources, measured=kind is HeadImportance)
+    name = _scores_name(config, resources, measured=kind is HeadImportance)
+    path = _path("scores", name, config, resources)
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
@@ -195,8 +198,8 @@ def _measured(
     return computed, path
 
 
-def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> Path:
-    """The file of the scores, or of what the ranking measures, by a hash of all that decides."""
+def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> str:
+    """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
     data = resources.rows(config.task)
     is_own = registry.own_file(config.task)  # whose YAML may read other columns of the same file
     decides: dict[str, Any] = {
@@ -213,19 +216,18 @@ def _path(config: RunConfig, resources: ResourceCache, *, measured: bool = False
         decides |= config.model_dump(mode="json", include={"task_head"})
     if measured and (own := registry.own_file(config.heads.rank)):
         decides["code"] = file_digest(own)
-    name = f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
-    return (
-        resources.results_dir
-        / "scores"
-        / safe_name(config.backbone.name)
-        / safe_name(config.task)
-        / f"{name}.json"
-    )
+    return f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
+
+
+def _path(folder: str, name: str, config: RunConfig, resources: ResourceCache) -> Path:
+    """`results/FOLDER/BACKBONE/TASK/NAME.json`."""
+    about = safe_name(config.backbone.name), safe_name(config.task)
+    return resources.results_dir.joinpath(folder, *about, f"{name}.json")
 
 
 def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out."""
-    runner, examples, common = prepare_scoring(config, resources)
+    runner, examples, common = load_for_scoring(config, resources)
     sequences = single_sequences(examples)  # each choice is a text of its own
     richness, correlation = score_examples(runner.encoder, sequences, runner.pad, config.scoring.xi)
     return HeadScores(
@@ -242,7 +244,7 @@ def compute_importance(
     measure: HeadMeasure, config: RunConfig, resources: ResourceCache
 ) -> HeadImportance:
     """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
-    runner, examples, common = prepare_scoring(config, resources)
+    runner, examples, common = load_for_scoring(config, resources)
     values = measure_heads(measure, runner, examples).tolist()
     return HeadImportance(
         **common,
@@ -252,7 +254,7 @@ def compute_importance(
     )
 
 
-def prepare_scoring(
+def load_for_scoring(
     config: RunConfig, resources: ResourceCache
 ) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
     """The model and the examples that are measured, and the fields that the files of all measurements have.
@@ -294,7 +296,7 @@ def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[st
             "scoring.warm_steps requires one process: run hifi score first, without torchrun"
         )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
-    runner.method = attach(config, runner.encoder, None, missing_keys)
+    runner.method = build_and_prepare(config, runner.encoder, None, missing_keys)
     trainer = Trainer(runner, Splits(examples), max_steps=steps)
     if steps > trainer.total_steps:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a fine-tuning method is, and how a configuration's method is found and built."""
+"""What a fine-tuning method is; what methods share; how a configuration's method is found."""
 
 import importlib
 import runpy
@@ -9,8 +9,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, ClassVar
 
-import numpy as np
-from torch import Generator, Tensor, device, nn, no_grad
+from torch import Generator, Tensor, device, nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
@@ -18,7 +17,6 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import code_file, method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
-from hifi_cli.heads.ranking import Ranked, choose_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.modules import SparseParameters, TunedLinear
@@ -35,13 +33,13 @@ class MethodContext:
         heads: the selected heads, one list per layer; None unless the method needs them.
         missing_keys: names of parameters without pretrained values; every method must train them.
         seed: of what the method draws; initial values on the CPU, so that no device changes them.
-        stage1: the training settings of the first of two stages.
+        stage1_config: method and training settings of the first of two stages.
     """
 
     heads: Heads | None = None
     missing_keys: list[str] = field(default_factory=list)
     seed: int = 1
-    stage1: TrainingConfig | None = None
+    stage1_config: TrainingConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,10 @@ class Phase:
 class Method:
     """A fine-tuning method: one subclass per file in this folder. Most need `prepare` alone.
 
-    A run calls `prepare` once and then trains through `phases`, each with an AdamW over
-    `param_groups`. A step is, in this order: `before_step`, forward and backward passes with
-    `regularization_loss`, `after_backward`, clipping of each of `clip_groups`,
+    The hooks stand in the order in which a run calls them. It calls `prepare` once, and then trains
+    through `phases`. Each begins with `on_phase_start`, then AdamW is created over `param_groups`,
+    and `clip_groups` are read. A step is: `before_step`, forward and backward passes with
+    `regularization_loss`, `after_backward`, clipping of each of the `clip_groups`,
     `before_optimizer_step`, the optimizer's step, `after_optimizer_step`.
     """
 
@@ -75,10 +74,10 @@ class Method:
         """The method's own settings, `settings.*` in a configuration; a method's own extends it."""
 
     needs_heads: ClassVar[bool] = False
-    steps = range(
-        0
-    )  # numbers of the phase's steps within the run, known when its first step begins
-    # whether only the words of the train examples train: of other words a method must read no gradient and no weight
+    # numbers of the phase's steps within the run; the Trainer sets them before `param_groups`
+    steps = range(0)
+    # whether only the words of the train examples train: of other words a method must read no
+    # gradient and no weight
     trains_occurring_words = False
     mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
 
@@ -86,7 +85,7 @@ class Method:
         self.settings = settings
         self.context = context
 
-    # --- what trains
+    # --- before the first step of a phase: what trains
 
     def prepare(self, encoder: Encoder) -> None:
         """Set `requires_grad` of all parameters, and replace modules where others are needed.
@@ -98,6 +97,14 @@ class Method:
     def phases(self) -> list[Phase]:
         """The run's phases, in order; their fractions sum to 1."""
         return [Phase(self)]
+
+    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
+        """Called once when the method's phase begins, before its optimizer is created.
+
+        Args:
+            gradients: each step through it leaves one training batch's gradient in the parameters,
+                dropout on, not clipped.
+        """
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters that the optimizer updates, by name."""
@@ -132,15 +139,7 @@ class Method:
         """Parameters whose gradients are clipped by one norm; here: all of them."""
         return [list(self.trainable_parameters(model).values())]
 
-    # --- hooks of training
-
-    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
-        """Called once before the first step of the method's phase.
-
-        Args:
-            gradients: each step through it leaves one training batch's gradient in the parameters,
-                dropout on, not clipped.
-        """
+    # --- a step
 
     def before_step(self, model: nn.Module, step: int) -> None:
         """Called before a step's forward passes; `step` counts all finished steps of the run."""
@@ -284,57 +283,10 @@ def step_generator(seed: int, step: int, on: device) -> Generator:
     return Generator(on).manual_seed(seed * 1_000_003 + step)
 
 
-# --- the method of a configuration
+# --- find and build the method of a configuration
 
 
-def attach(
-    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
-) -> Method:
-    """Build the method of a run and let it prepare the model.
-
-    Raises:
-        UsageError: unknown setting, or a value that does not fit.
-    """
-    method = build(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
-    pretrained = {name for name, _ in encoder.model.named_parameters()}
-    method.prepare(encoder)
-    if config.layer_decay == 1:
-        return method
-    outside = [
-        name
-        for phase in method.phases()
-        for name in phase.method.trainable_parameters(encoder.model)
-        if encoder.layer_of(name) is None
-        and not encoder.is_in_embeddings(name)
-        and name not in pretrained
-    ]
-    if outside:
-        raise UsageError(
-            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer;"
-            " remove it"
-        )
-    return method
-
-
-def layer_wise(
-    groups: Iterable[dict[str, Any]],
-    method: Method,
-    encoder: Encoder,
-    learning_rate: float,
-    decay: float,
-) -> list[dict[str, Any]]:
-    """Split an optimizer's groups by layer, the task head's first, and lower their learning rates downwards."""
-    parameters = method.trainable_parameters(encoder.model)
-    distances = {value: encoder.layers_above(name) for name, value in parameters.items()}
-    return [
-        {**group, "params": params, "lr": learning_rate * decay**distance}
-        for distance in sorted({*distances.values()})
-        for group in groups
-        if (params := [value for value in group["params"] if distances[value] == distance])
-    ]
-
-
-def build(training: TrainingConfig, context: MethodContext) -> Method:
+def build_method(training: TrainingConfig, context: MethodContext) -> Method:
     """Build the method of a run (with its first stage) or of a stage from its validated settings.
 
     Raises:
@@ -349,37 +301,7 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
 
 def check_settings(config: RunConfig) -> None:
     """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
-    build(config, MethodContext(stage1=config.stage1))
-
-
-def needs_heads(config: RunConfig) -> bool:
-    """Whether a run tunes selected heads, in either of its stages."""
-    return any(implementation_of(stage.method).needs_heads for stage in config.stages)
-
-
-def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """The configured heads, or as many as would be chosen: sizes do not depend on which."""
-    if not needs_heads(config) or config.heads.given:
-        return config.heads.given
-    any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
-    return choose_heads(any_heads, config.heads.k, config.heads.strategy).heads
-
-
-def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
-    """Prepare a model in phase `current_phase`, counted from 0, for its method's last phase."""
-    for phase in method.phases()[current_phase + 1 :]:
-        phase.prepare_model(encoder)
-
-
-def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
-    """Load the delta of a finished run into a prepared model.
-
-    Raises:
-        UsageError: the delta does not fit.
-    """
-    prepare_last_phase(method, encoder)
-    with no_grad():
-        method.load_delta(encoder.model, delta)
+    build_method(config, MethodContext(stage1_config=config.stage1))
 
 
 def implementation_of(method: str) -> type[Method]:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, MethodContext, Phase, build
+from hifi_cli.methods.base import Method, MethodContext, Phase, build_method
 from hifi_cli.models.encoder import Encoder
 
 
@@ -36,20 +36,23 @@ class TwoStage(Method):
 
     def __init__(self, settings: Settings, context: MethodContext) -> None:
         super().__init__(settings, context)
-        if context.stage1 is None:
+        if context.stage1_config is None:
             raise UsageError(
-                "stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit"
+                "stage1.method is missing: name the method of the first stage, for example"
+                " stage1.method=bitfit"
             )
-        self.stage1 = build(context.stage1, replace(context, stage1=None))
-        self.mergeable = self.stage1.mergeable or not settings.reserve
+        self.stage1_method = build_method(
+            context.stage1_config, replace(context, stage1_config=None)
+        )
+        self.mergeable = self.stage1_method.mergeable or not settings.reserve
 
     def prepare(self, encoder: Encoder) -> None:
         self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
-        self.stage1.prepare(encoder)
+        self.stage1_method.prepare(encoder)
         head = encoder.task_head
         for parameter in head.values():
             parameter.requires_grad_(True)
-        trained = self.stage1.phases()[0].method.trainable_parameters(encoder.model)
+        trained = self.stage1_method.phases()[0].method.trainable_parameters(encoder.model)
         if untrained := sorted(head.keys() - trained.keys()):
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
@@ -57,17 +60,17 @@ class TwoStage(Method):
             )
 
     def phases(self) -> list[Phase]:
-        stage1 = self.settings.stage1_fraction
-        first, training = self.stage1.phases(), self.context.stage1
-        first = [
-            replace(phase, fraction=phase.fraction * stage1, training=training) for phase in first
+        fraction, config = self.settings.stage1_fraction, self.context.stage1_config
+        stage1 = [
+            replace(phase, fraction=phase.fraction * fraction, training=config)
+            for phase in self.stage1_method.phases()
         ]
-        return [*first, Phase(self, 1 - stage1, prepare_model=self.begin_stage_2)]
+        return [*stage1, Phase(self, 1 - fraction, prepare_model=self.begin_stage2)]
 
     @torch.no_grad()
-    def begin_stage_2(self, encoder: Encoder) -> None:
+    def begin_stage2(self, encoder: Encoder) -> None:
         if self._pretrained is None:
-            self.stage1.unfreeze_all(encoder)
+            self.stage1_method.unfreeze_all(encoder)
             return
         head = {name: value.clone() for name, value in encoder.task_head.items()}
         for name, module in self._pretrained.named_children():
@@ -80,4 +83,4 @@ class TwoStage(Method):
 
     def merge(self, encoder: Encoder) -> None:
         if self.settings.reserve:
-            self.stage1.merge(encoder)
+            self.stage1_method.merge(encoder)

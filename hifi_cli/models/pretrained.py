@@ -1,7 +1,6 @@
-"""Weights: of a pretrained encoder, which becomes a model with a task head, and what training changed of them (delta)."""
+"""Weights of a pretrained encoder, which becomes a model with a task head."""
 
 import importlib.util
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,15 +10,13 @@ from typing import Any
 import torch
 import transformers
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from tokenizers.processors import Sequence, TemplateProcessing
-from torch import Tensor, nn
+from torch import nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import (
-    atomic_path,
     digest,
     file_digest,
     is_offline,
@@ -76,7 +73,9 @@ class Pretrained:
     started_from: list[dict[str, str]] = field(default_factory=list)
 
 
-def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:
+def load_backbone(
+    backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
+) -> Pretrained:
     """Read a backbone from safetensors, with a task head.
 
     Raises:
@@ -131,10 +130,10 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     return Pretrained(model, tokenizer, sorted(missing_keys), backbone_weights)
 
 
-def meta_model(
+def load_backbone_on_meta(
     backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
 ) -> nn.Module:
-    """The model that `load` would give, on the meta device; the network is never asked.
+    """The model that `load_backbone` gives, without values (on the meta device), never online.
 
     Raises:
         MissingError: its configuration is not available.
@@ -193,7 +192,7 @@ def local_weights_digest(source: str) -> str | None:
 
 
 @torch.no_grad()
-def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
+def initialize_missing(model: nn.Module, missing_keys: list[str], seed: int) -> None:
     """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, EncoderWithTaskHead):
@@ -262,15 +261,3 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
             " give the revision of the hub's converted weights (backbone.revision=refs/pr/N), or a"
             " local directory with model.safetensors"
         ) from None
-
-
-def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
-    """Write what training changed, and in the file's header what it belongs to, atomically.
-
-    One metadata key only: safetensors writes several in random order, and equal runs must give
-    equal files.
-    """
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in delta.items()}
-    header = json.dumps(belongs_to, separators=(",", ":"), ensure_ascii=False)
-    with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={"hifi": header})

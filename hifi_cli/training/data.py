@@ -1,20 +1,21 @@
 """What runs read: rows, examples and their splits, the encoder, a finished run's model."""
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig, run_name
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import digest, file_digest
-from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Heads
+from hifi_cli.files import atomic_path, digest, file_digest
+from hifi_cli.methods.base import Heads, Method, MethodContext, build_method
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
@@ -112,7 +113,9 @@ class ResourceCache:
         key = f"{head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             self._pretrained.clear()  # large backbones do not fit in memory twice
-            loaded = backbones.load(config.backbone, task_head=head, dropout=config.dropout)
+            loaded = backbones.load_backbone(
+                config.backbone, task_head=head, dropout=config.dropout
+            )
             if config.start_from:
                 self._start_from(config.start_from, loaded, config)
             if config.kernels == "auto" and select_device(config.device).type == "cpu":
@@ -124,7 +127,7 @@ class ResourceCache:
         """The run's own copy of its backbone, with the task head that its seed draws."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
-        backbones.initialize(model, pretrained.missing_keys, config.seed)
+        backbones.initialize_missing(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
     def _start_from(self, run: str, loaded: Pretrained, config: RunConfig) -> None:
@@ -198,9 +201,40 @@ def prepare(
     prepared = PreparedRun(
         encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained
     )
-    prepared.method = methods.attach(config, encoder, heads, pretrained.missing_keys)
+    prepared.method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
     encoder.model.to(device)  # with what the method added
     return prepared
+
+
+def build_and_prepare(
+    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
+) -> Method:
+    """Build the method of a run, and let it prepare the model.
+
+    Raises:
+        UsageError: an unknown setting, a value that does not fit, or parameters without a layer
+            that `layer_decay` cannot place.
+    """
+    context = MethodContext(heads, missing_keys, config.seed, config.stage1)
+    method = build_method(config, context)
+    pretrained = {name for name, _ in encoder.model.named_parameters()}
+    method.prepare(encoder)
+    if config.layer_decay == 1:
+        return method
+    outside = [
+        name
+        for phase in method.phases()
+        for name in phase.method.trainable_parameters(encoder.model)
+        if encoder.layer_of(name) is None
+        and not encoder.is_in_embeddings(name)
+        and name not in pretrained
+    ]
+    if outside:
+        raise UsageError(
+            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer;"
+            " remove it"
+        )
+    return method
 
 
 def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[PreparedRun, RunResult]:
@@ -240,8 +274,37 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
             f" hub id that has them{started}"
         )
     prepared = prepare(config, resources, result.heads)
-    methods.load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
+    load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
     return prepared, result
+
+
+def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
+    """Load the delta of a finished run into a prepared model.
+
+    Raises:
+        UsageError: the delta does not fit.
+    """
+    enter_last_phase(method, encoder)
+    with torch.no_grad():
+        method.load_delta(encoder.model, delta)
+
+
+def enter_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
+    """Bring a model from phase `current_phase`, counted from 0, to its method's last phase."""
+    for phase in method.phases()[current_phase + 1 :]:
+        phase.prepare_model(encoder)
+
+
+def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
+    """Write what training changed, and in the file's header what it belongs to, atomically.
+
+    One metadata key only: safetensors writes several in random order, and equal runs must give
+    equal files.
+    """
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in delta.items()}
+    header = json.dumps(belongs_to, separators=(",", ":"), ensure_ascii=False)
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata={"hifi": header})
 
 
 # --- the examples of a run

@@ -5,7 +5,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -20,7 +20,8 @@ from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
-from hifi_cli.methods.base import Phase, layer_wise
+from hifi_cli.methods.base import Method, Phase
+from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.encode import epoch_batches
@@ -286,7 +287,7 @@ class Trainer:
         training, decay = self.phase.training or self.config, self.config.layer_decay
         groups = method.param_groups(self.model, training.weight_decay)
         if decay < 1:
-            groups = layer_wise(groups, method, self.encoder, training.learning_rate, decay)
+            groups = decay_by_layer(groups, method, self.encoder, training.learning_rate, decay)
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -477,6 +478,27 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
         lowest, highest = (ends[-1] if ends else 0) + 1, steps - len(phases) + number
         ends.append(min(max(round(fraction * steps), lowest), highest))
     return ends
+
+
+def decay_by_layer(
+    groups: Iterable[dict[str, Any]],
+    method: Method,
+    encoder: Encoder,
+    learning_rate: float,
+    decay: float,
+) -> list[dict[str, Any]]:
+    """Layer-wise learning rate decay: split an optimizer's groups by layer, the task head's first.
+
+    The learning rate of a group is multiplied by `decay` for each layer above it.
+    """
+    parameters = method.trainable_parameters(encoder.model)
+    distances = {value: encoder.layers_above(name) for name, value in parameters.items()}
+    return [
+        {**group, "params": params, "lr": learning_rate * decay**distance}
+        for distance in sorted({*distances.values()})
+        for group in groups
+        if (params := [value for value in group["params"] if distances[value] == distance])
+    ]
 
 
 def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:

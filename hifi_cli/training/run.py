@@ -1,12 +1,11 @@
 """One run, from its configuration to results.json."""
 
 import logging
-import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +18,13 @@ from hifi_cli.errors import (
     ConflictError,
     MissingError,
     Terminated,
-    counted_noun,
     format_duration,
 )
 from hifi_cli.files import digest, file_digest, locked
-from hifi_cli.heads.select import select_heads
-from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Method, Phase
+from hifi_cli.heads.select import heads_to_tune
+from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import local_weights_digest, meta_model, save_delta
+from hifi_cli.models.pretrained import local_weights_digest
 from hifi_cli.results.record import (
     Epochs,
     MetricsLine,
@@ -39,28 +36,26 @@ from hifi_cli.results.record import (
     StepMetrics,
     kept_score,
 )
-from hifi_cli.tasks import data_sources, metrics
+from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import Example, Row, TaskSpec
+from hifi_cli.tasks.task_spec import Example, TaskSpec
 from hifi_cli.training import machine
 from hifi_cli.training.data import (
     PreparedRun,
     ResourceCache,
     Splits,
-    batch_size,
+    enter_last_phase,
     load_splits,
     prepare,
-    split_train,
-    task_head_of,
+    save_delta,
     task_of,
 )
-from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported, phase_ends
+from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported
 from hifi_cli.training.step import Diverged
 
 logger = logging.getLogger("hifi")
-T = TypeVar("T")
 
 
 def run(
@@ -96,7 +91,7 @@ def run(
                 )
             logger.info(f"{name(config)}: finished before, {summary(finished)}")
             return finished
-        heads = select_heads(config, resources)
+        heads = heads_to_tune(config, resources)
         splits = load_splits(config, resources)
         prepared = prepare(config, resources, heads)
         data = resources.rows(config.task)
@@ -176,7 +171,7 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
         try:
             trainer.train()
         except Diverged as error:
-            methods.prepare_last_phase(trainer.method, trainer.encoder, trainer.progress.phase)
+            enter_last_phase(trainer.method, trainer.encoder, trainer.progress.phase)
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
@@ -247,7 +242,7 @@ def _store(
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     """How many numbers train, in all and in the backbone; those of delta and plain model."""
-    trainable, trainable_backbone = _trained(prepared.method, prepared.encoder)
+    trainable, trainable_backbone = trained_sizes(prepared.method, prepared.encoder)
     stored = prepared.method.delta(prepared.encoder.model).values()
     return ParameterCounts(
         trainable=trainable,
@@ -258,7 +253,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     )
 
 
-def _trained(method: Method, encoder: Encoder) -> tuple[int, int]:
+def trained_sizes(method: Method, encoder: Encoder) -> tuple[int, int]:
     """How many parameters a method trains, in all and outside of the task head."""
     trained, head = method.trainable_parameters(encoder.model), encoder.task_head.keys()
     sizes = {name: value.numel() for name, value in trained.items()}
@@ -302,100 +297,6 @@ def summary(result: RunResult) -> str:
     flags = f"{', collapsed' * result.collapsed}{', limited' * (result.limit is not None)}"
     epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"
     return f"{result.primary_metric} {100 * result.score():.2f} ({epoch}){flags}"
-
-
-# --- what a run would do, for `--dry-run`: nothing is written, and the network is not asked
-
-
-def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
-    """Plan a run; the data are read if they are on this machine.
-
-    Returns:
-        What each line is about, and its text: the run's directory, the optimizer steps if every row
-        is one example, the parameters, and what is missing.
-
-    Raises:
-        UsageError: what the run itself would refuse: a setting, or the data.
-    """
-    task = task_of(config)
-    methods.check_settings(config)
-    missing: list[str] = []
-
-    def unless_missing(find: Callable[[], T]) -> T | None:
-        try:
-            return find()
-        except MissingError as error:
-            missing.append(str(error))
-            return None
-
-    unless_missing(lambda: machine.select_device(config.device))
-    is_local = unless_missing(
-        lambda: data_sources.find_directory(task, resources.data_dir) or not task.hub
-    )
-    data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
-    sized = unless_missing(lambda: model_size(config))
-    examples = batch = batch_size(config, task)
-    if data or not config.shots:  # without data, the official number of rows
-        numbers = range(task.rows.get("train", 0))
-        rows = data.rows("train") if data else [Row(str(number), (), None) for number in numbers]
-        examples = len(split_train(config, task, rows)[0])
-    epochs = counted_noun(config.epochs, "epoch")
-    steps = f"{epochs} of an unknown number of examples in batches of {batch}"
-    if examples:
-        count = config.epochs * math.ceil(examples / batch)
-        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples"
-        steps += f" in batches of {batch}"
-        phase_ends(sized[2] if sized else [], count)  # refuses too few of them
-    parameters = "unknown without the backbone's configuration"
-    if sized:
-        total, stages, _ = sized
-        texts = [
-            f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
-            for trained, inside in stages
-        ]
-        parameters = f"{total:,}; {'; then '.join(texts) or 'training decides which train'}"
-    directory = RunDirectory.of(config, resources.results_dir)
-    return [
-        ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
-        ("steps", steps),
-        ("parameters", parameters),
-        *(("missing", text) for text in missing or ["nothing"]),
-    ]
-
-
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phase]]:
-    """Count the parameters of a run on a model without values, as if its pooler were pretrained.
-
-    Returns:
-        Parameters of the plain model; trained ones, in all and in the backbone, of each stage for
-        which training does not decide them; the phases of the run's method.
-
-    Raises:
-        MissingError: the backbone's configuration is not on this machine.
-        UsageError: the method's settings do not fit.
-    """
-    head, dropout = task_head_of(config), config.dropout
-    encoder = Encoder(meta_model(config.backbone, task_head=head, dropout=dropout))
-    total = sum(value.numel() for value in encoder.model.parameters())
-    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
-    stages, phases = [], method.phases()
-    with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
-        for number, phase in enumerate(phases):
-            if number:
-                phase.prepare_model(encoder)
-            phase.method.on_phase_start(encoder.model, iter(()))
-            stages.append(_trained(phase.method, encoder))
-    return total, stages, phases
-
-
-def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
-    try:
-        directory.check_is_of(config)
-    except ConflictError:
-        return "holds a run of another configuration: --force replaces it"
-    if directory.results.is_file():
-        return f"finished ({directory.read_result().status}): would be skipped"
-    return "begun: would be resumed" if directory.checkpoint.is_file() else "new"
 
 
 # --- the log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers

@@ -14,13 +14,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.data import Splits
+from hifi_cli.training.data import Splits, build_and_prepare
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import choose_device
+from hifi_cli.training.plan import placeholder_heads
 from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
@@ -141,8 +141,8 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     torch.manual_seed(0)
     encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, choose_device(config))
-    heads = methods.placeholder_heads(config, encoder)
-    runner.method = methods.attach(config, encoder, heads, [])
+    heads = placeholder_heads(config, encoder)
+    runner.method = build_and_prepare(config, encoder, heads, [])
     runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
