@@ -44,6 +44,7 @@ def rte(**changes):
         ({"overrides": ["epochs"]}, "key=value is expected"),
         ({"overrides": ["epochs=many"]}, "command line: epochs: "),
         ({"overrides": ["heads.damping=1.5"]}, "command line: heads.damping: "),
+        ({"overrides": ["heads.given=[]"]}, "command line: heads.given: List should have at least"),
         ({"overrides": ["seed=3"]}, "--seed"),
         ({"overrides": ["heads=3"]}, "heads: Input should be a valid dictionary"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),

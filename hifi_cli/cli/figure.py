@@ -8,7 +8,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.figures import figure as figures
+from hifi_cli.figures.figure import FigureRequest, compute, draw
 from hifi_cli.training.data import ResourceCache
 
 
@@ -46,11 +46,11 @@ def figure(
     spec = figure_spec.load(
         name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=options.parse_seeds(seeds)
     )
-    request = figures.FigureRequest(
+    request = FigureRequest(
         spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train
     )
     picture = out or request.csv.with_suffix(".png")
-    figures.draw(request, figures.compute(request, force=force), picture)
+    draw(request, compute(request, force=force), picture)
     if format == "json":
         return options.print_json({"path": picture})
     print(picture)

@@ -11,7 +11,7 @@ from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor as grids
+from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
 
@@ -93,7 +93,7 @@ def grid(
         cells = grid_cells.cells(spec, name, words)
     cells = grid_cells.shard(cells, shard) if shard else cells
     where = ["--results-dir", str(results_dir), *options.arguments(data_dir=data_dir)]
-    state = grids.GridState(cells, results_dir)
+    state = executor.GridState(cells, results_dir)
     if not force:
         state.read()
     if print_only:
@@ -102,11 +102,11 @@ def grid(
     directory = results_dir / "grids" / name
     try:
         with (
-            grids.site_executor(site, directory / "parsl")
+            executor.site_executor(site, directory / "parsl")
             if site
-            else grids.local_executor(jobs) as submit
+            else executor.local_executor(jobs) as submit
         ):
-            grids.run(state, submit, directory / "logs", where, force=force, retries=retries)
+            executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
         _print_summary(name, state, where)
     is_search = any(spec.varied.values())

@@ -11,17 +11,14 @@ import typer
 import yaml
 from pydantic import TypeAdapter
 
-from hifi_cli.config.run_config import RunConfig, Score
-from hifi_cli.config.sources import resolve, run_name
+from hifi_cli.config.run_config import EpochChoice, RunConfig
+from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
 
-WHAT, DATA, HOW, OUTPUT = (
-    "What to run or read",
-    "Data and results",
-    "How to run",
-    "Output",
-)  # panels of --help
+# panels of --help
+WHAT, DATA = "What to run or read", "Data and results"
+HOW, OUTPUT = "How to run", "Output"
 logger = logging.getLogger("hifi")
 
 
@@ -91,8 +88,8 @@ Backbones = Annotated[
     list[str] | None,
     several("--backbones", help="Backbones beside one another, under one method."),
 ]
-ScoreChoice = Annotated[
-    Score | None,
+Score = Annotated[
+    EpochChoice | None,
     typer.Option(
         "--score",
         help="Which epoch's score, or the maximum; default: the protocol's.",
@@ -255,9 +252,9 @@ def parse_seeds(text: str | None) -> list[int]:
     return seeds
 
 
-def run_names(kind: str, words: list[str] | None) -> list[str]:
+def stored_names(kind: str, words: list[str] | None) -> list[str]:
     """The names that finished runs have for words, which may be paths of the user's own YAMLs."""
-    return [run_name(kind, word) for word in words or ()]
+    return [stored_name(kind, word) for word in words or ()]
 
 
 def table_keys(
@@ -272,7 +269,7 @@ def table_keys(
         wanted = "a number of training rows per class, or full, is required"
         raise UsageError(f"--shots {shots}: {wanted}")
     named = {"protocol": protocol, "backbone": backbone}
-    return {key: word and run_name(f"{key}s", word) for key, word in named.items()} | {
+    return {key: word and stored_name(f"{key}s", word) for key, word in named.items()} | {
         "shots": shots
     }
 

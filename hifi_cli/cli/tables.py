@@ -8,7 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import Score
+from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claims as paper_claims
@@ -33,7 +33,7 @@ def table(
     protocol: options.Protocol = None,
     seeds: options.Seeds = None,
     shots: options.Shots = None,
-    score: options.ScoreChoice = None,
+    score: options.Score = None,
     metrics: Annotated[
         list[str] | None,
         options.several(
@@ -68,7 +68,7 @@ def table(
     """
     study = Study(results_dir).with_rows_by(by) if by else Study(results_dir)
     keys = options.table_keys(protocol, backbones[0] if backbones else backbone, shots)
-    tasks, methods = options.run_names("tasks", task), options.run_names("methods", method)
+    tasks, methods = options.stored_names("tasks", task), options.stored_names("methods", method)
     if name == "search":
         chosen = {**keys, "task": tasks, "method": methods}
         return emit(other_tables.searches(study, **chosen), format, out)
@@ -121,7 +121,7 @@ def _built(
     spec: TableSpec,
     study: Study,
     *,
-    score: Score | None,
+    score: EpochChoice | None,
     counted: Collection[str],
     grid: str,
     published: bool,
@@ -153,7 +153,7 @@ def compare(
     backbones: options.Backbones = None,
     protocol: options.Protocol = None,
     shots: options.Shots = None,
-    score: options.ScoreChoice = None,
+    score: options.Score = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -167,12 +167,14 @@ def compare(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
-    names = options.run_names("methods", [name for word in methods for name in word.split(",")])
+    names = options.stored_names("methods", [name for word in methods for name in word.split(",")])
     study = Study(results_dir)
     study = study.with_rows_by("variant") if any("/" in name for name in names) else study
     table_spec.check_names("methods", names, study.names("method"))
     by, compared = (
-        ("backbone", options.run_names("backbones", backbones)) if backbones else ("method", names)
+        ("backbone", options.stored_names("backbones", backbones))
+        if backbones
+        else ("method", names)
     )
     if by == "backbone" and (backbone or len(names) > 1):
         raise UsageError(
@@ -184,7 +186,7 @@ def compare(
         )
     if study.shown.empty:
         raise study.no_run_error()
-    task_names = options.run_names("tasks", tasks)
+    task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
     keys = options.table_keys(protocol, backbone, shots)
@@ -205,7 +207,7 @@ def claims(
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = None,
-    score: options.ScoreChoice = None,
+    score: options.Score = None,
     include: options.Include = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
@@ -221,7 +223,7 @@ def claims(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
-    study, task_names = Study(results_dir), options.run_names("tasks", tasks)
+    study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = paper_claims.select(names or [], protocol=protocol, backbone=backbone)
     for file in files.values():
@@ -267,7 +269,7 @@ def report(
             "--claims", help="Claims of papers or your own YAMLs; default: all with a result."
         ),
     ] = None,
-    score: options.ScoreChoice = None,
+    score: options.Score = None,
     include: options.Include = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
@@ -278,7 +280,7 @@ def report(
     It is RESULTS_DIR/report.html where --out names no other.
     """
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    study, task_names = Study(results_dir), options.run_names("tasks", tasks)
+    study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
     if task_names:
         table_spec.check_names("tasks", task_names, study.names("task"))
         study.runs = study.runs[study.runs["task"].isin(task_names)]

@@ -14,11 +14,11 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection
-from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import check_settings, implementation_of
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import machine
-from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.run import check_trackers, run, run_label
 
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
@@ -67,27 +67,29 @@ def train(
     configs = options.resolve_runs(
         task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
     )
-    if files:  # a run's config.yaml lies beside the run's own YAMLs
-        run = RunDirectory(files[0].parent)
-        configs = [run.with_user_yamls(config, trust=trust) for config in configs]
+    if files:
+        # Beside a run's config.yaml, which repeats the run, are its copies of the user's own files,
+        # and names mean these. Beside any other file there are no such copies, and nothing changes.
+        directory = RunDirectory(files[0].parent)
+        configs = [directory.with_user_yamls(config, trust=trust) for config in configs]
     if their_backbone not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"
         )
-    runs.check_trackers(report_to or ())
+    check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
         return _print_plans(configs, resources)
     directories = [RunDirectory.of(config, results_dir) for config in configs]
     for config, directory in zip(configs, directories, strict=True):  # before any of them trains
-        methods.check_settings(config)
+        check_settings(config)
         if not force:
             directory.check_is_of(config)
     results = []
     for number, config in enumerate(configs, start=1):
         if len(configs) > 1:
-            options.logger.info(f"run {number} of {len(configs)}: {runs.name(config)}")
-        results.append(runs.run(config, resources, force=force, report_to=report_to or ()))
+            options.logger.info(f"run {number} of {len(configs)}: {run_label(config)}")
+        results.append(run(config, resources, force=force, report_to=report_to or ()))
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     options.logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():
@@ -95,7 +97,7 @@ def train(
         options.print_json([{"path": at.path, "result": result} for at, result in pairs])
     machine.destroy_process_group()
     if diverged := [
-        runs.name(config)
+        run_label(config)
         for config, result in zip(configs, results, strict=True)
         if not result.is_done
     ]:
@@ -153,5 +155,5 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 def _settings(stage: TrainingConfig) -> dict[str, Any]:
     """The settings of a method, with the defaults of those that no source sets."""
-    defaults = methods.implementation_of(stage.method).Settings().model_dump(mode="json")
+    defaults = implementation_of(stage.method).Settings().model_dump(mode="json")
     return defaults | stage.settings

@@ -10,10 +10,10 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
 MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
-Name = Annotated[
+Name = Annotated[  # of a task, method, ...; one of a user's own file passes as it is, with its file
     str,
     WrapValidator(
-        lambda value, check: value if isinstance(value, registry.OwnYaml) else check(value)
+        lambda value, check: value if isinstance(value, registry.NameWithFile) else check(value)
     ),
 ]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.config.sources import run_name
+from hifi_cli.config.sources import stored_name
 from hifi_cli.files import safe_name
 
 
@@ -79,10 +79,10 @@ def load(
     ]
     update = {
         "name": "-".join(map(registry.name_of, [name, *changed])),
-        "protocol": run_name("protocols", usual.protocol),
+        "protocol": stored_name("protocols", usual.protocol),
         "backbone": backbone or usual.backbone,
-        "tasks": [run_name("tasks", task) for task in tasks or usual.tasks],
-        "methods": [run_name("methods", method) for method in usual.methods],
+        "tasks": [stored_name("tasks", task) for task in tasks or usual.tasks],
+        "methods": [stored_name("methods", method) for method in usual.methods],
         "seeds": seeds or usual.seeds,
     }
     return usual.model_copy(update=update)

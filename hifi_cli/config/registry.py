@@ -26,8 +26,8 @@ KINDS = (
 )
 
 
-class OwnYaml(str):
-    """The name of a user's own YAML or ranking, which carries its file wherever the name goes.
+class NameWithFile(str):
+    """The name of a user's own YAML, or of their Python file with a ranking, with that file.
 
     Attributes:
         path: the file.
@@ -38,7 +38,7 @@ class OwnYaml(str):
     is_trusted: bool
 
     def __new__(cls, name: str, path: Path | None = None, *, is_trusted: bool = True) -> Self:
-        """A name with its file."""
+        """A name with its file; only `copy` makes one without it, and then sets all attributes."""
         self = super().__new__(cls, name)
         self.path, self.is_trusted = path, is_trusted
         return self
@@ -93,9 +93,12 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     )
 
 
-def is_file(name: str) -> bool:
-    """Whether a name given by the user is a file of their own, a YAML or peft's of an adapter."""
-    return name.endswith((".yaml", ".yml", "adapter_config.json"))
+def is_yaml_path(argument: str) -> bool:
+    """Whether an argument is the path of a user's own YAML, or of an adapter_config.json of peft.
+
+    Its suffix says so: a name has none, and whether there is such a file is another question.
+    """
+    return argument.endswith((".yaml", ".yml", "adapter_config.json"))
 
 
 def name_of(argument: str) -> str:
@@ -104,23 +107,23 @@ def name_of(argument: str) -> str:
     Raises:
         MissingError: no such file.
     """
-    if not is_file(argument):
+    if not is_yaml_path(argument):
         return argument
     if not Path(argument).is_file():
         raise MissingError(f"no file {argument}")
-    return OwnYaml(Path(argument).stem, Path(argument))
+    return NameWithFile(Path(argument).stem, Path(argument))
 
 
-def own_code(argument: str) -> OwnYaml:
+def name_of_code(argument: str) -> NameWithFile:
     """The name of a user's own Python file, which carries its path, for that path."""
-    if isinstance(argument, OwnYaml):
+    if isinstance(argument, NameWithFile):
         return argument
-    return OwnYaml(Path(argument).name, Path(argument))
+    return NameWithFile(Path(argument).name, Path(argument))
 
 
 def own_file(name: str) -> Path | None:
     """The file of a user's own YAML, if a name is that of one."""
-    return name.path if isinstance(name, OwnYaml) else None
+    return name.path if isinstance(name, NameWithFile) else None
 
 
 def argument_of(name: str) -> str:
@@ -134,7 +137,7 @@ def check_trusted(name: str, code: str) -> None:
     Raises:
         UsageError: it does.
     """
-    if isinstance(name, OwnYaml) and not name.is_trusted:
+    if isinstance(name, NameWithFile) and not name.is_trusted:
         raise UsageError(
             f"{name.path} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
         )

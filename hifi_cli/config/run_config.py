@@ -16,7 +16,7 @@ from hifi_cli.config.base import (
     UnitInterval,
     flatten,
 )
-from hifi_cli.config.registry import own_code
+from hifi_cli.config.registry import name_of_code
 from hifi_cli.files import digest, safe_name
 
 DEFAULT = "default"  # what set a value that no YAML and no user sets
@@ -39,14 +39,23 @@ Ranking = Literal[
 # Or a file of the user's own: its name, which carries the path.
 RankingName = Annotated[
     Ranking,
-    WrapValidator(lambda rank, check: own_code(rank) if str(rank).endswith(".py") else check(rank)),
+    WrapValidator(
+        lambda rank, check: name_of_code(rank) if str(rank).endswith(".py") else check(rank)
+    ),
     PlainSerializer(lambda rank: rank),
 ]
-Score = Literal["best", "last", "max"]
+# The epoch of a score: the best on the selection split, the last, or that with the highest score.
+EpochChoice = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
-# Keys that are younger than the first stored runs, with the values that change nothing: those are in no hash
-NEUTRAL = {"patience": None, "label_smoothing": 0.0, "class_weights": None, "layer_decay": 1.0}
+# Keys that were added after runs had been stored, with their defaults, which change nothing. A hash
+# leaves out such a key at its default, so that runs that were stored without it keep their hash.
+UNHASHED_DEFAULTS = {
+    "patience": None,
+    "label_smoothing": 0.0,
+    "class_weights": None,
+    "layer_decay": 1.0,
+}
 
 
 class BackboneConfig(ConfigModel):
@@ -102,7 +111,7 @@ class HeadsConfig(ConfigModel):
     """PageRank stops when an iteration changes the values by less."""
     seed: Seed | None = None
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
-    given: list[list[int]] | None = None
+    given: list[list[int]] | None = Field(None, min_length=1)
     """Heads of your own, counted from 0, a list for each layer: heads.given=[[0,3],[],[1]], or a file with `--heads`. The other
     keys then have no effect."""
 
@@ -166,7 +175,7 @@ class TrainingConfig(ConfigModel):
 
 
 class RunConfig(TrainingConfig):
-    """Everything that decides the result of a run, except the data."""
+    """Every setting of a run."""
 
     task: Name
     """Name of the task."""
@@ -233,7 +242,7 @@ class RunConfig(TrainingConfig):
     used neither for training nor for scoring heads."""
     holdout: float = Field(0.1, gt=0, lt=1)
     """Fraction of the train split that is held out."""
-    report: Score = "best"
+    report: EpochChoice = "best"
     """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
     epochs of all stages on the reported split, as EH-FT's code logs it; the model of the best epoch is saved."""
     primary_metric: str | None = None
@@ -303,35 +312,40 @@ class RunConfig(TrainingConfig):
     @property
     def heads_vary_with_seed(self) -> bool:
         """Whether runs that differ only in their seed may tune different heads, because it draws or scores them anew."""
-        if self.heads.given is not None:
+        if self.heads.given:
             return False
         if self.heads.rank == "random":
             return self.heads.seed is None
         return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
 
 
-def without_neutral(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without the younger keys that change nothing: equal to what a run stored before there were any."""
+def without_unhashed_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without those keys of `UNHASHED_DEFAULTS` that have their defaults."""
     return {
-        key: value for key, value in content.items() if key not in NEUTRAL or value != NEUTRAL[key]
+        key: value
+        for key, value in content.items()
+        if key not in UNHASHED_DEFAULTS or value != UNHASHED_DEFAULTS[key]
     }
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
-    """`RunConfig.config_hash` of a configuration as in config.yaml."""
-    decisive = {
+    """`RunConfig.config_hash` of a configuration as in config.yaml.
+
+    Every key is hashed, also those that change no score, or none beyond rounding (`log_every`,
+    `eval_batch_size`, `kernels`), but `variant`, `device`, and `UNHASHED_DEFAULTS`. Of the backbone
+    the name counts, of `start_from` the path from `runs/` on, and `heads.seed` only if it draws.
+    """
+    hashed = {
         key: value
-        for key, value in without_neutral(content).items()
+        for key, value in without_unhashed_defaults(content).items()
         if key not in ("variant", "device")
     }
-    decisive["backbone"] = content["backbone"]["name"]
+    hashed["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
-        decisive["heads"] = {**content["heads"], "seed": 0}
+        hashed["heads"] = {**content["heads"], "seed": 0}
     if content.get("start_from"):
-        decisive["start_from"] = run_name(
-            content["start_from"]
-        )  # wherever the results directory is
-    return digest(flatten(decisive))
+        hashed["start_from"] = relative_run_path(content["start_from"])
+    return digest(flatten(hashed))
 
 
 def run_path_of(
@@ -350,7 +364,7 @@ def run_path_of(
     return PurePath("runs", *map(safe_name, parts), f"seed{seed}")
 
 
-def run_name(path: str) -> str:
+def relative_run_path(path: str) -> str:
     """A run's path from `runs/` on, which does not depend on where the results directory is."""
     parts = PurePath(path).parts
     last = max((number for number, part in enumerate(parts) if part == "runs"), default=0)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError, model_validator
@@ -156,7 +156,13 @@ Based = TypeVar("Based", bound=BasedSpec)
 # Where keys are set, as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
 # `-c FILE`, `command line`; and the keys, nested as in YAML.
 Layer = tuple[str, Mapping[str, Any]]
-Merged = dict[str, tuple[Any, str]]  # by dotted key: the value, and the name of its layer
+
+
+class Sourced(NamedTuple):
+    """A value of the configuration, and the name of the layer that set it."""
+
+    value: Any
+    source: str
 
 
 def method_spec(name: str) -> MethodSpec:
@@ -204,12 +210,12 @@ def backbone_config(name: str) -> BackboneConfig:
 
 def _backbone_keys(name: str) -> dict[str, Any]:
     """The configuration keys that a backbone sets: `backbone` itself, and those in its YAML."""
-    if name in registry.names("backbones") or registry.is_file(name):
+    if name in registry.names("backbones") or registry.is_yaml_path(name):
         file = registry.find("backbones", name)
         content = registry.read_yaml(file)
         keys = content.pop("config", {})
         content.pop("description", None)
-        if content.get("path") and registry.is_file(name):
+        if content.get("path") and registry.is_yaml_path(name):
             # a shipped one's stays relative, for installations elsewhere
             content["path"] = str((file.parent / content["path"]).resolve())
         return {**keys, "backbone": {"name": file.stem, **content}}
@@ -227,7 +233,7 @@ def _backbone_keys(name: str) -> dict[str, Any]:
     )
 
 
-def run_name(kind: str, argument: str) -> str:
+def stored_name(kind: str, argument: str) -> str:
     """The name that finished runs have for an argument; that of a user's own YAML has its file.
 
     Args:
@@ -238,7 +244,7 @@ def run_name(kind: str, argument: str) -> str:
         MissingError: no such file.
         UsageError: no such backbone.
     """
-    if kind == "backbones" and ("/" in argument or registry.is_file(argument)):
+    if kind == "backbones" and ("/" in argument or registry.is_yaml_path(argument)):
         return backbone_config(argument).name
     return registry.name_of(argument)
 
@@ -285,49 +291,53 @@ def resolve(
         return _validated(_merge(changes))
     protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
     names = _names(given, protocols)
-    layers_of = partial(
-        _layers,
+    yaml_layers = partial(  # takes a method's name
+        _yaml_layers,
         protocols,
-        _backbone_keys(names["backbone"][0]),
-        registry.find("tasks", names["task"][0]),
+        _backbone_keys(names["backbone"].value),
+        registry.find("tasks", names["task"].value),
     )
     layers: list[Layer] = [  # the backbone's own keys replace its name
-        *((source, {key: registry.name_of(name)}) for key, (name, source) in names.items()),
-        *layers_of(with_bases("methods", names["method"][0], MethodSpec)),
+        *((name.source, {key: registry.name_of(name.value)}) for key, name in names.items()),
+        *yaml_layers(names["method"].value),
         *changes,
     ]
     merged = _merge(layers)
     if any(key.startswith("stage1.") for key in merged):
-        first, source = merged.get("stage1.method", (None, ""))
-        merged = _merge(layers, _keys_of_stage1(first, layers_of))
-        merged["stage1.method"] = registry.name_of(first), source
+        first = merged.get("stage1.method", Sourced(None, DEFAULT))
+        merged = _merge(layers, start=_stage1_keys(first.value, yaml_layers))
+        merged["stage1.method"] = first._replace(value=registry.name_of(first.value))
     return _validated(merged)
 
 
-def _names(given: Mapping[str, str | None], protocols: Mapping[Path, ProtocolSpec]) -> Merged:
+def _names(
+    given: Mapping[str, str | None], protocols: Mapping[Path, ProtocolSpec]
+) -> dict[str, Sourced]:
     """Task, method, backbone and protocol: given, or else named by the protocol or its base.
 
     Raises:
         UsageError: one is named nowhere.
     """
-    names: Merged = {"protocol": (DEFAULT_PROTOCOL, DEFAULT)}
+    names = {"protocol": Sourced(DEFAULT_PROTOCOL, DEFAULT)}
     for file, spec in protocols.items():
         usual = spec.model_dump(include={*given}, exclude_none=True)
-        names |= {key: (name, f"protocol {file.stem}") for key, name in usual.items()}
-    names |= {key: (name, COMMAND_LINE) for key, name in given.items() if name}
+        names |= {key: Sourced(name, f"protocol {file.stem}") for key, name in usual.items()}
+    names |= {key: Sourced(name, COMMAND_LINE) for key, name in given.items() if name}
     if missing := [key for key in given if key not in names]:
-        raise UsageError(f"--{missing[0]} is required: protocol {names['protocol'][0]} names none")
+        named = names["protocol"].value
+        raise UsageError(f"--{missing[0]} is required: protocol {named} names none")
     return names
 
 
-def _layers(
+def _yaml_layers(
     protocols: Mapping[Path, ProtocolSpec],
     backbone: Mapping[str, Any],
     task_file: Path,
-    methods: Mapping[Path, MethodSpec],
+    method_name: str,
 ) -> Iterator[Layer]:
     """What the YAMLs set; in protocols, keys for combinations of names come last."""
     task, encoder = task_file.stem, backbone["backbone"]["name"]
+    methods = with_bases("methods", method_name, MethodSpec)
     for file, protocol in protocols.items():
         yield f"protocol {file.stem}", protocol.config
     yield f"backbone {encoder}", backbone
@@ -348,12 +358,14 @@ def _layers(
                 yield f"protocol {file.stem} (case {number})", case.config
 
 
-def _merge(layers: Iterable[Layer], merged: Mapping[str, tuple[Any, str]] | None = None) -> Merged:
-    """The keys of all layers, later ones over earlier ones and over those that are `merged`.
+def _merge(
+    layers: Iterable[Layer], start: Mapping[str, Sourced] | None = None
+) -> dict[str, Sourced]:
+    """The values of all layers by dotted key: later layers over earlier ones, all over `start`.
 
     A value replaces a section, and the other way round; an empty section changes nothing.
     """
-    result = dict(merged or {})
+    result = dict(start or {})
     for name, keys in layers:
         for key, value in flatten(keys).items():
             within = [other for other in result if other.startswith(f"{key}.")]
@@ -361,13 +373,13 @@ def _merge(layers: Iterable[Layer], merged: Mapping[str, tuple[Any, str]] | None
                 continue
             for other in [*within, *(other for other in result if key.startswith(f"{other}."))]:
                 del result[other]
-            result[key] = value, name
+            result[key] = Sourced(value, name)
     return result
 
 
-def _keys_of_stage1(
-    method: object, layers_of: Callable[[Mapping[Path, MethodSpec]], Iterator[Layer]]
-) -> Merged:
+def _stage1_keys(
+    method: object, yaml_layers: Callable[[str], Iterator[Layer]]
+) -> dict[str, Sourced]:
     """The keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
 
     Raises:
@@ -378,7 +390,7 @@ def _keys_of_stage1(
             "stage1.method is missing: name the method of the first stage, for example"
             " stage1.method=bitfit"
         )
-    alone = _merge(layers_of(with_bases("methods", method, MethodSpec)))
+    alone = _merge(yaml_layers(method))
     if any(key.startswith("stage1.") for key in alone):
         raise UsageError(f"stage1.method: '{method}' has two stages itself")
     return {
@@ -388,12 +400,11 @@ def _keys_of_stage1(
     }
 
 
-def _validated(merged: Merged) -> RunConfig:
-    sources = {key: name for key, (_, name) in merged.items()}
+def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
+    values = {key: sourced.value for key, sourced in merged.items()}
+    sources = {key: sourced.source for key, sourced in merged.items()}
     try:
-        config = RunConfig.model_validate(
-            nested({key: value for key, (value, _) in merged.items()})
-        )
+        config = RunConfig.model_validate(nested(values))
     except ValidationError as error:
         wrong = ".".join(map(str, first_problem(error)["loc"])) + "."
         set_by = (

@@ -30,9 +30,9 @@ from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.heads import select as head_selection
 from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import Study
-from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits, prepare
 from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.run import run, run_label
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",
@@ -144,14 +144,14 @@ class FigureRequest:
         """
         cells = self.kind.cells(self)
         for cell in cells if self.train else []:
-            runs.run(cell.config, self.resources)
+            run(cell.config, self.resources)
         study = Study(self.resources.results_dir)
         paths = {cell: cell.config.run_path.as_posix() for cell in cells}
         found = {cell: study.result(path) for cell, path in paths.items() if path in study.records}
         done = {
-            cell: run
-            for cell, run in found.items()
-            if run.is_done and run.setting_hash == cell.config.setting_hash
+            cell: result
+            for cell, result in found.items()
+            if result.is_done and result.setting_hash == cell.config.setting_hash
         }
         if missing := [cell.name for cell in cells if cell not in done]:
             raise MissingError(
@@ -220,6 +220,6 @@ def train(
         phase.method.trains_occurring_words = False
     trainer.max_steps = [0, *trainer.phase_ends][-2] if only_stage1 else None
     if trainer.max_steps != 0:
-        logger.info(f"{runs.name(config)}: training for this figure alone")
+        logger.info(f"{run_label(config)}: training for this figure alone")
         trainer.train()
     return trainer

@@ -102,7 +102,7 @@ def _content(name: str) -> dict[str, Any]:
     others |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
     if name in others:
         return others[name]
-    if name not in registry.names("grids") and not registry.is_file(name):
+    if name not in registry.names("grids") and not registry.is_yaml_path(name):
         raise registry.unknown("grids", name, others)
     content = registry.load("grids", name)
     if {"rows", "columns"} & content.keys():

@@ -39,9 +39,8 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
     encoder = runner.encoder
     mask = _ones(encoder, len(examples)).requires_grad_()
     with head_mask(encoder, mask):
-        loss = runner.loss(
-            examples
-        )  # a sum over the examples: each entry of the mask gets the gradient of its own
+        # a sum over the examples: each entry of the mask gets the gradient of its own
+        loss = runner.loss(examples)
     (gradients,) = torch.autograd.grad(loss, mask)
     return gradients.abs().mean(0)
 

@@ -19,7 +19,7 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_neutral
+from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_unhashed_defaults
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
@@ -131,9 +131,8 @@ def select(
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    check_k(
-        config.heads.k, Encoder(resources.pretrained(config).model).num_heads
-    )  # before minutes of scoring
+    # before minutes of scoring
+    check_k(config.heads.k, Encoder(resources.pretrained(config).model).num_heads)
     choice = select_top_heads(rank(config, resources), config.heads.k, config.heads.strategy)
     how = config.heads.selection_arguments(config.seed)
     selection = HeadSelection(
@@ -211,7 +210,9 @@ def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool 
     if held_out := _held_out(config, resources):
         decides["held out"] = held_out
     if config.scoring.warm_steps:
-        decides["training"] = without_neutral(config.model_dump(mode="json", include=_WARM_UP_KEYS))
+        decides["training"] = without_unhashed_defaults(
+            config.model_dump(mode="json", include=_WARM_UP_KEYS)
+        )
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
     if measured and (own := registry.own_file(config.heads.rank)):

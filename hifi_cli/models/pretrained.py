@@ -105,9 +105,8 @@ def load_backbone(
         )
     encoder = Encoder(model)
     if encoder.is_causal:
-        model.config.pad_token_id = (
-            tokenizer.pad_token_id
-        )  # by which transformers finds the last token
+        # by which transformers finds the last token
+        model.config.pad_token_id = tokenizer.pad_token_id
         model.config.use_cache = False
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     head = encoder.task_head.keys()

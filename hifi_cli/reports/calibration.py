@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-from hifi_cli.config.run_config import Score
+from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
 from hifi_cli.results.record import kept_score
 from hifi_cli.results.study import Study
@@ -52,7 +52,7 @@ def classes_of(task: str) -> list[str]:
     return []
 
 
-def measure(study: Study, runs: pd.DataFrame, score: Score | None, metric: str) -> pd.Series:
+def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str) -> pd.Series:
     """Return a measure of the predictions of each run of one task.
 
     It is NaN where there are no predictions of the epoch whose `score` is asked for.

@@ -30,8 +30,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import Score
-from hifi_cli.config.sources import override_value, run_name
+from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.config.sources import override_value, stored_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.reports.calibration import MEASURES
@@ -221,7 +221,7 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
     """
     files: dict[str, ClaimsFile] = {}
     for word in words or registry.names("claims"):
-        name, claim = (word, "") if registry.is_file(word) else word.partition("/")[::2]
+        name, claim = (word, "") if registry.is_yaml_path(word) else word.partition("/")[::2]
         file = load(name, **options)
         if claim and claim not in file.claims:
             raise UsageError(
@@ -313,7 +313,7 @@ def evaluate(
     file: ClaimsFile,
     study: Study,
     *,
-    score: Score | None = None,
+    score: EpochChoice | None = None,
     counted: Collection[str] = COUNTED,
     given: Sequence[str] = (),
     place: Sequence[str] = (),
@@ -329,7 +329,7 @@ def evaluate(
 
     @cache
     def runs_of(
-        protocol: str, backbone: str, score: Score | None, metric: str | None
+        protocol: str, backbone: str, score: EpochChoice | None, metric: str | None
     ) -> pd.DataFrame:
         shots = shots_of(protocol)
         runs = of_table(study.runs, protocol=protocol, backbone=backbone, shots=shots)
@@ -340,8 +340,8 @@ def evaluate(
     for key, claim in file.claims.items():
         check_names("methods", methods_of(claim), study.names("method"))
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
-        protocol = run_name("protocols", claim.protocol or file.protocol)
-        backbone = run_name("backbones", claim.only_backbone or file.backbone)
+        protocol = stored_name("protocols", claim.protocol or file.protocol)
+        backbone = stored_name("backbones", claim.only_backbone or file.backbone)
         findings, reason = [Finding(key, {})], unmet(claim, file)
         verdict: Verdict = "not run"
         if not reason and isinstance(claim, DifferenceClaim):
@@ -374,7 +374,8 @@ def evaluate(
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
     found = [row["verdict"] for row in rows]
     verdicts = ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict))
-    grid = ["hifi", "grid", name if registry.is_file(name) else f"claims-{name}", *given, *place]
+    grid_name = name if registry.is_yaml_path(name) else f"claims-{name}"
+    grid = ["hifi", "grid", grid_name, *given, *place]
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from hifi_cli import __version__
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import Score
+from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Table, as_html
@@ -45,7 +45,7 @@ def render(study: Study, tables: Sequence[Table]) -> str:
 def comparisons(
     study: Study,
     *,
-    score: Score | None = None,
+    score: EpochChoice | None = None,
     counted: Collection[str] = pairs.COUNTED,
 ) -> Iterator[Table]:
     """Yield the comparison of Full-FT with each method that shares runs with it, under every protocol, on every backbone."""

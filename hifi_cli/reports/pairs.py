@@ -11,7 +11,7 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import RunConfig, Score
+from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
 from hifi_cli.reports.calibration import MEASURES, measure
@@ -197,7 +197,7 @@ def _changed_settings(run: Any, config: RunConfig) -> str:
 
 
 def scored(
-    study: Study, runs: pd.DataFrame, score: Score | None = None, metric: str | None = None
+    study: Study, runs: pd.DataFrame, score: EpochChoice | None = None, metric: str | None = None
 ) -> pd.DataFrame:
     """Runs with the `score` that is compared, in percent, and in `report` the epoch that it is of.
 
@@ -372,7 +372,7 @@ def compare(
     names: Sequence[str],
     *,
     by: str = "method",
-    score: Score | None = None,
+    score: EpochChoice | None = None,
     metric: str | None = None,
     counted: Collection[str] = COUNTED,
 ) -> list[Table]:

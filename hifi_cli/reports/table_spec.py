@@ -8,12 +8,12 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Name, Seed, parse
-from hifi_cli.config.sources import ProtocolSpec, run_name, with_bases
+from hifi_cli.config.sources import ProtocolSpec, stored_name, with_bases
 from hifi_cli.errors import UsageError
 
 # A user's own YAML is given by its path and used by its name, which its runs have.
-Method = Annotated[Name, AfterValidator(partial(run_name, "methods"))]
-Task = Annotated[Name, AfterValidator(partial(run_name, "tasks"))]
+Method = Annotated[Name, AfterValidator(partial(stored_name, "methods"))]
+Task = Annotated[Name, AfterValidator(partial(stored_name, "tasks"))]
 
 
 def _named(key: str) -> BeforeValidator:
@@ -131,8 +131,8 @@ def with_changes(
         UsageError: no such backbone.
     """
     update = {key: value for key, value in others.items() if value}
-    update["protocol"] = run_name("protocols", protocol or spec.protocol)
-    update["backbone"] = run_name("backbones", backbone or spec.backbone)
+    update["protocol"] = stored_name("protocols", protocol or spec.protocol)
+    update["backbone"] = stored_name("backbones", backbone or spec.backbone)
     if methods:
         rows = [RowSpec(method=name) for name in methods if name not in spec.methods]
         update["rows"] = [row for row in spec.rows if row.method in methods] + rows

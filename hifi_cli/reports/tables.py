@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import Score
-from hifi_cli.config.sources import run_name
+from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.config.sources import stored_name
 from hifi_cli.errors import UsageError, counted_noun
 from hifi_cli.reports import pairs
 from hifi_cli.reports.calibration import MEASURES, classes_of
@@ -56,7 +56,7 @@ def build(
     spec: TableSpec,
     study: Study,
     *,
-    score: Score | None = None,
+    score: EpochChoice | None = None,
     counted: Collection[str] = pairs.COUNTED,
     show_published: bool = False,
     grid: str = "",
@@ -166,7 +166,7 @@ def _by_backbone(spec: TableSpec, runs: pd.DataFrame) -> tuple[TableSpec, pd.Dat
     """
     if len(spec.methods) != 1:
         raise UsageError("backbones stand beside one another under one method: --method full-ft")
-    names = [run_name("backbones", backbone) for backbone in spec.backbones]
+    names = [stored_name("backbones", backbone) for backbone in spec.backbones]
     spec = spec.model_copy(update={"rows": [RowSpec(method=name) for name in names]})
     runs = runs.assign(method=runs["backbone"], weights="")
     return spec, runs[runs["backbone"].isin(names)]
@@ -186,7 +186,7 @@ def _scores(
     study: Study,
     runs: pd.DataFrame,
     metrics: dict[str, str | None],
-    score: Score | None,
+    score: EpochChoice | None,
 ) -> tuple[pd.DataFrame, pairs.Notes, dict[str, list[str]]]:
     """The scores of the runs that may be averaged, and what a reader must know of them.
 
@@ -340,7 +340,7 @@ def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: st
     return [f"{counted_noun(count, 'run')}: {command}" for command, count in lacking.items()]
 
 
-def _title(spec: TableSpec, few: str, score: Score | None, runs: pd.DataFrame) -> str:
+def _title(spec: TableSpec, few: str, score: EpochChoice | None, runs: pd.DataFrame) -> str:
     shots = [] if few == "full" else [f"{few}-shot"]
     epochs = [EPOCHS[name] for name in ([score] if score else sorted(runs["report"].unique()))]
     constant = f"method {spec.methods[0]}" if spec.backbones else f"backbone {spec.backbone}"

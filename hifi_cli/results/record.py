@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
 from hifi_cli.config import registry
 from hifi_cli.config.base import Model, flatten, parse
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig, Score, run_path_of
+from hifi_cli.config.run_config import EpochChoice, RunConfig, run_path_of
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError, first_of
 from hifi_cli.files import (
@@ -172,7 +172,7 @@ class ParameterCounts(Record):
     total: PositiveInt
 
 
-def kept_score(report: Score) -> Literal["last", "best"]:
+def kept_score(report: EpochChoice) -> Literal["last", "best"]:
     """The score of the model that a run keeps, which is the best one also where tables show `max`.
 
     Args:
@@ -212,7 +212,7 @@ class RunResult(StoredFile):
     """The reported split: the one that the scores are of."""
     selection: Literal["validation", "holdout", "few-shot"]
     """The examples that chose the best epoch."""
-    report: Score
+    report: EpochChoice
     """The score that tables show."""
     primary_metric: str
     """The metric that the scores are of."""
@@ -296,7 +296,7 @@ class RunResult(StoredFile):
         """The score of the model that was kept, at its epoch."""
         return kept_score(self.report)
 
-    def score(self, name: Score | None = None) -> float:
+    def score(self, name: EpochChoice | None = None) -> float:
         """The primary metric of a run that is done on the reported split, a fraction of 1.
 
         Args:
@@ -304,7 +304,7 @@ class RunResult(StoredFile):
         """
         return float(getattr(self.scores, name or self.report))
 
-    def epoch(self, name: Score | None = None) -> int:
+    def epoch(self, name: EpochChoice | None = None) -> int:
         """The epoch of that score, counted from 1."""
         return int(getattr(self.epochs, name or self.report))
 
@@ -338,7 +338,7 @@ class RunDirectory:
     def user_name(self, kind: str, name: str, *, trust: bool = False) -> str:
         """A name, which carries the copy of the user's own file where the run keeps one."""
         copy = self._copy_of(kind, name)
-        return registry.OwnYaml(name, copy, is_trusted=trust) if copy.is_file() else name
+        return registry.NameWithFile(name, copy, is_trusted=trust) if copy.is_file() else name
 
     # --- a run that begins, and ends
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.run_config import NEUTRAL
+from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, is_locked, read_json, read_jsonl
@@ -174,7 +174,7 @@ class Study:
             **{column: _at(content, place) for column, place in _PLACES.items()},
             "path": path,
             **names,
-            "config": NEUTRAL | result.config,
+            "config": UNHASHED_DEFAULTS | result.config,
             "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
             "data": digest(result.data),
         }

@@ -18,10 +18,8 @@ NO_ENTITY = "O"
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_BEGINS, _CONTINUES = (
-    "BI",
-    "IEL",
-)  # prefixes of an entity's words: after which it can go on, and with which
+# prefixes of an entity's words: after which it can go on, and with which
+_BEGINS, _CONTINUES = "BI", "IEL"
 
 
 class Output(NamedTuple):
@@ -167,9 +165,8 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
     return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
 
 
-_F1 = partial(
-    sklearn_score, "f1_score", zero_division=0
-)  # of class 1; 0 if there is nothing to divide by
+# of class 1; 0 if there is nothing to divide by
+_F1 = partial(sklearn_score, "f1_score", zero_division=0)
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
     "binary_accuracy": binary_accuracy,

@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, write_text
-from hifi_cli.tasks import task_spec as specs
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Row, Split, Submission, TaskSpec
 
@@ -103,7 +103,7 @@ def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
     return {
         file: (name, task, split)
         for name in registry.names("tasks")
-        if (task := specs.load(name)).submission and task.submission.benchmark == benchmark
+        if (task := task_spec.load(name)).submission and task.submission.benchmark == benchmark
         for split, file in task.submission.files.items()
     }
 

@@ -11,15 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hifi_cli.config.run_config import RunConfig, run_name
+from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import atomic_path, digest, file_digest
 from hifi_cli.methods.base import Heads, Method, MethodContext, build_method
 from hifi_cli.models import cpu_kernels
-from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import Pretrained
+from hifi_cli.models.pretrained import Pretrained, initialize_missing, load_backbone
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.tasks import data_sources, task_spec
@@ -113,9 +112,7 @@ class ResourceCache:
         key = f"{head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             self._pretrained.clear()  # large backbones do not fit in memory twice
-            loaded = backbones.load_backbone(
-                config.backbone, task_head=head, dropout=config.dropout
-            )
+            loaded = load_backbone(config.backbone, task_head=head, dropout=config.dropout)
             if config.start_from:
                 self._start_from(config.start_from, loaded, config)
             if config.kernels == "auto" and select_device(config.device).type == "cpu":
@@ -127,7 +124,7 @@ class ResourceCache:
         """The run's own copy of its backbone, with the task head that its seed draws."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
-        backbones.initialize_missing(model, pretrained.missing_keys, config.seed)
+        initialize_missing(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
     def _start_from(self, run: str, loaded: Pretrained, config: RunConfig) -> None:
@@ -140,7 +137,8 @@ class ResourceCache:
             RunFailed: it diverged.
         """
         # as given, or at its place in the results
-        given, stored = RunDirectory(Path(run)), RunDirectory(self.results_dir / run_name(run))
+        given = RunDirectory(Path(run))
+        stored = RunDirectory(self.results_dir / relative_run_path(run))
         directory = given if given.config_file.is_file() else stored
         if not directory.config_file.is_file():
             raise MissingError(
@@ -161,7 +159,7 @@ class ResourceCache:
         loaded.missing_keys = [name for name in loaded.missing_keys if name not in names]
         delta = str(result.delta_sha256)
         loaded.backbone_weights = digest([loaded.backbone_weights, delta], 64)
-        start = run_name(str(directory.path.resolve()))
+        start = relative_run_path(str(directory.path.resolve()))
         link = {"run": start, "config_hash": result.config_hash, "delta_sha256": delta}
         loaded.started_from = [link, *prepared.pretrained.started_from]
 

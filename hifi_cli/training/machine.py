@@ -49,9 +49,8 @@ def choose_device(config: RunConfig) -> torch.device:
     device = select_device(config.device)
     if device.type == "cuda":
         if config.deterministic:
-            os.environ.setdefault(
-                "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-            )  # cuBLAS reads it when it starts
+            # cuBLAS reads it when it starts
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(device)
         # cuDNN builds a plan for each new shape of a batch, about a second each
         torch.backends.cuda.enable_cudnn_sdp(False)

@@ -89,7 +89,7 @@ def run(
                     f"{directory.path} holds a run on other weights than those in"
                     f" {config.backbone.path}; replace it with --force, or give variant=NAME"
                 )
-            logger.info(f"{name(config)}: finished before, {summary(finished)}")
+            logger.info(f"{run_label(config)}: finished before, {summary(finished)}")
             return finished
         heads = heads_to_tune(config, resources)
         splits = load_splits(config, resources)
@@ -159,13 +159,13 @@ def run(
         )
         if machine.is_main():
             directory.finish(result)
-    logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
+    logger.info(f"{run_label(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
 
 
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
-    is_main, run_name = machine.is_main(), name(trainer.config)
+    is_main, label = machine.is_main(), run_label(trainer.config)
     log = MetricLogger(trainer, directory, report_to) if is_main else nullcontext(Callback())
     with log as trainer.callback:
         try:
@@ -175,9 +175,7 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
-                logger.warning(
-                    f"{run_name}: stopped; the same command continues from its checkpoint"
-                )
+                logger.warning(f"{label}: stopped; the same command continues from its checkpoint")
             raise
     return ""
 
@@ -285,8 +283,8 @@ def prediction_rows(
     ]
 
 
-def name(config: RunConfig) -> str:
-    """The name of a run in messages."""
+def run_label(config: RunConfig) -> str:
+    """What messages call a run: task, method and seed."""
     return f"{config.task}/{config.method}/seed{config.seed}"
 
 
@@ -314,7 +312,7 @@ class MetricLogger(Callback, ExitStack):
     ) -> None:
         super().__init__()
         self.trainer, self.directory, self.config = trainer, directory, trainer.config
-        self.run = name(self.config)
+        self.run = run_label(self.config)
         self.trackers = start_trackers(report_to, self.config, directory)
         for tracker in self.trackers:
             self.callback(tracker.finish)
@@ -387,7 +385,7 @@ def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirect
     """Start accelerate's trackers with the configuration; seeds share a group if it has any."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    run = name(config)
+    run = run_label(config)
     group = f"{config.protocol}/{config.backbone.name}/{config.task}/{config.method}"
     arguments: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},

@@ -299,9 +299,8 @@ def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
 def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     lengths = copy_to_device([len(example) for example in examples], logits.device)
     is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
-    masked = logits.masked_fill(
-        is_padding, -torch.inf
-    )  # the padded length must not change the loss
+    # the padded length must not change the loss
+    masked = logits.masked_fill(is_padding, -torch.inf)
     answers = copy_to_device([example.answer for example in examples], logits.device)
     return functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum") / 2
 
