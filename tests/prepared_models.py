@@ -11,7 +11,7 @@ from hifi_cli.training.data import load_splits
 def prepare(make, resources, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return data.prepare(config, resources, heads_to_tune(config, resources)), config
+    return data.prepare_run(config, resources, heads_to_tune(config, resources)), config
 
 
 def first_batch(config, resources, count=6):

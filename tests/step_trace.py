@@ -23,13 +23,13 @@ from transformers import BertConfig, BertForSequenceClassification
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.data import Splits, build_and_prepare
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.plan import placeholder_heads
 from hifi_cli.training.step import ModelRunner
 
 DEVICE = "meta"
@@ -191,7 +191,7 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
         )
         for number, tokens in enumerate(ids)
     ]
-    trainer = Trainer(runner, Splits(batch * 10, calibration_batches=[batch]))
+    trainer = Trainer(runner, Splits(batch * 10, gradient_batches=[batch]))
     trainer.model.train()
     return trainer
 

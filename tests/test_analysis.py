@@ -25,7 +25,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits, prepare, reload
+from hifi_cli.training.data import load_splits, prepare_run, reload
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +157,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare(config, resources)
+    prepared = prepare_run(config, resources)
     first = epoch_batches(config, load_splits(config, resources).train, 0)[0]
     (prepared.loss(first) / len(first)).backward()
     squares = {"head": 0.0, "backbone": 0.0}

@@ -13,7 +13,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import Splits, load_splits
-from hifi_cli.training.loop import Trainer, calibration_gradients
+from hifi_cli.training.loop import Trainer, batch_gradients
 
 
 def loss_of(model, batch):
@@ -59,7 +59,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(
             gradient = model.get_parameter(name).grad.double().numpy()
             clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
             fisher[name] = fisher[name] + clipped**2 / len(batches)
-    prepared.method.on_phase_start(model, calibration_gradients(prepared, batches))
+    prepared.method.on_phase_start(model, batch_gradients(prepared, batches))
     masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
@@ -87,7 +87,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     train = [example for batch in batches for example in batch]
-    trainer = Trainer(prepared, Splits(train, calibration_batches=batches))
+    trainer = Trainer(prepared, Splits(train, gradient_batches=batches))
     trainer.setup_phase(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}

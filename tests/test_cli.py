@@ -19,7 +19,7 @@ from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.files import file_digest
 from hifi_cli.heads import measures, ranking
-from hifi_cli.training.data import load_splits, prepare
+from hifi_cli.training.data import load_splits, prepare_run
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -227,7 +227,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepare(config, resources)
+        prepared = prepare_run(config, resources)
         prepared.model.train()
         prepared.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append(

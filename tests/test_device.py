@@ -127,10 +127,10 @@ def pretend_gpu(with_gpus, monkeypatch):
 
 
 def test_deterministic_sets_what_pytorch_requires(make, pretend_gpu):
-    machine.choose_device(make("full-ft", "deterministic=true"))
+    machine.set_up_device(make("full-ft", "deterministic=true"))
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    machine.choose_device(make("full-ft"))
+    machine.set_up_device(make("full-ft"))
     assert (
         not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
     )

@@ -24,7 +24,7 @@ from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, fits_peft, write_peft
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import prepare, reload, task_head_of
+from hifi_cli.training.data import prepare_run, reload, task_head_of
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -300,7 +300,7 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
         name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters()
     )
     dora = make("dora", backbone=backbone)
-    assert not fits_peft(prepare(dora, resources))
+    assert not fits_peft(prepare_run(dora, resources))
 
 
 @pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])

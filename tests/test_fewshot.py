@@ -11,7 +11,7 @@ from hifi_cli.results.study import Study
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import task_of
+from hifi_cli.training.data import load_task
 
 CB = task_spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
@@ -58,7 +58,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused(make):
         with pytest.raises(
             UsageError, match="has no few-shot setting: shots are counted per class"
         ):
-            task_of(make("full-ft", "shots=16", task=name))
+            load_task(make("full-ft", "shots=16", task=name))
     with pytest.raises(
         UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"
     ):

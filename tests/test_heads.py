@@ -13,7 +13,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits, prepare
+from hifi_cli.training.data import ResourceCache, load_splits, prepare_run
 from hifi_cli.training.step import task_loss
 
 MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
@@ -55,7 +55,7 @@ def superglue(tmp_path_factory):
 @pytest.mark.parametrize("one_logit", [False, True])
 def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
     config = make("full-ft", *MLP, f"task_head.one_logit={one_logit}", family=family)
-    prepared = prepare(config, resources)
+    prepared = prepare_run(config, resources)
     model = prepared.encoder.model.eval()
     examples = load_splits(config, resources).train[:5]
     batch = collate(examples, PAD)
@@ -89,7 +89,7 @@ def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
 
 def test_one_logit_is_binary_cross_entropy(make, resources):
     config = make("full-ft", *MLP, "task_head.one_logit=true")
-    prepared = prepare(config, resources)
+    prepared = prepare_run(config, resources)
     examples = load_splits(config, resources).train[:6]
     z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
     y = torch.tensor([float(example.row.label) for example in examples])
@@ -147,7 +147,7 @@ def test_word_states_are_means_over_the_words_tokens():
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
     resources = ResourceCache(tmp_path / "results", superglue)
     config = make("full-ft", *MLP, task="wic")
-    prepared = prepare(config, resources)
+    prepared = prepare_run(config, resources)
     assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
     examples = load_splits(config, resources).train[:4]
     batch = collate(examples, PAD)

@@ -237,7 +237,7 @@ def test_loss_falls(make, resources, method):
         make, resources, method, *quick, *LEARNING.get(method, [])
     )
     examples = load_splits(config, resources).train
-    trainer = Trainer(prepared, Splits(examples, calibration_batches=[examples]))
+    trainer = Trainer(prepared, Splits(examples, gradient_batches=[examples]))
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])

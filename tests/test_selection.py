@@ -167,7 +167,7 @@ def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
     assert {example.row.id for example in splits.selection} == held
     assert not held & {example.row.id for example in splits.train}
     assert not held & {
-        example.row.id for batch in splits.calibration_batches for example in batch
+        example.row.id for batch in splits.gradient_batches for example in batch
     }  # Child-Tuning-D's Fisher batches
     assert len(splits.train) + len(held) == 48
 

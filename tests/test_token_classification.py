@@ -19,7 +19,7 @@ from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.step import loss_count, task_loss
+from hifi_cli.training.step import loss_normalizer, task_loss
 
 CONLL = task_spec.load("conll2003")
 
@@ -140,11 +140,13 @@ def test_the_loss_is_that_of_transformers_with_ignored_targets():
     targets[0, [1, 2, 5]] = torch.tensor([0, 1, 2])
     targets[1, 1] = CONLL.labels.index("B-ORG")
     expected = torch.nn.CrossEntropyLoss()(by_token.flatten(0, 1), targets.flatten())
-    loss = task_loss(CONLL, by_token.transpose(1, 2), examples) / loss_count(CONLL, examples)
+    loss = task_loss(CONLL, by_token.transpose(1, 2), examples) / loss_normalizer(CONLL, examples)
     torch.testing.assert_close(loss, expected)
-    assert loss_count(CONLL, examples) == 4
+    assert loss_normalizer(CONLL, examples) == 4
     unread = [Example(rows[1], (), word_tokens=(UNREAD, UNREAD))]
-    assert task_loss(CONLL, by_token[1:].transpose(1, 2), unread) / loss_count(CONLL, unread) == 0
+    assert (
+        task_loss(CONLL, by_token[1:].transpose(1, 2), unread) / loss_normalizer(CONLL, unread) == 0
+    )
 
 
 @pytest.fixture

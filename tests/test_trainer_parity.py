@@ -14,7 +14,7 @@ from transformers import (
 
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training import loop
-from hifi_cli.training.data import Splits, load_splits, prepare
+from hifi_cli.training.data import Splits, load_splits, prepare_run
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
@@ -84,7 +84,7 @@ def assert_equal_training(ours, theirs, start):
 
 def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path):
     config = make("full-ft", *SETTINGS, "train_sampling_strategy=group_by_length")
-    prepared, examples = prepare(config, resources), load_splits(config, resources).train
+    prepared, examples = prepare_run(config, resources), load_splits(config, resources).train
     model = stock_model(encoders)
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
@@ -95,7 +95,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encode
 
 def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, encoders, tmp_path):
     config = make("lora", *SETTINGS)
-    prepared, examples = prepare(config, resources), load_splits(config, resources).train
+    prepared, examples = prepare_run(config, resources), load_splits(config, resources).train
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=8,
@@ -132,7 +132,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
     )
     weights = []
     for occurring in (True, False):
-        prepared, splits = prepare(config, resources), load_splits(config, resources)
+        prepared, splits = prepare_run(config, resources), load_splits(config, resources)
         prepared.encoder.model.double()
         prepared.method.trains_occurring_words = occurring
         trainer = loop.Trainer(prepared, splits)

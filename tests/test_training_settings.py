@@ -18,9 +18,9 @@ from hifi_cli.results.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
-from hifi_cli.training.data import Splits, load_splits, task_of
+from hifi_cli.training.data import Splits, load_splits, load_task
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.step import learning_rate_factor, loss_count, loss_targets, task_loss
+from hifi_cli.training.step import learning_rate_factor, loss_normalizer, loss_targets, task_loss
 
 WEIGHTS = [0.5, 3.0]
 
@@ -73,7 +73,7 @@ def test_class_weights_and_label_smoothing_are_torchs(weights, smoothing, one_lo
     logits = torch.randn(5, 1 if one_logit else 2)
     two = torch.cat([torch.zeros(5, 1), logits], 1) if one_logit else logits
     examples = labelled(labels)
-    ours = task_loss(spec, logits, examples, weights, smoothing) / loss_count(
+    ours = task_loss(spec, logits, examples, weights, smoothing) / loss_normalizer(
         spec, examples, weights
     )
     weight = None if weights is None else torch.tensor(weights)
@@ -98,7 +98,7 @@ def test_weights_of_tags_count_the_words_that_were_read():
     ]
     assert loss_targets(spec, examples) == [1, 2, 1]
     weights = [*map(float, range(1, 10))]
-    assert loss_count(spec, examples, weights) == 2 + 3 + 2
+    assert loss_normalizer(spec, examples, weights) == 2 + 3 + 2
     logits = torch.randn(2, 9, 3)
     chosen = [(0, 1, 1), (0, 2, 2), (1, 1, 1)]  # example, token, tag
     by_hand = sum(
@@ -143,7 +143,7 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources
 )
 def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, change, message):
     with pytest.raises(UsageError, match=message):
-        task_of(make("full-ft", change, task=task))
+        load_task(make("full-ft", change, task=task))
 
 
 def test_a_run_of_one_step_trains(make, resources):

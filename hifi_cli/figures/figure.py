@@ -30,7 +30,7 @@ from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.heads import select as head_selection
 from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import Study
-from hifi_cli.training.data import ResourceCache, load_splits, prepare
+from hifi_cli.training.data import ResourceCache, load_splits, prepare_run
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.run import run, run_label
 
@@ -214,7 +214,7 @@ def train(
             stage does not train then.
     """
     splits = replace(load_splits(config, resources), reported=[])
-    prepared = prepare(config, resources, head_selection.heads_to_tune(config, resources))
+    prepared = prepare_run(config, resources, head_selection.heads_to_tune(config, resources))
     trainer = Trainer(prepared, splits, callback=callback)
     for phase in trainer.phases:  # a callback reads all gradients and weights in every step
         phase.method.trains_occurring_words = False

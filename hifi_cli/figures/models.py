@@ -29,9 +29,9 @@ from hifi_cli.models.task_heads import pool
 from hifi_cli.results.record import StepMetrics
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import ResourceCache, load_splits, reload, task_of
+from hifi_cli.training.data import ResourceCache, load_splits, load_task, reload
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.step import ModelRunner, loss_count, loss_targets
+from hifi_cli.training.step import ModelRunner, loss_normalizer, loss_targets
 
 Floats = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ class Tsne(Kind):
             yield from self._map(request.config(*names), request.resources)
 
     def _map(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
-        task, splits = task_of(config), load_splits(config, resources)
+        task, splits = load_task(config), load_splits(config, resources)
         if task.kind != "classification" or config.task_head.kind != "mlp":
             raise UsageError(
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
@@ -486,7 +486,7 @@ def surface(
         axes: the values of x and those of y, [2, points].
     """
     runner.model.eval()
-    size, count = runner.config.eval_batch_size, loss_count(runner.task, examples)
+    size, count = runner.config.eval_batch_size, loss_normalizer(runner.task, examples)
     batches = [examples[start : start + size] for start in range(0, len(examples), size)]
     origin = parameters_to_vector(weights)
     first, second = directions.to(origin.device)

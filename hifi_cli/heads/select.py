@@ -1,9 +1,9 @@
 """Score heads, select them, and store both: all seeds and methods of a backbone and task share a scoring.
 
-score: information richness and correlation, stored         Algorithm 1, equations 1 to 7
-rank: by the scores, or by what a measured ranking measures  equations 8 to 10, Algorithm 2
+heads_to_tune: of a run, given in a file or selected          Algorithm 3
 select: the k highest of each layer, stored
-heads_to_tune: of a run, given in a file or selected         Algorithm 3
+rank: by the scores, or by what a measured ranking measures   Algorithm 2, equations 8 to 10
+score: information richness and correlation, stored           Algorithm 1, equations 1 to 7
 """
 
 import logging
@@ -31,7 +31,7 @@ from hifi_cli.results.record import StoredFile
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
 from hifi_cli.tasks.task_spec import Example, rows_digest
 from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache, Splits, build_and_prepare, split_train, task_of
+from hifi_cli.training.data import ResourceCache, Splits, build_and_prepare, load_task, split_train
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 
@@ -123,6 +123,14 @@ def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
     return config.heads.given or select(config, resources)[0].heads
 
 
+def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
+    """The configured heads, or as many as would be selected: sizes do not depend on which."""
+    if not needs_heads(config) or config.heads.given:
+        return config.heads.given
+    any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
+    return select_top_heads(any_heads, config.heads.k, config.heads.strategy).heads
+
+
 def select(
     config: RunConfig, resources: ResourceCache, *, out: Path | None = None
 ) -> tuple[HeadSelection, Path]:
@@ -184,8 +192,8 @@ def _read_or_compute(
     force: bool = False,
 ) -> tuple[File, Path]:
     """A stored file, which is read, or made under its own lock; a damaged one is made again."""
-    name = _scores_name(config, resources, measured=kind is HeadImportance)
-    path = _path("scores", name, config, resources)
+    measured = kind is HeadImportance
+    path = _path("scores", _scores_name(config, resources, measured=measured), config, resources)
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
@@ -263,14 +271,14 @@ def load_for_scoring(
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
     what is measured does not depend on the run's seed, and all runs tune the same heads.
     """
-    scoring, device = config.scoring, machine.choose_device(config)
+    scoring, device = config.scoring, machine.set_up_device(config)
     examples = sample(
         _training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed
     )
     seed = config.seed if scoring.warm_steps else scoring.seed
     encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
     runner = ModelRunner(
-        encoder, task_of(config), config, padding_values(pretrained.tokenizer), device
+        encoder, load_task(config), config, padding_values(pretrained.tokenizer), device
     )
     if scoring.warm_steps:
         _warm_up(
@@ -320,7 +328,7 @@ def _held_out(config: RunConfig, resources: ResourceCache) -> list[str]:
     if config.shots:
         return []
     rows = resources.rows(config.task).rows("train")
-    return [row.id for row in split_train(config, task_of(config), rows)[1]]
+    return [row.id for row in split_train(config, load_task(config), rows)[1]]
 
 
 def sample(examples: list[Example], number: int, seed: int) -> list[Example]:

@@ -1,4 +1,4 @@
-"""What runs read: rows, examples and their splits, the encoder, a finished run's model."""
+"""What a run reads and trains: the task, examples in splits, the prepared model, its delta."""
 
 import copy
 import json
@@ -24,11 +24,11 @@ from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.encode import epoch_batches, padding_values, tokenize
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
-from hifi_cli.training.machine import choose_device, select_device
+from hifi_cli.training.machine import select_device, set_up_device
 from hifi_cli.training.step import ModelRunner, check_loss
 
 
-def task_of(config: RunConfig) -> TaskSpec:
+def load_task(config: RunConfig) -> TaskSpec:
     """Load a run's task, with the primary metric that its configuration names.
 
     Raises:
@@ -164,6 +164,100 @@ class ResourceCache:
         loaded.started_from = [link, *prepared.pretrained.started_from]
 
 
+# --- the examples of a run
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a run.
+
+    Attributes:
+        train: trained on.
+        selection: select the best epoch.
+        reported: what the scores of the run are measured on; empty: no model is scored or kept.
+        gradient_batches: batches whose gradients a method may use when one of its phases starts:
+            the train examples, in a few-shot run those of the full train split.
+        extra_validation: extra validation splits that are reported, by the suffix of their metrics.
+        fewshot: the ids of the rows of a few-shot run and their digest.
+    """
+
+    train: list[Example]
+    selection: list[Example] = field(default_factory=list)
+    reported: list[Example] = field(default_factory=list)
+    gradient_batches: list[list[Example]] = field(default_factory=list)
+    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
+    fewshot: dict[str, Any] | None = None
+
+    def count(self, rows_in: Callable[[list[Example]], int]) -> dict[str, int]:
+        """Numbers of rows of each split."""
+        splits = ("train", "selection", "reported")
+        return {split: rows_in(getattr(self, split)) for split in splits}
+
+
+def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
+    """Load the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
+
+    Raises:
+        MissingError: the data are missing.
+        UsageError: there are too few rows for `shots`.
+    """
+    task, data = task_spec.load(config.task), resources.rows(config.task)
+
+    def load(split: Split) -> list[Example]:
+        if config.limit is None:
+            return resources.examples(config, split, config.max_length)
+        return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
+
+    extra = {
+        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
+    }
+    reported, fewshot = load("validation"), None
+    if config.shots or config.selection == "holdout":
+        parts = split_train(config, task, data.rows("train"))
+        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in parts)
+    else:
+        train, selection = load("train"), reported
+    for_gradients = train
+    if config.shots:
+        fewshot = data_sources.few_shot_rows(*parts)
+        for_gradients = resources.examples(config, "train", config.max_length)
+    return Splits(
+        train, selection, reported, epoch_batches(config, for_gradients, 0), extra, fewshot
+    )
+
+
+def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The train rows that a run trains on, and those that select its epoch, if any do.
+
+    A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
+    of MultiRC's questions, stay together: its metrics are about whole groups.
+
+    Raises:
+        UsageError: there are too few rows for `shots`.
+    """
+    if config.shots:
+        return data_sources.few_shot_sample(task, rows, config.shots, config.seed)
+    rows = rows[: config.limit]
+    if config.selection != "holdout":
+        return rows, []
+    members: dict[str, list[Row]] = {}
+    for row in rows:
+        members.setdefault(row.group or row.id, []).append(row)
+    groups = list(members.values())
+    generator = torch.Generator().manual_seed(config.seed)
+    order = torch.randperm(len(groups), generator=generator).tolist()
+    size = max(1, round(config.holdout * len(groups)))
+    train, holdout = (
+        [row for number in part for row in groups[number]] for part in (order[size:], order[:size])
+    )
+    return train, holdout
+
+
+def batch_size(config: RunConfig, task: TaskSpec) -> int:
+    """Examples of a training step; few-shot runs train on all examples at once."""
+    return config.shots * len(task.classes) if config.shots else config.batch_size
+
+
 # --- a run's model, to train or trained
 
 
@@ -180,30 +274,6 @@ class PreparedRun(ModelRunner):
     pretrained: Pretrained
 
 
-def prepare(
-    config: RunConfig,
-    resources: ResourceCache,
-    heads: Heads | None = None,
-) -> PreparedRun:
-    """Load the encoder, build the run's method, and let it prepare the model on its device.
-
-    Args:
-        heads: that the method tunes; None for a method that needs none.
-    """
-    device = choose_device(config)
-    encoder, pretrained = resources.encoder(config)
-    task = task_of(config)
-    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
-    # as a batch
-    config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    prepared = PreparedRun(
-        encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained
-    )
-    prepared.method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
-    encoder.model.to(device)  # with what the method added
-    return prepared
-
-
 def build_and_prepare(
     config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
 ) -> Method:
@@ -213,8 +283,7 @@ def build_and_prepare(
         UsageError: an unknown setting, a value that does not fit, or parameters without a layer
             that `layer_decay` cannot place.
     """
-    context = MethodContext(heads, missing_keys, config.seed, config.stage1)
-    method = build_method(config, context)
+    method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
     pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
     if config.layer_decay == 1:
@@ -233,6 +302,45 @@ def build_and_prepare(
             " remove it"
         )
     return method
+
+
+def prepare_run(
+    config: RunConfig, resources: ResourceCache, heads: Heads | None = None
+) -> PreparedRun:
+    """Load the encoder, build the run's method, and let it prepare the model on its device.
+
+    Args:
+        heads: that the method tunes; None for a method that needs none.
+    """
+    device = set_up_device(config)
+    encoder, pretrained = resources.encoder(config)
+    task = load_task(config)
+    # The Trainer and evaluations read this config: a few-shot run trains on all examples at once.
+    # `load_splits` and the scoring of heads read the caller's, with the task's own batch size.
+    config = config.model_copy(update={"batch_size": batch_size(config, task)})
+    prepared = PreparedRun(
+        encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained
+    )
+    prepared.method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
+    encoder.model.to(device)  # with what the method added
+    return prepared
+
+
+def enter_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
+    """Bring a model from phase `current_phase`, counted from 0, to its method's last phase."""
+    for phase in method.phases()[current_phase + 1 :]:
+        phase.prepare_model(encoder)
+
+
+def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
+    """Load the delta of a finished run into a prepared model.
+
+    Raises:
+        UsageError: the delta does not fit.
+    """
+    enter_last_phase(method, encoder)
+    with torch.no_grad():
+        method.load_delta(encoder.model, delta)
 
 
 def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[PreparedRun, RunResult]:
@@ -271,26 +379,9 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
             f" those found now ({config.backbone.name}); give --backbone with the directory or"
             f" hub id that has them{started}"
         )
-    prepared = prepare(config, resources, result.heads)
+    prepared = prepare_run(config, resources, result.heads)
     load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
     return prepared, result
-
-
-def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
-    """Load the delta of a finished run into a prepared model.
-
-    Raises:
-        UsageError: the delta does not fit.
-    """
-    enter_last_phase(method, encoder)
-    with torch.no_grad():
-        method.load_delta(encoder.model, delta)
-
-
-def enter_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
-    """Bring a model from phase `current_phase`, counted from 0, to its method's last phase."""
-    for phase in method.phases()[current_phase + 1 :]:
-        phase.prepare_model(encoder)
 
 
 def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
@@ -303,95 +394,3 @@ def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any])
     header = json.dumps(belongs_to, separators=(",", ":"), ensure_ascii=False)
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={"hifi": header})
-
-
-# --- the examples of a run
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The examples of a run.
-
-    Attributes:
-        train: trained on.
-        selection: select the best epoch.
-        reported: what the scores of the run are measured on; empty: no model is scored or kept.
-        calibration_batches: batches whose gradients a method may use when one of its phases starts:
-            the train examples, in a few-shot run those of the full train split.
-        extra_validation: extra validation splits that are reported, by the suffix of their metrics.
-        fewshot: the ids of the rows of a few-shot run and their digest.
-    """
-
-    train: list[Example]
-    selection: list[Example] = field(default_factory=list)
-    reported: list[Example] = field(default_factory=list)
-    calibration_batches: list[list[Example]] = field(default_factory=list)
-    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
-    fewshot: dict[str, Any] | None = None
-
-    def count(self, rows_in: Callable[[list[Example]], int]) -> dict[str, int]:
-        """Numbers of rows of each split."""
-        splits = ("train", "selection", "reported")
-        return {split: rows_in(getattr(self, split)) for split in splits}
-
-
-def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
-    """Load the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
-
-    Raises:
-        MissingError: the data are missing.
-        UsageError: there are too few rows for `shots`.
-    """
-    task, data = task_spec.load(config.task), resources.rows(config.task)
-
-    def load(split: Split) -> list[Example]:
-        if config.limit is None:
-            return resources.examples(config, split, config.max_length)
-        return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
-
-    extra = {
-        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
-    }
-    reported, fewshot = load("validation"), None
-    if config.shots or config.selection == "holdout":
-        parts = split_train(config, task, data.rows("train"))
-        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in parts)
-    else:
-        train, selection = load("train"), reported
-    calibration = train
-    if config.shots:
-        fewshot = data_sources.few_shot_rows(*parts)
-        calibration = resources.examples(config, "train", config.max_length)
-    return Splits(train, selection, reported, epoch_batches(config, calibration, 0), extra, fewshot)
-
-
-def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The train rows that a run trains on, and those that select its epoch, if any do.
-
-    A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
-    of MultiRC's questions, stay together: its metrics are about whole groups.
-
-    Raises:
-        UsageError: there are too few rows for `shots`.
-    """
-    if config.shots:
-        return data_sources.few_shot_sample(task, rows, config.shots, config.seed)
-    rows = rows[: config.limit]
-    if config.selection != "holdout":
-        return rows, []
-    members: dict[str, list[Row]] = {}
-    for row in rows:
-        members.setdefault(row.group or row.id, []).append(row)
-    groups = list(members.values())
-    generator = torch.Generator().manual_seed(config.seed)
-    order = torch.randperm(len(groups), generator=generator).tolist()
-    size = max(1, round(config.holdout * len(groups)))
-    train, holdout = (
-        [row for number in part for row in groups[number]] for part in (order[size:], order[:size])
-    )
-    return train, holdout
-
-
-def batch_size(config: RunConfig, task: TaskSpec) -> int:
-    """Examples of a training step; few-shot runs train on all examples at once."""
-    return config.shots * len(task.classes) if config.shots else config.batch_size

@@ -5,7 +5,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -20,8 +20,7 @@ from torch import Tensor
 
 from hifi_cli.errors import Terminated, UsageError, counted_noun
 from hifi_cli.files import atomic_path, digest
-from hifi_cli.methods.base import Method, Phase
-from hifi_cli.models.encoder import Encoder
+from hifi_cli.methods.base import Phase
 from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.tasks.encode import epoch_batches
@@ -76,11 +75,13 @@ class Checkpoint:
         """The saved state; None, with a warning, if it is damaged or another run's."""
         if not self.path.is_file():
             return None
-        problem = "of other data, heads, weights or processes"
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
             if state["run_id"] == self.run_id:
                 return state
+            is_of_this_layout = state["run_id"].endswith(f", layout {_LAYOUT}")
+            other = "other data, heads, weights or processes"
+            problem = f"of {other if is_of_this_layout else 'another version of hifi'}"
         except Exception as error:  # torch raises half a dozen kinds for a damaged file
             first_line = str(error).strip().partition("\n")[0][:100]
             problem = f"damaged ({first_line})"
@@ -228,7 +229,7 @@ class Trainer:
             RunFailed: a batch does not fit in memory.
         """
         set_seed(self.config.seed)
-        self.start, progress = time.monotonic(), self.progress
+        self.started_at, progress = time.monotonic(), self.progress
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
         else:
@@ -238,6 +239,7 @@ class Trainer:
             while not self.is_finished:
                 self.model.train()
                 batches = epoch_batches(self.config, self.splits.train, progress.epoch)
+                # a resumed run has trained on the first ones of its epoch
                 for batch in batches[progress.step - progress.epoch * self.steps_per_epoch :]:
                     if progress.step == self.phase_ends[progress.phase]:
                         self.setup_phase(progress.phase + 1)
@@ -276,7 +278,7 @@ class Trainer:
         if number:  # the method prepared the model for the first phase
             self.phase.prepare_model(self.encoder)
         self.model.train()
-        gradients = calibration_gradients(self.runner, self.splits.calibration_batches)
+        gradients = batch_gradients(self.runner, self.splits.gradient_batches)
         self.phase.method.on_phase_start(self.model, gradients)
         self.create_optimizer()
 
@@ -287,7 +289,7 @@ class Trainer:
         training, decay = self.phase.training or self.config, self.config.layer_decay
         groups = method.param_groups(self.model, training.weight_decay)
         if decay < 1:
-            groups = decay_by_layer(groups, method, self.encoder, training.learning_rate, decay)
+            groups = self.decay_by_layer(groups, training.learning_rate, decay)
         self.optimizer = torch.optim.AdamW(
             groups,
             lr=training.learning_rate,
@@ -297,7 +299,7 @@ class Trainer:
         )
         self.max_grad_norm = training.max_grad_norm
         self.clip_groups = method.clip_groups(self.model)
-        self.word_rows = self.occurring_words()
+        self.word_rows = self.train_only_occurring_words()
         if self.word_rows:
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
         schedules: dict[str, Callable[[int], float]] = {
@@ -310,8 +312,27 @@ class Trainer:
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
 
-    def occurring_words(self) -> WordRows | None:
-        """The words of the train examples, if the method needs no others and one process trains."""
+    def decay_by_layer(
+        self, groups: list[dict[str, Any]], learning_rate: float, decay: float
+    ) -> list[dict[str, Any]]:
+        """Layer-wise learning rate decay: split the optimizer's groups by layer, the task head first.
+
+        The learning rate of a group is multiplied by `decay` for each layer above it.
+        """
+        trained = self.phase.method.trainable_parameters(self.model)
+        distances = {value: self.encoder.layers_above(name) for name, value in trained.items()}
+        return [
+            {**group, "params": params, "lr": learning_rate * decay**distance}
+            for distance in sorted({*distances.values()})
+            for group in groups
+            if (params := [value for value in group["params"] if distances[value] == distance])
+        ]
+
+    def train_only_occurring_words(self) -> WordRows | None:
+        """Put the rows of the words in the train examples in the optimizer, not the embedding.
+
+        None, and nothing changes, if the method needs other words or several processes train.
+        """
         embedding = self.encoder.word_embedding
         may_leave_out = (
             self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
@@ -366,15 +387,18 @@ class Trainer:
             torch.manual_seed(int(digest([self.config.seed, self.progress.step, rank]), 16))
 
     def end_epoch(self) -> None:
-        """Score the model, and keep its delta if this epoch is the one to report so far."""
+        """Count the epoch, evaluate the model, and read the clock."""
         self.progress.epoch += 1
         if self.splits.reported:
             self.evaluate()
         self.losses.clear()
-        self.progress.seconds = time.monotonic() - self.start
+        self.progress.seconds = time.monotonic() - self.started_at
 
     def evaluate(self) -> None:
-        """Log the metrics of an epoch, and keep its delta if it is the one to report so far."""
+        """Measure the model, update the best epoch, log the metrics; keep what may be reported.
+
+        That is the delta, and the logits of the reported split, of the best or of the last epoch.
+        """
         config, progress, splits = self.config, self.progress, self.splits
         logits: Values | None
         selects_apart = splits.selection is not splits.reported
@@ -420,7 +444,7 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
         if self.checkpoint and self.runner.processes.is_main_process:
-            self.progress.seconds = time.monotonic() - self.start
+            self.progress.seconds = time.monotonic() - self.started_at
             history = [line.model_dump() for line in self.progress.log_history]
             state: dict[str, Any] = {
                 "progress": {**vars(self.progress), "log_history": history},
@@ -438,7 +462,7 @@ class Trainer:
         """Continue from the state of a checkpoint."""
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
         vars(self.progress).update(saved["progress"], log_history=history)
-        self.start -= self.progress.seconds
+        self.started_at -= self.progress.seconds
         self.delta, self.logits = saved["delta"], saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
         for phase in self.phases[1 : self.progress.phase + 1]:
@@ -480,28 +504,7 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     return ends
 
 
-def decay_by_layer(
-    groups: Iterable[dict[str, Any]],
-    method: Method,
-    encoder: Encoder,
-    learning_rate: float,
-    decay: float,
-) -> list[dict[str, Any]]:
-    """Layer-wise learning rate decay: split an optimizer's groups by layer, the task head's first.
-
-    The learning rate of a group is multiplied by `decay` for each layer above it.
-    """
-    parameters = method.trainable_parameters(encoder.model)
-    distances = {value: encoder.layers_above(name) for name, value in parameters.items()}
-    return [
-        {**group, "params": params, "lr": learning_rate * decay**distance}
-        for distance in sorted({*distances.values()})
-        for group in groups
-        if (params := [value for value in group["params"] if distances[value] == distance])
-    ]
-
-
-def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
+def batch_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
     """Leave the gradient of each batch in the parameters, the same bits in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()

@@ -40,8 +40,8 @@ _LIBRARIES = (
 # --- the device
 
 
-def choose_device(config: RunConfig) -> torch.device:
-    """Choose the device of a run, and set PyTorch's switches for it; before any CUDA work.
+def set_up_device(config: RunConfig) -> torch.device:
+    """Set PyTorch's switches for the device of a run, before any CUDA work; return the device.
 
     Raises:
         MissingError: the requested GPU is not there.

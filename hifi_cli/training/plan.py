@@ -5,13 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-import numpy as np
-
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, counted_noun
-from hifi_cli.heads.ranking import Ranked, select_top_heads
-from hifi_cli.heads.select import needs_heads
-from hifi_cli.methods.base import Heads, Phase, check_settings
+from hifi_cli.heads.select import placeholder_heads
+from hifi_cli.methods.base import Phase, check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
 from hifi_cli.results.record import RunDirectory
@@ -22,9 +19,9 @@ from hifi_cli.training.data import (
     ResourceCache,
     batch_size,
     build_and_prepare,
+    load_task,
     split_train,
     task_head_of,
-    task_of,
 )
 from hifi_cli.training.loop import phase_ends
 from hifi_cli.training.run import trained_sizes
@@ -42,7 +39,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     Raises:
         UsageError: what the run itself would refuse: a setting, or the data.
     """
-    task = task_of(config)
+    task = load_task(config)
     check_settings(config)
     missing: list[str] = []
 
@@ -68,8 +65,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     steps = f"{epochs} of an unknown number of examples in batches of {batch}"
     if examples:
         count = config.epochs * math.ceil(examples / batch)
-        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples"
-        steps += f" in batches of {batch}"
+        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
         phase_ends(sized[2] if sized else [], count)  # refuses too few of them
     parameters = "unknown without the backbone's configuration"
     if sized:
@@ -111,14 +107,6 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
             phase.method.on_phase_start(encoder.model, iter(()))
             stages.append(trained_sizes(phase.method, encoder))
     return total, stages, phases
-
-
-def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """The configured heads, or as many as would be selected: sizes do not depend on which."""
-    if not needs_heads(config) or config.heads.given:
-        return config.heads.given
-    any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
-    return select_top_heads(any_heads, config.heads.k, config.heads.strategy).heads
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:

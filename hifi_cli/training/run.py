@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import closing, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -48,9 +48,9 @@ from hifi_cli.training.data import (
     Splits,
     enter_last_phase,
     load_splits,
-    prepare,
+    load_task,
+    prepare_run,
     save_delta,
-    task_of,
 )
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported
 from hifi_cli.training.step import Diverged
@@ -78,10 +78,10 @@ def run(
             example.
     """
     directory = RunDirectory.of(config, resources.results_dir)
-    machine.choose_device(config)  # refuses a missing GPU before anything is written
-    task_of(config)  # refuses a metric or a loss that it does not have
-    with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as is_held:
-        finished = machine.from_main(lambda: directory.claim(config, is_held, force=force))
+    device = machine.set_up_device(config)  # refuses a missing GPU before anything is written
+    load_task(config)  # refuses a metric or a loss that the task does not have
+    with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as has_lock:
+        finished = machine.from_main(lambda: directory.claim(config, has_lock, force=force))
         if finished:
             weights = config.backbone.path and local_weights_digest(config.backbone.path)
             if weights and not config.start_from and weights != finished.backbone_weights:
@@ -93,7 +93,7 @@ def run(
             return finished
         heads = heads_to_tune(config, resources)
         splits = load_splits(config, resources)
-        prepared = prepare(config, resources, heads)
+        prepared = prepare_run(config, resources, heads)
         data = resources.rows(config.task)
         # what a checkpoint must agree in to be continued
         decisive = [
@@ -109,7 +109,6 @@ def run(
         # nothing can refuse the run any more: what the directory holds of a former one goes
         machine.from_main(lambda: directory.begin(config, anew=force))
         code = machine.method_code(config)  # as it is now: the file may change while the run trains
-        device = prepared.device
         machine.reset_peak_memory(device)
         start = time.monotonic()
         reason = _train(trainer, directory, report_to)
@@ -166,11 +165,12 @@ def run(
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
     is_main, label = machine.is_main(), run_label(trainer.config)
-    log = MetricLogger(trainer, directory, report_to) if is_main else nullcontext(Callback())
-    with log as trainer.callback:
+    with closing(MetricLogger(trainer, directory, report_to)) if is_main else nullcontext() as log:
+        trainer.callback = log or Callback()
         try:
             trainer.train()
         except Diverged as error:
+            # the last phase's parameters are counted and recorded, as of a finished run
             enter_last_phase(trainer.method, trainer.encoder, trainer.progress.phase)
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
@@ -300,7 +300,7 @@ def summary(result: RunResult) -> str:
 # --- the log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers
 
 
-class MetricLogger(Callback, ExitStack):
+class MetricLogger(Callback):
     """Writes the log lines of a run, shows them and sends them to trackers.
 
     Args:
@@ -310,12 +310,9 @@ class MetricLogger(Callback, ExitStack):
     def __init__(
         self, trainer: Trainer, directory: RunDirectory, report_to: Sequence[str] = ()
     ) -> None:
-        super().__init__()
         self.trainer, self.directory, self.config = trainer, directory, trainer.config
         self.run = run_label(self.config)
         self.trackers = start_trackers(report_to, self.config, directory)
-        for tracker in self.trackers:
-            self.callback(tracker.finish)
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -328,7 +325,13 @@ class MetricLogger(Callback, ExitStack):
             refresh_per_second=2,
             disable=not machine.shows_progress(console),
         )
-        self.enter_context(self.bar)
+        self.bar.start()
+
+    def close(self) -> None:
+        """Remove the progress bar, and let the trackers send the rest."""
+        self.bar.stop()
+        for tracker in self.trackers:
+            tracker.finish()
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
@@ -356,7 +359,9 @@ class MetricLogger(Callback, ExitStack):
         if isinstance(line, StepMetrics):
             logger.debug(f"{self.run}: {status}")
             return
-        left = (time.monotonic() - self.trainer.start) / step * (self.trainer.total_steps - step)
+        left = (
+            (time.monotonic() - self.trainer.started_at) / step * (self.trainer.total_steps - step)
+        )
         memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {memory}, {format_duration(left)} left")
 

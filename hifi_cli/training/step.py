@@ -26,7 +26,6 @@ from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batc
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import UNREAD, Example, Split, TaskSpec
 from hifi_cli.training import machine
-from hifi_cli.training.machine import tf32, uses_bf16
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention
 ClassWeights = Sequence[float] | None
@@ -58,7 +57,7 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         self.processes = machine.process_state()
-        self.uses_autocast = uses_bf16(self.config.precision, self.device)
+        self.uses_autocast = machine.uses_bf16(self.config.precision, self.device)
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
         self.model: nn.Module = self.encoder.model.to(self.device)
 
@@ -128,14 +127,14 @@ class ModelRunner:
         count = self.config.gradient_accumulation_steps
         parts = list(split_batch(indices or [0], count))
         # DDP averages over processes; times `world` it is the mean over the whole batch
-        weight = world * bool(indices) / loss_count(self.task, examples, self.class_weights)
+        weight = world * bool(indices) / loss_normalizer(self.task, examples, self.class_weights)
         how = self.class_weights, self.config.label_smoothing
         total = torch.zeros((), device=self.device)
         subject = (
             f"a batch of {counted_noun(len(examples), 'example')} in {counted_noun(count, 'part')}"
         )
         fix = f"set gradient_accumulation_steps={2 * count}"
-        with _out_of_memory(subject, fix), tf32(self.config.tf32):
+        with _out_of_memory(subject, fix), machine.tf32(self.config.tf32):
             for number, part in enumerate(parts, start=1):
                 is_last = number == len(parts)
                 with ddp.no_sync() if ddp and not is_last else nullcontext():
@@ -164,7 +163,7 @@ class ModelRunner:
         # no TF32, also where the user allows it for the whole process
         with (
             _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),
-            tf32(False),
+            machine.tf32(False),
         ):
             outputs = [
                 (batch, self.logits([examples[index] for index in batch]).cpu().numpy())
@@ -194,7 +193,7 @@ def task_loss(
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the loss, summed over examples, of tags over their words; see `loss_count`.
+    """Return the loss, summed over examples, of tags over their words; see `loss_normalizer`.
 
     Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
     mean over the classes for multi-label, squared error for regression, and for spans the mean of
@@ -232,10 +231,10 @@ def task_loss(
     return cross_entropy(logits, labels)
 
 
-def loss_count(
+def loss_normalizer(
     spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None
 ) -> float:
-    """Return what `task_loss` sums over: the number of examples, or of words with a token.
+    """Return what makes a mean of `task_loss`: the number of examples, or of words with a token.
 
     With class weights the sum of theirs, as in torch's cross_entropy.
     """

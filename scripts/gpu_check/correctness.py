@@ -13,11 +13,11 @@ from setting import Setting, results_of, temporary_directory
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.methods import diff_pruning
 from hifi_cli.results.record import MetricsLine, StepMetrics
-from hifi_cli.training.data import ResourceCache, load_final_delta, load_splits, prepare
+from hifi_cli.training.data import ResourceCache, load_final_delta, load_splits, prepare_run
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer
-from hifi_cli.training.plan import placeholder_heads
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = (
@@ -162,7 +162,7 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
 def prepared_model(config: RunConfig, resources: ResourceCache) -> Any:
     """A model that the run's method prepared."""
     encoder, _ = resources.encoder(config)
-    return prepare(config, resources, placeholder_heads(config, encoder))
+    return prepare_run(config, resources, placeholder_heads(config, encoder))
 
 
 def new_trainer(

@@ -14,13 +14,13 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
+from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.data import Splits, build_and_prepare
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.machine import choose_device
-from hifi_cli.training.plan import placeholder_heads
+from hifi_cli.training.machine import set_up_device
 from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
@@ -140,14 +140,14 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     """A trainer of a random BERT on random texts, in its first phase."""
     torch.manual_seed(0)
     encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
-    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, choose_device(config))
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, set_up_device(config))
     heads = placeholder_heads(config, encoder)
     runner.method = build_and_prepare(config, encoder, heads, [])
     runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
-    calibration = [examples[: setting.batch_size]]
-    trainer = Trainer(runner, Splits(examples, calibration_batches=calibration))
+    gradient_batches = [examples[: setting.batch_size]]
+    trainer = Trainer(runner, Splits(examples, gradient_batches=gradient_batches))
     trainer.model.train()
     trainer.setup_phase(0)
     return trainer
