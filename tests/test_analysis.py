@@ -210,13 +210,13 @@ def test_the_epoch_of_the_measured_model_is_stored(ask, words, epoch):
 def test_distances_of_stages_are_those_of_the_runs_own_models(
     ask, resources, encoders, tmp_path, monkeypatch
 ):
-    states, begin = [], two_stage.TwoStage.begin_stage_2
+    states, begin = [], two_stage.TwoStage.begin_stage2
 
     def recording(self, encoder):
         states.append(copy.deepcopy(encoder.base.state_dict()))
         begin(self, encoder)
 
-    monkeypatch.setattr(two_stage.TwoStage, "begin_stage_2", recording)
+    monkeypatch.setattr(two_stage.TwoStage, "begin_stage2", recording)
     words = ("settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     request = ask("features", {"stages": True}, ("lp-ft", "eh-ft-bitfit"), (2,), *words, train=True)
     rows = {(row["method"], row["pair"]): row for row in compute(request)}
