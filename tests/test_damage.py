@@ -68,7 +68,7 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("problem", ["damaged", "of other data"])
+@pytest.mark.parametrize("problem", ["damaged", "of other data", "of another version of hifi"])
 def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
     make, data, tmp_path, monkeypatch, saving_every_step, problem, caplog
 ):
@@ -83,8 +83,10 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
     other = write_data(tmp_path / "other", rows=40)
     with monkeypatch.context() as patched, pytest.raises(Terminated):
         patched.setattr(loop.Checkpoint, "save", then_stop)
+        patched.setattr(loop, "_LAYOUT", 0 if "version" in problem else loop._LAYOUT)
         runs.run(
-            config, ResourceCache(tmp_path / "results", data if problem == "damaged" else other)
+            config,
+            ResourceCache(tmp_path / "results", other if problem == "of other data" else data),
         )
     for name in ("results", "uninterrupted"):
         runs.run(config, ResourceCache(tmp_path / name, data))

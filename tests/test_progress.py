@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -47,9 +47,13 @@ def start_logger(make, resources):
         )
         runner = SimpleNamespace(device=torch.device("cpu"), task=task_spec.load("rte"))
         trainer = SimpleNamespace(
-            config=config, runner=runner, total_steps=6, progress=progress, start=time.monotonic()
+            config=config,
+            runner=runner,
+            total_steps=6,
+            progress=progress,
+            started_at=time.monotonic(),
         )
-        with MetricLogger(trainer, directory, report_to) as metric_logger:
+        with closing(MetricLogger(trainer, directory, report_to)) as metric_logger:
             metric_logger.on_train_begin(trainer)
             yield metric_logger
 
