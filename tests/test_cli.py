@@ -151,7 +151,7 @@ def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypat
     answer = one_line(
         hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3
     )
-    assert "no folder RTE" in answer and "in nowhere" in answer
+    assert "there is no directory nowhere (--data-dir)" in answer
     answer = one_line(
         hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3
     )

@@ -98,7 +98,9 @@ def test_an_unreachable_hub_names_the_ways_out_for_data(monkeypatch):
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("datasets.load_dataset", offline)
-    with pytest.raises(MissingError, match=r"use --data-dir .*HIFI_DATA_DIR.* --protocol demo"):
+    with pytest.raises(
+        MissingError, match=r"use --data-dir .*HIFI_DATA_DIR.* --task demo-entailment"
+    ):
         load("rte", HubDataset(id="nobody/nothing"))
 
 

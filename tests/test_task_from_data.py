@@ -122,7 +122,7 @@ def test_given_splits_are_read(tmp_path):
     path, dev = write(tmp_path / "reviews.csv", rows[:40]), write(tmp_path / "dev.csv", rows[40:])
     _, data = load(path, f"validation={dev}")
     assert [len(data.rows(split)) for split in ("train", "validation")] == [40, 20]
-    with pytest.raises(MissingError, match="have no validation split"):
+    with pytest.raises(MissingError, match="there is no file none"):
         load(path, "validation=none.csv")
 
 
@@ -137,7 +137,7 @@ def test_given_splits_are_read(tmp_path):
         (
             {},
             ["inputs=[sentence1, text]"],
-            "which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN], and label=COLUMN;"
+            "no column 'text'. Give inputs=COLUMN or inputs=[COLUMN,COLUMN], and label=COLUMN;"
             " the columns are id, sentence1, sentence2, label, price",
         ),
         (
@@ -260,6 +260,6 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     predicted = json.loads(hifi("predict", run, new).out)
     assert predicted["prediction"] in predicted["probabilities"].keys() == {"1", "2", "3"}
     changed = hifi(*train, "inputs=sentence2")
-    assert changed.code == 4 and "another task reviews.yaml" in changed.err
+    assert changed.code == 4 and "with other settings of the data" in changed.err
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0

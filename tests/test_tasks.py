@@ -80,7 +80,7 @@ def test_missing_data_say_so(tmp_path):
     with pytest.raises(
         MissingError, match=r"no folder RTE with train.tsv, .* in .*, nor in its subf"
     ):
-        data_sources.load(RTE, data_dir=tmp_path / "nowhere")
+        data_sources.load(RTE, data_dir=tmp_path)
 
 
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):

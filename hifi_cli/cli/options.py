@@ -246,7 +246,7 @@ def parse_seeds(text: str | None) -> list[int]:
         numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
         if not 0 < len(numbers) <= 100_000 - len(seeds) or not {*seeds}.isdisjoint(numbers):
             raise UsageError(
-                f"--seeds '{text:.80}': at most 100,000 distinct numbers are required: 1,2,3 or 1-5"
+                f"--seeds '{text:.80}': give numbers such as 1,2,3 or 1-5 (at most 100,000 distinct numbers)"
             )
         seeds += numbers
     return seeds

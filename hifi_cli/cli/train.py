@@ -85,6 +85,8 @@ def train(
         check_settings(config)
         if not force:
             directory.check_is_of(config)
+        if force or not directory.results.is_file():  # a finished run needs no data
+            resources.rows(config.task)
     results = []
     for number, config in enumerate(configs, start=1):
         if len(configs) > 1:

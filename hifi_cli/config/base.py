@@ -91,6 +91,13 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
         case "value_error":  # of our own validators
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
+        case "string_pattern_mismatch":  # a field's description lists its values
+            return f"{key}: not {problem['input']!r:.60}. {fields_by_key(model)[key].description}"
+        case "string_type" if isinstance(problem["input"], bool):
+            return (
+                f"{key}: YAML reads yes, no, on and off without quotes as true or false;"
+                """ quote them: '["yes","no"]'"""
+            )
     expected = problem["msg"].partition(", unable to ")[0]
     return f"{key}: {expected}, not {problem['input']!r:.60}"
 

@@ -89,7 +89,9 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     bases = [load(kind, known).get("base") for known in begun]
     suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
     return UsageError(
-        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all)"
+        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all"
+        + "; data files are .csv, .tsv, .jsonl, .parquet or .conll" * (kind == "tasks")
+        + ")"
     )
 
 

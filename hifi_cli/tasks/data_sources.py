@@ -145,6 +145,8 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     files = first_of([names[0] for names in local.files.values()])
     raise MissingError(
         f"no folder {local.folder} with {files} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}"
+        if directory.is_dir()
+        else f"there is no directory {directory} (--data-dir)"
     )
 
 
@@ -250,6 +252,13 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
         raise UsageError(
             f"{data.origin.get('train', 'the data')}: too few different texts ({len(order)}) to cut off a validation split"
         )
+    cut_rows = len(parts["validation"])
+    logger.info(
+        f"{Path(data.origin.get('train', 'the data')).name}: {len(train)} rows: {len(parts['train'])} train,"
+        f" {cut_rows} validation"
+        + f"; warning: one validation row is {100 / cut_rows:.3g} points of accuracy; give"
+        " validation=FILE or a larger fraction" * (cut_rows < 30)
+    )
     digests = {split: rows_digest(part) for split, part in parts.items()}
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
-from hifi_cli.errors import UsageError, first_of
+from hifi_cli.errors import MissingError, UsageError, first_of
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
 from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
@@ -134,6 +134,8 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     counts = Counter(name for value in given for name in labels_in(value, kind, separator))
     found = [label] if kind == "regression" else names.get(label) or sorted(counts, key=_order)
     labels = options.labels or found
+    if kind == "classification" and len(labels) == len(found) == 1:
+        raise UsageError(f"{source}: all rows have the label '{labels[0]}'; two classes are needed")
     metrics = _metrics(kind, labels)
     content: dict[str, Any] = {
         "description": f"{kind} of {' and '.join(inputs)} by {label}",
@@ -178,6 +180,10 @@ def _read_file(source: str, options: DataOptions) -> _Source:
     reader = READER_OF_SUFFIX[path.suffix.lower()]
     records = [record.values for record in read(path, reader)]
     given = {"train": source, "validation": options.validation, "test": options.test}
+    if missing := [
+        file for file in given.values() if isinstance(file, str) and not Path(file).is_file()
+    ]:
+        raise MissingError(f"there is no file {missing[0]}")
     files = {
         split: os.path.relpath(Path(file).resolve(), directory)
         for split, file in given.items()
@@ -221,9 +227,16 @@ def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[lis
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
     last = [str(len(columns))]  # of a CoNLL file
     label = options.label or "".join(_usual([*LABEL_NAMES, last], columns))
-    if not inputs or not {*inputs, label} <= {*columns}:
+    wrong = [name for name in (*options.inputs, options.label) if name and name not in columns]
+    if wrong or not inputs or not label:
         raise UsageError(
-            f"{source}: which columns are the texts and the label? Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
+            f"{source}: "
+            + (
+                f"no column '{wrong[0]}'."
+                if wrong
+                else "which columns are the texts and the label?"
+            )
+            + " Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
     return inputs, label
