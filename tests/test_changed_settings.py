@@ -18,7 +18,7 @@ HOW = [
     "padding_free=false",
     "device=cpu",
 ]
-NOTE = "2 runs with other settings than the protocol's: learning_rate 1e-05 (2e-05), epochs 1 (5)"
+NOTE = "2 runs with other settings than the protocol's: learning_rate 1e-05 (protocol: 2e-05), epochs 1 (protocol: 5)"
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def test_a_comparison_fits_a_terminal(hifi, monkeypatch):
         tasks=("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic", "qnli", "boolq"),
     )
     printed = hifi("compare", "bitfit", "full-ft").out
-    drawn = printed[: printed.index("the epoch was chosen")].splitlines()[1:]
+    drawn = printed[: printed.index("each run's best epoch")].splitlines()[1:]
     assert any(set(line) == {"─"} for line in drawn) and max(map(len, drawn)) <= 80
 
 
@@ -94,7 +94,7 @@ def test_only_partners_are_paired(hifi):
     write_run("results", "bitfit", "cola", 1, 1.0)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["pairs"] == 3 and 1.0 < rows[0]["mean"] < 1.5
-    assert "3 runs left out: the other one has no run with the same task and seed" in notes
+    assert "BitFit and Full-FT: 3 runs without a partner (same task and seed)" in notes
 
 
 def test_scores_of_different_metrics_are_never_compared(hifi):
@@ -212,7 +212,9 @@ def test_scores_are_called_too_high_where_the_reported_split_chose_the_epoch(
     for method, seed in itertools.product(("bitfit", "full-ft"), range(1, 4)):
         write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, **changes)
     _, notes = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
-    assert any("the epoch was chosen on the reported split" in note for note in notes) is too_high
+    assert (
+        any("each run's best epoch, chosen on the same rows" in note for note in notes) is too_high
+    )
 
 
 def test_full_shot_is_never_compared_with_few_shot(hifi):

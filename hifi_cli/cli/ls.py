@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.console import Console
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
@@ -18,7 +19,6 @@ from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.results.study import Study, read_results
 from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
 
-_WIDTH = 100  # columns of a terminal
 _WORDS = {  # what each word after `hifi ls` lists
     "tasks": "data, inputs, labels and metrics",
     "methods": "fine-tuning methods: which parameters train, and how",
@@ -140,7 +140,7 @@ def _type_name(kind: Any) -> str:
 def _print_texts(texts: Mapping[str, str]) -> None:
     """Words with a text each, a line each; a terminal is shown long texts in several lines."""
     indent = max(map(len, texts)) + 2
-    width = _WIDTH if sys.stdout.isatty() else sys.maxsize
+    width = Console().width if sys.stdout.isatty() else sys.maxsize
     for word, text in texts.items():
         margin = "#" if word.startswith("#") else ""  # the lines of a comment are comments
         print(

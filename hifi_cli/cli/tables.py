@@ -77,8 +77,11 @@ def table(
         raise study.no_run_error() if study.shown.empty else study.no_such_runs_error(**keys)
     if by:
         bases = methods or layouts[0].methods
-        rows = sorted(study.names("method"))
-        methods = [row for row in rows if row.partition("/")[0] in bases] or bases
+        runs = pairs.of_table(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
+        of_tasks = runs["task"].isin(tasks or layouts[0].tasks or runs["task"])
+        methods = [
+            row for row in sorted({*runs["method"][of_tasks]}) if row.partition("/")[0] in bases
+        ] or bases
     known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
         raise UsageError(

@@ -29,7 +29,9 @@ def render(study: Study, tables: Sequence[Table]) -> str:
     )
     environment.globals.update(table_html=lambda table: Markup(as_html(table)))
     runs = study.runs[["path", "status", "metric", "last", "best", "max", "epoch_last", "weights"]]
-    runs = runs.rename(columns={"epoch_last": "epochs"})
+    runs = runs.assign(weights=runs["weights"].str[:8]).rename(
+        columns={"epoch_last": "epochs", "weights": "encoder"}
+    )
     return environment.get_template("report.html.j2").render(
         version=__version__,
         tables=tables,
@@ -38,7 +40,7 @@ def render(study: Study, tables: Sequence[Table]) -> str:
             for path in sorted((study.directory / "figures").glob("*.png"))
         ],
         curves=[*learning_curves(study)],
-        runs=Markup(runs.to_html(index=False, border=0, na_rep="-", float_format="{:.4g}".format)),
+        runs=Markup(runs.to_html(index=False, border=0, na_rep="-", float_format="{:.2%}".format)),
     )
 
 

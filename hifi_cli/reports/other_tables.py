@@ -107,10 +107,12 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     notes = [
         "time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"
     ]
-    if alone := {*runs["method"]} - {*measured.index}:
-        notes.append(
-            f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}"
-        )
+    alone = judged["method"][~judged["method"].isin(measured.index)]
+    reasons = judged["left_out"].replace("", "Full-FT has no run on their tasks and devices")
+    notes += [
+        f"left out: {reason}: {', '.join(sorted({*names}))}"
+        for reason, names in alone.groupby(reasons)
+    ]
     name, paper = load_published(spec.published) if spec.published else ("", NO_TABLE)
     marks = {
         column: [paper.mean(str(row.published), column) for row in rows] for column in paper.columns
@@ -208,8 +210,13 @@ def _search(keys: tuple[str, str, str], tried: pd.DataFrame) -> Table:
         1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + settings
     )
     frame.insert(2, "source", "runs")
-    diverged = tried[tried["score"].isna()]
-    places = [(order.index((run.method, run.settings)), run.task) for run in diverged.itertuples()]
+    unusual = tried[tried["score"].isna() | tried["collapsed"]]
+    footnotes = {
+        (order.index((run.method, run.settings)), run.task): [
+            "diverged" if pd.isna(run.score) else "a run collapsed"
+        ]
+        for run in unusual.itertuples()
+    }
     shown = {"mean": "Mean", "seeds": "Seeds", "best_on": "Best on"}
     few = "" if shots == "full" else f", {shots}-shot"
     return Table(
@@ -218,7 +225,7 @@ def _search(keys: tuple[str, str, str], tried: pd.DataFrame) -> Table:
         headings=tasks | {key: heading for key, heading in shown.items() if key in frame},
         corner="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
-        footnotes={place: ["diverged"] for place in places},
+        footnotes=footnotes,
         notes=[
             f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"
         ],

@@ -130,12 +130,25 @@ def protocol_config(
     return config.model_copy(update={"backbone": named})
 
 
-def note_on_variants(study: Study, protocol: str, backbone: str) -> list[str]:
-    """What a table of a protocol and backbone says about runs of searches and other variants."""
+def note_on_variants(
+    study: Study, protocol: str, backbone: str, tasks: Collection[str]
+) -> list[str]:
+    """What a table of some tasks says about their runs of searches and other variants."""
     runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
-    count = int(runs["variant"].notna().sum())
+    count = int(runs["variant"][runs["task"].isin(tasks)].notna().sum())
     note = f"{counted_noun(count, 'run')} of searches and other variants left out (hifi table search, or --by variant)"
     return [note] if count else []
+
+
+def note_on_epochs(runs: pd.DataFrame) -> list[str]:
+    """That scores are too high, where an epoch was chosen on the split that they are of.
+
+    Args:
+        runs: from `scored`.
+    """
+    is_chosen = (runs["report"] == "best") & (runs["selection"] == "validation")
+    note = "each run's best epoch, chosen on the same rows: scores are too high; --score last has the last epoch"
+    return [note] if (is_chosen | (runs["report"] == "max")).any() else []
 
 
 # Runs that belong together
@@ -184,13 +197,13 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
 
 
 def _changed_settings(run: Any, config: RunConfig) -> str:
-    """The keys of a run's configuration that are not its protocol's: `learning_rate 1e-05 (0.003)`."""
+    """The keys of a run's configuration that are not its protocol's: `epochs 1 (protocol: 6)`."""
     if config.setting_hash == run.setting_hash:
         return ""
     expected = flatten(config.model_dump(mode="json"))
     keys = RunConfig.model_fields.keys() - _NOT_SETTINGS
     return ", ".join(
-        f"{key} {override_value(value)} ({override_value(expected.get(key))})"
+        f"{key} {override_value(value)} (protocol: {override_value(expected.get(key))})"
         for key, value in flatten(run.config).items()
         if key.partition(".")[0] in keys and value != expected.get(key)
     )
@@ -335,8 +348,8 @@ def pair(
         notes.append(f"{label_of('tasks', task)}: {note}")
     both = both[~is_unequal]
     if unpaired:
-        left_out = f"{counted_noun(unpaired, 'run')} left out"
-        notes.append(f"{left_out}: the other one has no run with the same task and seed")
+        alone = f"{counted_noun(unpaired, 'run')} without a partner (same task and seed)"
+        notes.append(f"{' and '.join(labels)}: {alone}")
     has_diverged = runs["status"] != "done"
     diverged = [
         int((has_diverged & (runs["method"] == method)).sum()) for method in (first, second)
@@ -402,7 +415,10 @@ def compare(
         raise MissingError("; ".join(lacking) or f"{names[0]} has no method to be compared with")
     statistics = [paired_statistics([*pairs.by_task.values()]) for pairs in all_pairs]
     corrected = holm([numbers.p for numbers in statistics])
-    rows, notes = [], [f"{metric}: {MEASURES[metric]}"] if metric in MEASURES else []
+    rows, notes = (
+        [],
+        [f"{metric}: {MEASURES[metric]}; lower is better"] if metric in MEASURES else [],
+    )
     digits = 3 if metric in MEASURES else 2
     for pairs, numbers, p in zip(all_pairs, statistics, corrected, strict=True):
         word, why = verdict(pairs, numbers, p, level=LEVEL / len(all_pairs))
@@ -422,14 +438,10 @@ def compare(
             }
         )
         notes += [f"{pairs.labels[1]}: {why}"] if why else []
-    is_chosen = (compared["report"] == "best") & (compared["selection"] == "validation")
-    if (is_chosen | (compared["report"] == "max")).any():
-        notes.append(
-            "the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this"
-        )
+    notes += note_on_epochs(compared)
     notes += [NUMBERS, *lacking, *(note for pairs in all_pairs for note in pairs.notes)]
     run = next(runs.itertuples())
-    notes = [*_merged(notes), *note_on_variants(study, run.protocol, run.backbone)]
+    notes = [*_merged(notes), *note_on_variants(study, run.protocol, run.backbone, {*runs["task"]})]
     constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
     shots = "" if run.shots is None else f", {run.shots}-shot"
     title = f"{label_of('methods', names[0])} minus each other {by}"

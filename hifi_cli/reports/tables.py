@@ -82,10 +82,17 @@ def build(
         spec, chosen = _by_backbone(spec, chosen)
     paper = load_published(spec.published)[1] if spec.published else NO_TABLE
     metrics = _metrics(spec, runs, paper)
-    has_average = spec.average and len(spec.columns) > 1 and not spec.metrics
-    keys = [*metrics, *(["average"] if has_average else [])]
     scores, notes_of, apart = _scores(spec, study, chosen, metrics, score)
     ours = _means(spec, scores, metrics)
+    filled = ours[[*metrics]].notna().drop_duplicates().any(axis=1)  # kinds of rows with scores
+    # means over other columns are not compared; in a paper's table, its own stand beside them
+    has_average = (
+        spec.average
+        and len(spec.columns) > 1
+        and not spec.metrics
+        and (filled.sum() <= 1 or {column.published for column in spec.columns} <= {*paper.columns})
+    )
+    keys = [*metrics, *(["average"] if has_average else [])]
     theirs = _printed(spec, paper if show_published else NO_TABLE, metrics)
     rounded = (ours[keys] + 1e-9).round(spec.decimals)
     difference = (rounded - theirs.reindex(columns=keys)).round(spec.decimals)
@@ -127,8 +134,9 @@ def build(
         notes=[
             *([_note_on_paper(spec, runs)] if theirs.size else []),
             *_notes(spec, study, runs, other_shots, scores),
+            *_notes_on_scores(scores),
             *(
-                f"{METRIC_NAMES[metric]}: {MEASURES[metric]}"
+                f"{METRIC_NAMES[metric]}: {MEASURES[metric]}; lower is better"
                 for metric in dict.fromkeys(measures.values())
             ),
         ],
@@ -217,7 +225,12 @@ def _scores(
             notes = [*notes_on.get((method, column.task), [])]
             found = int(cell.count())
             if len(cell) and found < most:
-                lacking = f": no {metric} stored for this score" if found < len(cell) else ""
+                why = (
+                    "churn needs two seeds"
+                    if metric == "churn" and len(cell) == 1
+                    else f"no {metric} stored for this score"
+                )
+                lacking = f": {why}" if found < len(cell) else ""
                 notes.append(f"{found} of {most} seeds{lacking}")
             if method in unlike:
                 notes.append(f"not compared with the column's other runs, which {unlike[method]}")
@@ -293,6 +306,21 @@ def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict
     }
 
 
+def _notes_on_scores(scores: pd.DataFrame) -> list[str]:
+    """Over which seeds the means are, and of which epochs."""
+    of_cells = scores.groupby(["method", "column"])["seed"].agg(lambda seeds: tuple(sorted(seeds)))
+    fewest, most = of_cells.map(len).min(), of_cells.map(len).max()
+    over = (
+        f"seeds {', '.join(map(str, of_cells.iloc[0]))}"
+        if of_cells.nunique() == 1
+        else f"{most} seeds"
+        if fewest == most
+        else f"{fewest} to {most} seeds"
+    )
+    spread = [f"mean ± standard deviation over {over}"] if most > 1 else []
+    return [*spread, *pairs.note_on_epochs(scores)]
+
+
 def _notes(
     spec: TableSpec, study: Study, runs: pd.DataFrame, other_shots: pd.Series, scores: pd.DataFrame
 ) -> list[str]:
@@ -305,7 +333,7 @@ def _notes(
         notes.append(
             f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)"
         )
-    notes += pairs.note_on_variants(study, spec.protocol, spec.backbone)
+    notes += pairs.note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
     cut = scores[(scores[["truncated_train", "truncated_reported"]].astype(float) > 0).any(axis=1)]
     parts = [
         f"{label_of('tasks', run.task)} {run.truncated_train:,.0f} of {run.train_rows:,} train and"

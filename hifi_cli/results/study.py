@@ -264,8 +264,8 @@ def tried_settings(study: Study) -> pd.DataFrame:
 
     Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
     `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a run
-    diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is; `best`:
-    whether it has the highest score of those with the most seeds.
+    diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is;
+    `collapsed`: whether a run is; `best`: whether it has the highest score of those with the most seeds.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
     runs = study.runs[study.runs["variant"].notna()]
@@ -279,6 +279,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
         deviation=("score", "std"),
         seeds=("score", "size"),
         split=("selection", "first"),
+        collapsed=("collapsed", "any"),
     )
     most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
     complete = tried["score"].where(tried["seeds"] == most_seeds)
