@@ -119,5 +119,5 @@ def test_the_directory_s_state_is_told(tiny, finish_run):
 
     assert state() == "new"
     finish_run()
-    assert state() == "finished (done): would be skipped"
+    assert state() == "done: would be skipped"
     assert state("learning_rate=0.5") == "holds a run of another configuration: --force replaces it"

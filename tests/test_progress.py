@@ -52,6 +52,7 @@ def start_logger(make, resources):
             total_steps=6,
             progress=progress,
             started_at=time.monotonic(),
+            has_trained=lambda: True,
         )
         with closing(MetricLogger(trainer, directory, report_to)) as metric_logger:
             metric_logger.on_train_begin(trainer)

@@ -425,16 +425,23 @@ class Trainer:
             }
 
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last phase has trained it, or it is the last.
+        """Whether the model may be reported: the last phase has trained it, or it is the last."""
+        is_last_phase = self.progress.phase == len(self.phases) - 1
+        return is_last_phase and (
+            self.phase_has_trained() or self.progress.step == self.total_steps
+        )
+
+    def phase_has_trained(self) -> bool:
+        """Whether a step of the current phase has had a learning rate above 0.
 
         The first step of a warm-up has a learning rate of 0 and trains nothing.
         """
         steps = range(self.lr_scheduler.last_epoch)  # steps, in spite of its name
-        has_trained = any(
-            factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in steps
-        )
-        is_last_phase = self.progress.phase == len(self.phases) - 1
-        return is_last_phase and (has_trained or self.progress.step == self.total_steps)
+        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in steps)
+
+    def has_trained(self) -> bool:
+        """Whether any step of the run has trained something: a later phase follows trained ones."""
+        return self.progress.phase > 0 or self.phase_has_trained()
 
     def log(self, line: MetricsLine) -> None:
         """Keep a line, and give it to the callback."""

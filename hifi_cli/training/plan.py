@@ -115,5 +115,5 @@ def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
     if directory.results.is_file():
-        return f"finished ({directory.read_result().status}): would be skipped"
+        return f"{directory.read_result().status}: would be skipped"
     return "begun: would be resumed" if directory.checkpoint.is_file() else "new"

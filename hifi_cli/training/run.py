@@ -108,6 +108,11 @@ def run(
         trainer = Trainer(prepared, splits, checkpoint=checkpoint)
         # nothing can refuse the run any more: what the directory holds of a former one goes
         machine.from_main(lambda: directory.begin(config, anew=force))
+        if cut := truncated_rows(splits.train):
+            logger.info(
+                f"{run_label(config)}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
+                f" longer than max_length={config.max_length} and cut"
+            )
         code = machine.method_code(config)  # as it is now: the file may change while the run trains
         machine.reset_peak_memory(device)
         start = time.monotonic()
@@ -284,8 +289,9 @@ def prediction_rows(
 
 
 def run_label(config: RunConfig) -> str:
-    """What messages call a run: task, method and seed."""
-    return f"{config.task}/{config.method}/seed{config.seed}"
+    """What messages call a run: task, method, variant if it has one, and seed."""
+    parts = (config.task, config.method, config.variant, f"seed{config.seed}")
+    return "/".join(part for part in parts if part)
 
 
 def summary(result: RunResult) -> str:
@@ -362,6 +368,8 @@ class MetricLogger(Callback):
         left = (
             (time.monotonic() - self.trainer.started_at) / step * (self.trainer.total_steps - step)
         )
+        if not self.trainer.has_trained():
+            status += " (warm-up only: nothing trained yet)"
         memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {memory}, {format_duration(left)} left")
 
