@@ -17,6 +17,7 @@ import yaml
 from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
 from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
+from hifi_cli.training.machine import process_state
 from hifi_cli.training.run import MetricLogger
 
 
@@ -143,6 +144,7 @@ def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, st
         MAX_PARAM_VAL_LENGTH=500, MAX_PARAMS_TAGS_PER_BATCH=100
     )  # of mlflow
     monkeypatch.setitem(sys.modules, name, library)
+    process_state()  # as every run has it: the tracker of swanlab logs through accelerate
     runs.start_trackers([name], make("bitfit"), RunDirectory(tmp_path))
     said = getattr(library, start).call_args.kwargs
     assert "hifi/tiny-bert/rte/bitfit" in str(said.get("group") or said["tags"])
