@@ -90,7 +90,8 @@ class Method:
     def prepare(self, encoder: Encoder) -> None:
         """Set `requires_grad` of all parameters, and replace modules where others are needed.
 
-        The model is on the CPU: initial values do not depend on the device. A plan's is on `meta`.
+        Initial values are drawn on the CPU, so that they do not depend on the model's device. The
+        model of a plan is on `meta`.
         """
         raise NotImplementedError
 

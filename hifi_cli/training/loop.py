@@ -419,10 +419,9 @@ class Trainer:
         self.log(EpochMetrics(epoch=progress.epoch, selection=selection, **scores))
         if is_best or (is_candidate and keeps_last):
             self.logits = None if logits is None else torch.from_numpy(logits)
-            self.delta = {
-                name: value.detach().to("cpu", copy=True)
-                for name, value in self.method.delta(self.model).items()
-            }
+            # on its device: a copy to the host at each better epoch would wait for it
+            delta = self.method.delta(self.model)
+            self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
         """Whether the model may be reported: the last phase has trained it, or it is the last."""
