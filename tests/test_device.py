@@ -85,26 +85,22 @@ def test_the_device_does_not_make_it_another_run(make):
 
 
 def gradients_and_logits(make, resources, method, *overrides):
-    """The gradients of a training batch by parameter, the logits of an evaluation after it, and the runner."""
-    prepared, config = prepare(make, resources, method, "dropout=0.1", "kernels=torch", *overrides)
-    runner, examples = prepared, load_splits(config, resources).train[:8]
-    runner.encoder.model.train()
-    runner.wrap()
+    """The gradients of a training batch by parameter, and the logits of an evaluation after it."""
+    runner, config = prepare(make, resources, method, "dropout=0.1", "kernels=torch", *overrides)
+    examples = load_splits(config, resources).train[:8]
+    runner.model.train()
     torch.manual_seed(0)
     runner.accumulate_gradient(examples)
-    gradients = {
-        name: value.grad
-        for name, value in runner.model.named_parameters()
-        if value.grad is not None
-    }
-    return gradients, runner.predict(examples), runner
+    parameters = runner.model.named_parameters()
+    gradients = {name: value.grad for name, value in parameters if value.grad is not None}
+    return gradients, runner.predict(examples)
 
 
 @pytest.mark.parametrize("method", ["hifi-layerwise", "full-ft"])
 def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
     heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
-    bf16, logits, _ = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
-    fp32, exact_logits, _ = gradients_and_logits(make, resources, method, "precision=fp32", *heads)
+    bf16, logits = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    fp32, exact_logits = gradients_and_logits(make, resources, method, "precision=fp32", *heads)
     assert (logits == exact_logits).all()
     for name, gradient in fp32.items():
         assert gradient.dtype == bf16[name].dtype == torch.float32

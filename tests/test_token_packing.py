@@ -7,7 +7,9 @@ import pytest
 import torch
 from prepared_models import prepare
 from tiny_inputs import FAMILIES, random_encoder
+from torch.nn import functional
 
+from hifi_cli.models import token_packing
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES as KNOWN
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
@@ -26,25 +28,32 @@ METHODS = [
 DROPOUT_OFF = "dropout=0.0"
 
 
-def test_unpacking_undoes_packing_and_padding_gets_no_gradient():
-    lengths = torch.tensor([3, 7, 1, 7, 2])
-    is_real = torch.arange(8) < lengths[:, None]
-    batch = PackedBatch.of(is_real, is_real)
-    padded = torch.randn(5, 8, 2, dtype=torch.float64).requires_grad_()
-    packed = batch.pack(padded)
-    assert torch.equal(packed, padded[is_real])
-    assert torch.equal(batch.unpack(packed), padded * is_real[..., None])
-    (gradient,) = torch.autograd.grad((packed * packed.detach()).sum(), padded)
-    assert torch.equal(gradient, padded.detach() * is_real[..., None])
-    assert torch.autograd.gradcheck(batch.unpack, packed.detach().requires_grad_())
+def attention_per_sequence(query, key, value, offsets, longest, *, dropout, scale, window):
+    """What `varlen_attention` computes on a GPU."""
+    assert longest == offsets.diff().max() and not dropout
+    outputs = []
+    for start, end in offsets.unfold(0, 2, 1).tolist():
+        states = [part[start:end].transpose(0, 1) for part in (query, key, value)]
+        distance = (torch.arange(end - start)[:, None] - torch.arange(end - start)).abs()
+        visible = distance < (window or longest)
+        output = functional.scaled_dot_product_attention(*states, visible, scale=scale)
+        outputs.append(output.transpose(0, 1))
+    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", METHODS)
-def test_losses_and_gradients_are_those_of_padded_batches(make, resources, method, family):
+def test_losses_and_gradients_are_those_of_padded_batches(
+    make, resources, monkeypatch, method, family
+):
     """In float64, so that only an error, and no rounding, can make a difference."""
-    results = {}
-    for padding_free in (True, False):
+    results, calls = [], []
+    monkeypatch.setattr(
+        token_packing,
+        "varlen_attention",
+        lambda *states, **how: calls.append(1) or attention_per_sequence(*states, **how),
+    )
+    for padding_free, varlen in ((False, False), (True, False), (True, True)):
         prepared, config = prepare(
             make,
             resources,
@@ -54,7 +63,8 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
             f"padding_free={str(padding_free).lower()}",
             family=family,
         )
-        assert prepared.is_padding_free == padding_free
+        assert prepared.is_padding_free == padding_free and calls == []
+        prepared.uses_varlen = varlen
         model = prepared.encoder.model.double().train()
         examples = load_splits(config, resources).train[:6]
         assert len({len(example) for example in examples}) > 2
@@ -67,22 +77,24 @@ def test_losses_and_gradients_are_those_of_padded_batches(make, resources, metho
         loss = prepared.loss(examples)
         loss.backward()
         assert tokens == [sum(map(len, examples)) if padding_free else 6 * max(map(len, examples))]
-        results[padding_free] = (
-            loss,
-            {name: value.grad for name, value in model.named_parameters() if value.requires_grad},
-        )
-    (loss, gradients), (padded_loss, padded_gradients) = results[True], results[False]
-    torch.testing.assert_close(
-        loss, padded_loss, rtol=1e-6, atol=0
-    )  # logits are rounded to float32
-    assert gradients.keys() == padded_gradients.keys()
+        gradients = {
+            name: value.grad for name, value in model.named_parameters() if value.requires_grad
+        }
+        results.append((loss, gradients))
+    # Prefix-Tuning's own attention stays padded
+    assert len(calls) == (0 if method == "prefix-tuning" else prepared.encoder.num_layers)
+    padded_loss, padded_gradients = results.pop(0)
     assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, padded_gradients[name], rtol=1e-5, atol=1e-7)
+    for loss, gradients in results:
+        # logits are rounded to float32
+        torch.testing.assert_close(loss, padded_loss, rtol=1e-6, atol=0)
+        assert gradients.keys() == padded_gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, padded_gradients[name], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("family", [name for name, parts in KNOWN.items() if parts.interface])
-def test_every_family_computes_packed_what_it_computes_padded(family):
+def test_every_family_computes_packed_what_it_computes_padded(monkeypatch, family):
     """Sequences are longer than ModernBERT's local window, and a mean over tokens leaves padding out."""
     encoder = Encoder(
         random_encoder(
@@ -99,12 +111,10 @@ def test_every_family_computes_packed_what_it_computes_padded(family):
     }
     parameters = dict(encoder.model.named_parameters())
     results = []
-    for is_packed in (False, True):
-        with (
-            packed_forward(encoder, PackedBatch.of(is_real, is_real))
-            if is_packed
-            else nullcontext()
-        ):
+    monkeypatch.setattr(token_packing, "varlen_attention", attention_per_sequence)
+    for layout in ("padded", "packed", "varlen"):
+        batch = PackedBatch.of(is_real, is_real, varlen=layout == "varlen")
+        with nullcontext() if layout == "padded" else packed_forward(encoder, batch):
             logits = encoder.model(**inputs).logits
         gradients = torch.autograd.grad(
             logits[:, 0].sin().sum(), parameters.values(), allow_unused=True
@@ -112,6 +122,7 @@ def test_every_family_computes_packed_what_it_computes_padded(family):
         results.append((logits, *(gradient for gradient in gradients if gradient is not None)))
     assert len(results[0]) > 10 and results[0][0].std() > 1e-3
     torch.testing.assert_close(results[1], results[0], rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(results[2], results[0], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("task", ["copa", "swag", "squad", "conll2003"])

@@ -227,8 +227,8 @@ class RunConfig(TrainingConfig):
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
     kernels: Literal["auto", "torch"] = "auto"
-    """What computes on a CPU. `auto`: faster dropout and attention, equal within rounding, with other dropout masks. `torch`:
-    stock PyTorch modules alone."""
+    """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
+    dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone."""
     padding_free: bool = True
     """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
     within rounding, with other dropout masks. No effect on encoders with attention of their own

@@ -1,8 +1,11 @@
-"""Padding-free encoder layers: they compute on real tokens; only attention sees padding.
+"""Padding-free encoder layers: they compute on real tokens; at most attention sees padding.
 
 Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNorm, dropout). The
 tokens of a batch are therefore packed into one long sequence after the embeddings and put back
 into the padded batch after the last layer. The results are those of a padded batch within rounding.
+
+Attention computes on the padded batch, or on a GPU by kernels that take sequences of any length.
+That part has not run on a GPU yet: tests put a reference in the place of `varlen_attention`.
 """
 
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional
 
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
@@ -56,32 +60,41 @@ class PackedBatch:
     """Where the real tokens of a padded batch are.
 
     Attributes:
-        sequences, width: shape of the padded batch.
         index: position of each real token in the flattened padded batch, int64 [tokens].
         token_mask: which tokens are real, bool [sequences, width].
-        has_padding: whether some are not.
+        offsets: where each sequence begins in the packed one, and where the last one ends, int32
+            [sequences + 1]; None: attention computes on the padded batch.
+        longest: tokens of the longest sequence.
     """
 
-    sequences: int
-    width: int
     index: Tensor
     token_mask: Tensor
-    has_padding: bool
+    offsets: Tensor | None = None
+    longest: int = 0
     _attention_masks: dict[tuple[torch.dtype, int | None], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, token_mask: Tensor, device_mask: Tensor) -> "PackedBatch":
+    def of(cls, token_mask: Tensor, device_mask: Tensor, *, varlen: bool = False) -> "PackedBatch":
         """Describe a padded batch.
 
         Args:
             token_mask: which tokens are real, [sequences, width], on the CPU, so that no GPU has to
                 be waited for.
             device_mask: the same on the model's device.
+            varlen: whether `varlen_attention` may compute attention.
         """
-        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device_mask.device)
-        has_padding = len(index) < token_mask.numel()
-        sequences, width = device_mask.shape
-        return cls(sequences, width, index, device_mask.bool(), has_padding)
+        device = device_mask.device
+        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device)
+        if not varlen:
+            return cls(index, device_mask.bool())
+        lengths = token_mask.sum(1)
+        offsets = functional.pad(lengths.cumsum(0), (1, 0)).int()
+        return cls(index, device_mask.bool(), copy_to_device(offsets, device), int(lengths.max()))
+
+    @property
+    def has_padding(self) -> bool:
+        """Whether some tokens of the padded batch are not real."""
+        return len(self.index) < self.token_mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
         """[sequences, width, ...] to [tokens, ...]."""
@@ -90,13 +103,13 @@ class PackedBatch:
 
     def unpack(self, packed: Tensor) -> Tensor:
         """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
-        padded = _scatter(packed, self.index, self.sequences * self.width)
-        return padded.view(self.sequences, self.width, *packed.shape[1:])
+        padded = _scatter(packed, self.index, self.token_mask.numel())
+        return padded.view(*self.token_mask.shape, *packed.shape[1:])
 
     @property
     def position_ids(self) -> Tensor:
         """Position of each packed token in its sequence, [1, tokens]."""
-        return (self.index % self.width)[None]
+        return (self.index % self.token_mask.shape[1])[None]
 
     def attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
         """What to add to attention scores, made once for all layers.
@@ -112,7 +125,7 @@ class PackedBatch:
         ):
             visible = self.token_mask[:, None, None]
             if window is not None:
-                positions = torch.arange(self.width, device=visible.device)
+                positions = torch.arange(visible.shape[-1], device=visible.device)
                 visible = visible & ((positions[:, None] - positions).abs() < window)
             mask = torch.zeros_like(visible, dtype=dtype)
             mask.masked_fill_(~visible, torch.finfo(dtype).min)
@@ -129,20 +142,93 @@ class PackedBatch:
         _: Tensor | None,
         **settings: Any,
     ) -> tuple[Tensor, None]:
-        """Attention over packed tokens, computed on the padded batch.
+        """Attention over packed tokens, by `varlen_attention` or on the padded batch.
 
         Args:
             attention: what computes the attention of a padded batch.
-            query, key, value: [1, heads, tokens, head size].
+            query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
 
         Returns:
             [1, tokens, heads, head size], and no weights.
         """
+        from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+        window, dropout = settings.get("sliding_window"), settings.get("dropout", 0.0)
+        dtype = query.dtype
+        if torch.is_autocast_enabled("cuda"):  # some adapters and rotary positions give float32
+            dtype = torch.get_autocast_dtype("cuda")
+        has_kernel = (
+            attention is sdpa_attention_forward  # Prefix-Tuning's own adds keys to each sequence
+            # the float32 kernel has no two-sided windows, and see `varlen_attention` for dropout
+            and (dtype != torch.float32 or (window is None and dropout == 0))
+        )
+        if self.offsets is not None and has_kernel:
+            groups = query.shape[1] // key.shape[1]
+            whole = query, repeat_kv(key, groups), repeat_kv(value, groups)
+            q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in whole)
+            how = {"dropout": dropout, "scale": settings.get("scaling"), "window": window}
+            return varlen_attention(q, k, v, self.offsets, self.longest, **how)[None], None
         packed = [states.squeeze(0).transpose(0, 1) for states in (query, key, value)]
         padded = [self.unpack(states).transpose(1, 2) for states in packed]
-        mask = self.attention_mask(query.dtype, settings.get("sliding_window"))
+        mask = self.attention_mask(query.dtype, window)
         output, _ = attention(module, *padded, mask, **settings)
         return self.pack(output)[None], None
+
+
+def has_varlen_kernels(device: torch.device, head_size: int) -> bool:
+    """Whether `varlen_attention` can compute: on NVIDIA's GPUs from Ampere on, for usual heads."""
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    is_recent = is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0)
+    return is_recent and head_size % 8 == 0 and head_size <= 128
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    offsets: Tensor,
+    longest: int,
+    *,
+    dropout: float,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    """Attention within each sequence of a packed batch, by PyTorch's CUDA kernels.
+
+    bfloat16 by FlashAttention, float32 by the memory-efficient kernel. The latter must not get
+    dropout: where PyTorch's source numbers its random values, the forward pass takes the longest
+    sequence as 0 tokens and the backward pass does not, so that they drop different weights
+    (pytorch#115590).
+
+    Args:
+        query, key, value: [tokens, heads, head size].
+        offsets: int32 [sequences + 1]; sequence i has the tokens offsets[i] to offsets[i + 1] - 1.
+        longest: tokens of the longest sequence, or more, up to all tokens.
+        window: tokens attend to those less than this many positions away; None: to all.
+
+    Returns:
+        [tokens, heads, head size].
+    """
+    lengths = offsets, offsets, longest, longest
+    if query.dtype == torch.float32:
+        batch = (states.unsqueeze(0) for states in (query, key, value))
+        for_backward = torch.is_grad_enabled()
+        output, *_ = torch.ops.aten._efficient_attention_forward(
+            *batch, None, *lengths, dropout, 0, for_backward, scale=scale
+        )
+        return output.squeeze(0)
+    reach = None if window is None else window - 1
+    output, *_ = torch.ops.aten._flash_attention_forward(
+        *(query, key, value),
+        *lengths,
+        dropout,
+        False,  # causal
+        False,  # no mask for debugging
+        scale=scale,
+        window_size_left=reach,
+        window_size_right=reach,
+    )
+    return output
 
 
 @contextmanager

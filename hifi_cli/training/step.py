@@ -20,7 +20,12 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed, UsageError, counted_noun
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
+from hifi_cli.models.token_packing import (
+    PackedBatch,
+    copy_to_device,
+    has_varlen_kernels,
+    packed_forward,
+)
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values
@@ -59,6 +64,11 @@ class ModelRunner:
         self.processes = machine.process_state()
         self.uses_autocast = machine.uses_bf16(self.config.precision, self.device)
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
+        self.uses_varlen = (
+            self.is_padding_free
+            and self.config.kernels == "auto"
+            and has_varlen_kernels(self.device, self.encoder.head_size)
+        )
         self.model: nn.Module = self.encoder.model.to(self.device)
 
     def wrap(self) -> None:
@@ -92,7 +102,8 @@ class ModelRunner:
             inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
             if self.is_padding_free:
                 masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
-                contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(*masks)))
+                packed = PackedBatch.of(*masks, varlen=self.uses_varlen)
+                contexts.enter_context(packed_forward(self.encoder, packed))
             output = self.model(**inputs)
         if self.task.kind == "span":
             return torch.stack((output.start_logits, output.end_logits), 1).float()
