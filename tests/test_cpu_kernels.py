@@ -1,7 +1,5 @@
 """CPU kernels (`kernels: auto`) against stock PyTorch (`kernels: torch`)."""
 
-import copy
-import json
 import os
 
 import pytest
@@ -12,9 +10,6 @@ from torch.nn import functional
 
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.models.modules import RowLinear
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 
 
@@ -96,28 +91,6 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
     )
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (4, 1, 3), (2, 5, 3)])
-def test_tuned_rows_are_multiplied_with_the_others_forwards_and_backwards(shape):
-    torch.manual_seed(0)
-    plain, x, index = nn.Linear(3, 6), torch.randn(shape), [4, 0]
-    tuned, ours = RowLinear(copy.deepcopy(plain), index, biases=True), x.clone().requires_grad_()
-    computed, expected = tuned(ours), plain(x.requires_grad_())
-    torch.testing.assert_close(computed, expected)
-    direction = torch.randn(expected.shape)
-    (computed * direction).sum().backward()
-    (expected * direction).sum().backward()
-    gradients = (ours.grad, tuned.rows.grad, tuned.row_bias.grad)
-    for gradient, other in zip(
-        gradients, (x.grad, plain.weight.grad[index], plain.bias.grad[index]), strict=True
-    ):
-        torch.testing.assert_close(gradient, other)
-    with torch.no_grad():
-        tuned.rows += 1  # as an optimizer's step: seen in the next pass
-    torch.testing.assert_close(
-        tuned(x)[..., index], (expected[..., index] + x.sum(-1, keepdim=True))
-    )
-
-
 # --- whole runs with either setting
 
 
@@ -140,28 +113,6 @@ def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
     types = {type(module) for module in fast.encoder.model.modules()}
     assert FastDropout in types and nn.Dropout not in types
     assert os.environ[capacity] == "64"
-
-
-def losses(config, resources):
-    """The training losses of every step."""
-    runs.run(config, resources)
-    lines = map(
-        json.loads, RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()
-    )
-    return torch.tensor([line["loss"] for line in lines if "loss" in line])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.02)])
-@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
-def test_without_dropout_both_settings_give_the_same_losses(
-    make, resources, method, precision, tolerance
-):
-    words = ["dropout=0.0", "log_every=1", "learning_rate=0.003", f"precision={precision}"]
-    fast = losses(make(method, *words), resources)
-    stock = losses(make(method, *words, "kernels=torch", "variant=torch"), resources)
-    assert len(fast) == 12 and fast.std() > 1e-3  # it learns, so a wrong gradient would show
-    torch.testing.assert_close(fast, stock, rtol=tolerance, atol=tolerance)
 
 
 def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, resources):

@@ -226,9 +226,10 @@ class RunConfig(TrainingConfig):
     deterministic: bool = False
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
-    kernels: Literal["auto", "torch"] = "auto"
+    kernels: Literal["auto", "torch", "graphs"] = "auto"
     """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
-    dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone."""
+    dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
+    on one GPU training steps are repeated as CUDA graphs where method and task allow it; this has not run on a GPU yet."""
     padding_free: bool = True
     """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
     within rounding, with other dropout masks. No effect on encoders with attention of their own

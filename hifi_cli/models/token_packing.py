@@ -55,6 +55,12 @@ def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
+def token_places(token_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """`index` and `offsets` of a PackedBatch, on the device of the mask [sequences, width]."""
+    ends = token_mask.sum(1).cumsum(0)
+    return token_mask.flatten().nonzero()[:, 0], functional.pad(ends, (1, 0)).int()
+
+
 @dataclass(frozen=True)
 class PackedBatch:
     """Where the real tokens of a padded batch are.
@@ -83,13 +89,12 @@ class PackedBatch:
             device_mask: the same on the model's device.
             varlen: whether `varlen_attention` may compute attention.
         """
-        device = device_mask.device
-        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device)
+        index, offsets = token_places(token_mask)
+        index = copy_to_device(index, device_mask.device)
         if not varlen:
             return cls(index, device_mask.bool())
-        lengths = token_mask.sum(1)
-        offsets = functional.pad(lengths.cumsum(0), (1, 0)).int()
-        return cls(index, device_mask.bool(), copy_to_device(offsets, device), int(lengths.max()))
+        longest = int(token_mask.sum(1).max())
+        return cls(index, device_mask.bool(), copy_to_device(offsets, device_mask.device), longest)
 
     @property
     def has_padding(self) -> bool:

@@ -115,7 +115,7 @@ class ResourceCache:
             loaded = load_backbone(config.backbone, task_head=head, dropout=config.dropout)
             if config.start_from:
                 self._start_from(config.start_from, loaded, config)
-            if config.kernels == "auto" and select_device(config.device).type == "cpu":
+            if config.kernels != "torch" and select_device(config.device).type == "cpu":
                 cpu_kernels.install(Encoder(loaded.model))
             self._pretrained = {key: loaded}
         return self._pretrained[key]

@@ -26,6 +26,7 @@ from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metr
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
+from hifi_cli.training.cuda_graphs import StepGraphs, can_record_steps
 from hifi_cli.training.data import Splits
 from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
 
@@ -176,6 +177,7 @@ class Trainer:
         optimizer, lr_scheduler: of the current phase.
         clip_groups: parameters whose gradients are clipped by one norm.
         word_rows: the words that train, where those that do not occur are left out of training.
+        graphs: what computes the steps of the current phase instead of the runner.
         losses: of the steps since the last logged one, on the model's device.
 
     Raises:
@@ -205,6 +207,7 @@ class Trainer:
         self.phase_ends = phase_ends(self.phases, self.total_steps)
         self.progress = Progress()
         self.word_rows: WordRows | None = None
+        self.graphs: StepGraphs | None = None
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
         self.losses: list[Tensor] = []
@@ -311,6 +314,12 @@ class Trainer:
         factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
+        self.graphs = None
+        if can_record_steps(self.runner, method):
+            trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
+            self.graphs = StepGraphs(
+                self.runner, [*self.model.parameters(), *trained], max(map(len, self.splits.train))
+            )
 
     def decay_by_layer(
         self, groups: list[dict[str, Any]], learning_rate: float, decay: float
@@ -349,7 +358,8 @@ class Trainer:
         method = self.phase.method
         self.seed_process(self.runner.processes.process_index)
         method.before_step(self.model, self.progress.step)
-        self.losses.append(self.runner.accumulate_gradient(batch, method.regularization_loss))
+        compute = (self.graphs or self.runner).accumulate_gradient
+        self.losses.append(compute(batch, method.regularization_loss))
         method.after_backward(self.model)
         self.callback.on_backward_end(self)
         if self.max_grad_norm:

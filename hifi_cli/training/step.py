@@ -64,9 +64,10 @@ class ModelRunner:
         self.processes = machine.process_state()
         self.uses_autocast = machine.uses_bf16(self.config.precision, self.device)
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
+        self.width_multiple = _GPU_MULTIPLE if self.device.type == "cuda" else 1
         self.uses_varlen = (
             self.is_padding_free
-            and self.config.kernels == "auto"
+            and self.config.kernels != "torch"
             and has_varlen_kernels(self.device, self.encoder.head_size)
         )
         self.model: nn.Module = self.encoder.model.to(self.device)
@@ -93,16 +94,20 @@ class ModelRunner:
             [examples, classes or choices]; for spans [examples, 2, tokens], for token
             classification [examples, tags, tokens].
         """
-        batch = collate(
-            examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1
-        )
+        batch = collate(examples, self.pad, multiple=self.width_multiple)
+        inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
+        packed = None
+        if self.is_padding_free:
+            masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
+            packed = PackedBatch.of(*masks, varlen=self.uses_varlen)
+        return self.forward(inputs, packed)
+
+    def forward(self, inputs: dict[str, Tensor], packed: PackedBatch | None) -> Tensor:
+        """As `logits`, for a batch on the device, of which `packed` says where its tokens are."""
         with ExitStack() as contexts:
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
-            inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
-            if self.is_padding_free:
-                masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
-                packed = PackedBatch.of(*masks, varlen=self.uses_varlen)
+            if packed:
                 contexts.enter_context(packed_forward(self.encoder, packed))
             output = self.model(**inputs)
         if self.task.kind == "span":
@@ -203,6 +208,7 @@ def task_loss(
     examples: Sequence[Example],
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
+    labels: Tensor | None = None,
 ) -> Tensor:
     """Return the loss, summed over examples, of tags over their words; see `loss_normalizer`.
 
@@ -217,6 +223,7 @@ def task_loss(
             token classification [examples, tags, tokens].
         examples: the examples with their labels.
         class_weights, label_smoothing: as in torch's cross_entropy, where `check_loss` allows them.
+        labels: those of the examples, which are then not read, where each example has one.
     """
     if spec.kind == "span":
         return _span_loss(logits, examples)
@@ -226,7 +233,8 @@ def task_loss(
     )
     if spec.kind == "token-classification":
         return cross_entropy(logits.transpose(1, 2).flatten(0, 1), _tag_targets(logits, examples))
-    labels = copy_to_device([example.row.label for example in examples], logits.device)
+    if labels is None:
+        labels = copy_to_device([example.row.label for example in examples], logits.device)
     if spec.kind == "regression":
         return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
     if spec.kind == "multi-label":

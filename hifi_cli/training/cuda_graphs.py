@@ -1,0 +1,144 @@
+"""CUDA graphs (`kernels: graphs`): the forward and backward pass of a training step in one launch.
+
+A GPU waits in short steps for the host, which launches about 2,000 kernels one by one. A graph
+launches them all. It repeats exactly what was recorded, with the same shapes and addresses. So a
+batch gets one more example of padding tokens, up to a multiple of 128 tokens, whose logits are
+dropped: loss and gradients stay those of the batch. Batches of the same size share a graph; the
+first two of a size compute as usual, and the third is recorded. Clipping, a method's hooks and
+AdamW compute as usual.
+
+Recording has not been seen on a GPU: tests call the recorded function again instead.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hifi_cli.methods.base import Method
+from hifi_cli.models.token_packing import PackedBatch, copy_to_device, token_places
+from hifi_cli.tasks.encode import collate
+from hifi_cli.tasks.task_spec import Example
+from hifi_cli.training import machine
+from hifi_cli.training.step import ModelRunner, task_loss
+
+_MULTIPLE = 128  # tokens
+_WARM_UP = 2  # steps of a size before its graph: libraries choose their kernels in them
+_KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
+
+
+def can_record_steps(runner: ModelRunner, method: Method) -> bool:
+    """Whether the steps of a method's phase may be recorded.
+
+    A method's values of a single step, such as noise that it draws itself, would be repeated.
+    """
+    config, hooks = runner.config, type(method)
+    return (
+        config.kernels == "graphs"
+        and runner.device.type == "cuda"
+        and runner.processes.num_processes == 1
+        and config.gradient_accumulation_steps == 1
+        and runner.is_padding_free
+        and runner.task.kind in _KINDS
+        and runner.task.format != "wic"
+        and runner.class_weights is None
+        and hooks.before_step is Method.before_step
+        and hooks.regularization_loss is Method.regularization_loss
+    )
+
+
+class StepGraphs:
+    """Computes the gradients of training steps in the place of `ModelRunner.accumulate_gradient`.
+
+    Args:
+        parameters: all that may get a gradient.
+        longest: tokens of the longest example.
+
+    Attributes:
+        gradients: of each parameter that gets one, in the same memory in every step.
+        graphs: by examples and tokens of a batch: where its inputs are copied to, what computes,
+            and where the loss is then.
+    """
+
+    def __init__(self, runner: ModelRunner, parameters: list[nn.Parameter], longest: int) -> None:
+        self.runner, self.parameters = runner, parameters
+        self.width = -(-longest // runner.width_multiple) * runner.width_multiple
+        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.uses: Counter[tuple[int, int]] = Counter()
+        self.graphs: dict[
+            tuple[int, int], tuple[dict[str, Tensor], Callable[[], None], Tensor]
+        ] = {}
+        self.pool: Any = None
+
+    def accumulate_gradient(self, examples: list[Example], _: Any = None) -> Tensor:
+        """Compute the gradient of the mean loss over a batch; returns that loss."""
+        batch = self.batch_of(examples)
+        inputs = {
+            name: copy_to_device(values, self.runner.device) for name, values in batch.items()
+        }
+        size = len(examples), len(inputs["index"])
+        self.uses[size] += 1
+        with machine.tf32(self.runner.config.tf32):
+            if self.uses[size] <= _WARM_UP:
+                loss = self.compute(inputs, len(examples))
+                self.gradients = {
+                    parameter: parameter.grad
+                    for parameter in self.parameters
+                    if parameter.grad is not None
+                }
+                return loss
+            if size not in self.graphs:
+                compute = partial(self.compute, inputs, len(examples))
+                self.graphs[size] = (inputs, *self.record(compute))
+            recorded, replay, loss = self.graphs[size]
+            for name, values in inputs.items():
+                recorded[name].copy_(values)
+            replay()
+        for parameter, gradient in self.gradients.items():  # the optimizer's step removed it
+            parameter.grad = gradient
+        return loss.clone()
+
+    def batch_of(self, examples: list[Example]) -> dict[str, Tensor]:
+        """The batch with its example of padding, its labels, and the places of its tokens."""
+        tokens, multiple = sum(map(len, examples)), min(_MULTIPLE, self.width)
+        missing = multiple - tokens % multiple
+        pad = self.runner.pad
+        sequence = {name: np.full(missing, pad.get(name, 0)) for name in examples[0].sequences[0]}
+        padding = Example(examples[0].row, (sequence,))
+        batch = collate([*examples, padding], pad, multiple=self.width)
+        batch["index"], batch["offsets"] = token_places(batch["attention_mask"])
+        batch["labels"] = torch.tensor([example.row.label for example in examples])
+        return batch
+
+    def compute(self, inputs: dict[str, Tensor], examples: int) -> Tensor:
+        """Compute gradient and loss of a batch on the device; the host only launches kernels."""
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
+        if self.gradients:
+            torch._foreach_zero_([*self.gradients.values()])
+        runner, given = self.runner, dict(inputs)
+        index, offsets, labels = (given.pop(name) for name in ("index", "offsets", "labels"))
+        packed = PackedBatch(
+            index,
+            given["attention_mask"].bool(),
+            offsets if runner.uses_varlen else None,
+            min(self.width, len(index)),
+        )
+        logits = runner.forward(given, packed)[:-1]
+        smoothing = runner.config.label_smoothing
+        total = task_loss(runner.task, logits, [], label_smoothing=smoothing, labels=labels)
+        loss = total * (1 / examples)
+        loss.backward()
+        return loss.detach()
+
+    def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        """Record what `compute` does, without doing it; returns what does it, and its loss."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            loss = compute()
+        self.pool = graph.pool()  # graphs follow each other: they may use the same memory
+        return graph.replay, loss

@@ -1,0 +1,64 @@
+"""Steps that CUDA graphs repeat train as others do. Recording needs a GPU: here what was recorded is called again."""
+
+import pytest
+import torch
+from prepared_models import prepare
+from step_trace import (
+    BATCH_SIZE,
+    DEVICE,
+    CountOperations,
+    StepCounts,
+    gpu_config,
+    meta_as_a_gpu,
+    new_trainer,
+)
+
+from hifi_cli.training import loop
+from hifi_cli.training.cuda_graphs import StepGraphs
+from hifi_cli.training.data import load_splits
+
+METHODS = ["full-ft", "hifi-layerwise", "lora"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
+    """In float64. As on a GPU, a repeated step sees the inputs of its recording with new values."""
+    replays, losses, deltas = [], [], []
+
+    def record(_, compute):
+        loss = torch.zeros(())
+        return lambda: replays.append(loss.copy_(compute())), loss
+
+    monkeypatch.setattr(StepGraphs, "record", record)
+    words = ("dropout=0.0", "kernels=torch", "log_every=1", "epochs=6", "report=last")
+    for repeats in (False, True):
+        monkeypatch.setattr(loop, "can_record_steps", lambda *_, repeats=repeats: repeats)
+        prepared, config = prepare(make, resources, method, *words, "learning_rate=0.003")
+        prepared.encoder.model.double()
+        trainer = loop.Trainer(prepared, load_splits(config, resources))
+        trainer.train()
+        lines = trainer.progress.log_history
+        losses.append(torch.tensor([line.loss for line in lines if hasattr(line, "loss")]))
+        deltas.append(trainer.delta)
+    assert len(replays) > len(trainer.graphs.graphs) > 1
+    assert losses[0].std() > 1e-3
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(deltas[1], deltas[0], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, method):
+    counts = StepCounts()
+
+    def record(_, compute):
+        with CountOperations(counts):
+            return lambda: None, compute()
+
+    monkeypatch.setattr(StepGraphs, "record", record)
+    monkeypatch.setattr(loop, "can_record_steps", lambda *_: True)
+    with meta_as_a_gpu(), CountOperations(StepCounts()):
+        trainer = new_trainer(gpu_config(method), DEVICE)
+        trainer.setup_phase(0)
+        for _ in range(3):
+            trainer.train_step(trainer.splits.train[:BATCH_SIZE])
+    assert counts.operations and counts.copies + counts.synchronizations == []
