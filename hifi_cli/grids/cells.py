@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import override_value, parse_override, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
@@ -136,6 +136,12 @@ class GridCell:
         config = self.config
         variant = [config.variant] if config.variant else []
         return "/".join([config.task, config.method, *variant, f"seed{config.seed}"])
+
+    @property
+    def starts_from(self) -> PurePath | None:
+        """Path of the run, from `runs/` on, whose weights this one starts from."""
+        start = self.config.start_from
+        return PurePath(relative_run_path(start)) if start else None
 
     @cached_property
     def cost(self) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from rich.console import Console
@@ -79,11 +79,16 @@ class GridState:
 
     @property
     def left(self) -> list[GridCell]:
-        """The cells that neither finished nor failed, the longest first, seed by seed."""
+        """The cells that neither finished nor failed, the longest first, seed by seed; after the cells that they start from."""
         left = [
             cell for cell in self.cells if cell not in self.finished and cell not in self.failed
         ]
-        return sorted(left, key=lambda cell: (cell.config.seed, -cell.cost))
+        left.sort(key=lambda cell: (cell.config.seed, -cell.cost))
+        ordered: list[GridCell] = []
+        while left:
+            ordered += _ready(left)
+            left = [cell for cell in left if cell not in ordered]
+        return ordered
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -98,6 +103,16 @@ class GridState:
         return f"{counts}, about {format_duration(seconds)} to go"
 
 
+def _ready(waiting: Sequence[GridCell], running: Sequence[GridCell] = ()) -> list[GridCell]:
+    """Return the waiting cells that start from no other cell that waits or runs."""
+    to_come: dict[PurePath | None, GridCell] = {
+        cell.config.run_path: cell for cell in [*waiting, *running]
+    }
+    ready = [cell for cell in waiting if to_come.get(cell.starts_from, cell) is cell]
+    # runs that start from one another: each fails, and says so
+    return ready or ([] if running else [*waiting])
+
+
 def run(
     state: GridState,
     submit: Submit,
@@ -110,8 +125,9 @@ def run(
     """Train the cells that are left, and keep in `state` what became of them.
 
     Runs that select heads need scores, once for a task and encoder: the first of them makes them,
-    and the others wait. A bar shows on a terminal how far the grid is, and otherwise a line
-    whenever a run has ended.
+    and the others wait. A run with `start_from` is submitted when that run of the grid has ended; if
+    it failed, this one fails and says so. A bar shows on a terminal how far the grid is, and
+    otherwise a line whenever a run has ended.
     """
     logs.mkdir(parents=True, exist_ok=True)
     failures: Counter[GridCell] = Counter()
@@ -122,7 +138,7 @@ def run(
     def log_of(cell: GridCell) -> Path:
         return logs / f"{safe_name(cell.name.replace('/', '-'))}.log"
 
-    running = {start(cell): cell for cell in state.left}
+    waiting, running = state.left, dict[Future[int], GridCell]()
     console = Console(stderr=True)
     has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
     with Progress(
@@ -134,7 +150,10 @@ def run(
         disable=not has_bar,
     ) as progress:
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
-        while running:
+        while waiting or running:
+            for cell in _ready(waiting, [*running.values()]):
+                waiting.remove(cell)
+                running[start(cell)] = cell
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 cell, code = running.pop(future), future.result()
                 if not state.add(cell, code):
