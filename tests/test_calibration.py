@@ -94,6 +94,16 @@ def test_calibration_is_compared_and_claimed_with_an_interval(hifi):
     row, _, _ = claim_of(hifi("claims", "own.yaml", "--format", "json"), "calibrated")
     assert [row["ours"], row["low"], row["high"]] == pytest.approx(expected)
     assert row["verdict"] == "reproduced"
+    claim = {"kind": "number", "text": "t", "where": "w", "metric": "ece", "methods": "full-ft"}
+    own["claims"] = {"low": {**claim, "at_most": 99}, "zero": {**claim, "at_most": 0.01}}
+    Path("own.yaml").write_text(yaml.safe_dump(own))
+    answer = hifi("claims", "own.yaml", "--format", "json")
+    rows = {name: claim_of(answer, name)[0] for name in own["claims"]}
+    assert [row["verdict"] for row in rows.values()] == ["reproduced", "not reproduced"]
+    values = np.array(errors["full-ft"])
+    expected = [values.mean(), *stats.ttest_1samp(values, 0).confidence_interval()]
+    found = [rows["low"][key] for key in ("ours", "low", "high")]
+    assert found == pytest.approx(expected) and rows["low"]["runs"] == 8
 
 
 def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):

@@ -288,7 +288,8 @@ def test_the_report_says_the_claims_in_words(own, hifi):
         ({"frist": "bitfit"}, "unknown key"),
         ({"margin": 0}, "margin"),
         ({"kind": "number", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
-        ({"kind": "number", "at_most": 1}, "figure"),
+        ({"kind": "number", "at_most": 1}, "either `figure`, or `metric` and `methods`"),
+        ({"kind": "number", "metric": "ece", "at_most": 1}, "`methods` are required"),
         ({"metric": "ece"}, "`at_least`, `at_most` or both are required"),
         (
             {"kind": "number", "figure": "ehft-111", "at_most": 1},

@@ -35,7 +35,15 @@ from hifi_cli.config.sources import override_value, stored_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
 from hifi_cli.reports.calibration import MEASURES
-from hifi_cli.reports.pairs import COUNTED, judged, of_table, pair, protocol_config, scored
+from hifi_cli.reports.pairs import (
+    COUNTED,
+    judged,
+    notes_on,
+    of_table,
+    pair,
+    protocol_config,
+    scored,
+)
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import Method, Task, check_names, load_published, shots_of
 from hifi_cli.results.study import Study
@@ -57,11 +65,14 @@ RULE = (
     " agrees; not reproduced: it is outside of what is possible if the claim is true (a difference:"
     " without half of the published one); each claim is decided for itself at the 5 % level"
 )
-Methods = Annotated[
-    list[Method],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Field(min_length=1),
-]
+
+
+def _as_list(value: Any) -> Any:
+    """A single name as a list."""
+    return [value] if isinstance(value, str) else value
+
+
+Methods = Annotated[list[Method], BeforeValidator(_as_list), Field(min_length=1)]
 Margin = Annotated[float, Field(gt=0)]
 
 
@@ -120,12 +131,16 @@ class DifferenceClaim(BaseClaim):
 
 
 class NumberClaim(BaseClaim):
-    """A number of a figure lies within bounds."""
+    """A number of a figure, or a measure of the predictions of every method, lies within bounds."""
 
     kind: Literal["number"]
-    """`number`: from a figure's CSV."""
-    figure: str
+    """`number`: from a figure's CSV, or from predictions."""
+    figure: str = ""
     """The figure whose CSV has the number."""
+    metric: Literal["nll", "brier", "ece"] | None = None
+    """Instead of a figure: the measure of the stored predictions of `methods`."""
+    methods: Annotated[list[Method], BeforeValidator(_as_list)] = []
+    """The method, or several, whose runs have the measure."""
     column: str = "value"
     """Column of the CSV with the number."""
     scale: float = 1.0
@@ -144,6 +159,12 @@ class NumberClaim(BaseClaim):
     """Unit of the number."""
     stated: float | None = None
     """The number that the paper states."""
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if bool(self.figure) == bool(self.metric) or bool(self.metric) != bool(self.methods):
+            raise ValueError("either `figure`, or `metric` and `methods` are required")
+        return self
 
     @property
     def is_ratio(self) -> bool:
@@ -234,7 +255,7 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
 
 def methods_of(claim: Claim) -> list[str]:
     """The methods whose runs decide a claim; none where a figure does."""
-    return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else []
+    return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else claim.methods
 
 
 def columns_of(published: str) -> dict[str, str]:
@@ -263,7 +284,7 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
     methods = (
         figure_spec.load(claim.figure, protocol=protocol).methods
-        if isinstance(claim, NumberClaim)
+        if isinstance(claim, NumberClaim) and claim.figure
         else methods_of(claim)
     )
     for method, (key, needed) in product(methods, file.requires.items()):
@@ -354,9 +375,12 @@ def evaluate(
             if "reproduced" in verdict and last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
-            finished = {*zip(runs["method"], runs["task"], runs["seed"], strict=True)}
-            wanted = {*product(methods_of(claim), tasks_of(claim, file), file.seeds)}
-            lacking += [key] if wanted - finished else []
+            lacking += [key] if _lacks_runs(claim, file, runs) else []
+        elif not reason and isinstance(claim, NumberClaim) and claim.metric:
+            runs = runs_of(protocol, backbone, score, claim.metric)
+            findings = _measures(claim, file, runs)
+            verdict, reason = conclude(findings)
+            lacking += [key] if _lacks_runs(claim, file, runs) else []
         elif not reason and isinstance(claim, NumberClaim):
             findings, command = _number_of_figure(claim, study, protocol, backbone)
             verdict, reason = conclude(findings)
@@ -436,6 +460,34 @@ def _differences(
             )
     level = LEVEL / len(entries)
     return [find(entry, *bounds(claim, entry.published, file.margin), level) for entry in entries]
+
+
+def _lacks_runs(claim: Claim, file: ClaimsFile, runs: pd.DataFrame) -> bool:
+    finished = {*zip(runs["method"], runs["task"], runs["seed"], strict=True)}
+    return bool({*product(methods_of(claim), tasks_of(claim, file), file.seeds)} - finished)
+
+
+def _measures(claim: NumberClaim, file: ClaimsFile, runs: pd.DataFrame) -> list[Finding]:
+    """Decide the measure of the predictions of every method of a claim."""
+    tasks = tasks_of(claim, file)
+    runs = runs[runs["task"].isin(tasks)]
+    level = LEVEL / len(claim.methods)
+    findings = []
+    for method in claim.methods:
+        of_method = runs[runs["method"] == method]
+        label = label_of("methods", method)
+        notes = [
+            f"{label} on {label_of('tasks', task)}: {text}"
+            for (_, task), texts in notes_on(of_method).items()
+            for text in texts
+        ]
+        used = of_method[of_method["left_out"] == ""].dropna(subset="score")
+        values = {str(task): [*group] for task, group in used.groupby("task")["score"]}
+        entry = Finding(
+            label, values, tasks, frozenset(used["path"]), notes=notes, published=claim.stated
+        )
+        findings.append(find(entry, *bounds(claim), level))
+    return findings
 
 
 def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
