@@ -3,13 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import pytest
 from finished_runs import read_json
 from huggingface_hub.utils import filter_repo_objects
 from project_files import copy_yaml
-from synthetic_runs import write_run
+from synthetic_runs import flatten, write_run
 
 from hifi_cli.results import share
 from hifi_cli.results.study import Study, read_results
@@ -327,6 +328,45 @@ def test_export_writes_the_rows_of_read_results_as_parquet(hifi):
     assert [*written] == [*runs] and [*written["seed"]] == [1, 2]
     assert [*written["score"]] == [*runs["score"]]
     assert [*written["class_weights"]] == ["balanced", "[1.0, 2.0]"]
+
+
+# Every Eval Ever 0.3.0, read from its eval.schema.json: the required keys and their types; a dotted key is one of a section
+LOG = {
+    "schema_version": str, "evaluation_id": str, "retrieved_timestamp": str, "source_metadata.source_organization_name": str,
+    "eval_library.name": str, "eval_library.version": str, "model_info.name": str, "model_info.id": str, "evaluation_results": list,
+}  # fmt: skip
+RESULT = {"evaluation_name": str, "source_data.dataset_name": str, "metric_config.lower_is_better": bool, "score_details.score": float}  # fmt: skip
+
+
+def test_export_writes_files_of_every_eval_ever(hifi):
+    backbone = {"name": "bert-large", "hub": "google-bert/bert-large-uncased"}
+    metrics = {"accuracy": 0.75, "own": 7.0}
+    write_run("results", "full-ft", "cola", 1, 0.5, metrics=metrics, keys={"backbone": backbone})
+    write_run("results", "full-ft", "rte", 1, 0.0, status="diverged", scores=None)
+    for out in ("eee", "again"):
+        words = ("--format", "eee", "--organization", "us", "--out", out)
+        answer = hifi("results", "export", "results", *words)
+        assert answer.out == f"{out}\n", answer.err
+    (file,) = Path("eee").rglob("*.json")
+    assert Path("again").joinpath(*file.parts[1:]).is_file(), "one name for one run"
+    assert file.parent == Path("eee/data/hifi/google-bert/bert-large-uncased")
+    assert UUID(file.stem).version == 4
+    log = read_json(file)
+    for part, required in [(log, LOG), *((result, RESULT) for result in log["evaluation_results"])]:
+        values = flatten(part)
+        assert all(isinstance(values.get(key), kind) for key, kind in required.items()), values
+    details = log["model_info"]["additional_details"]
+    assert details["deployment_type"] == "self_deployed" and details["seed"] == "1"
+    assert all(isinstance(value, str) for value in details.values())
+    assert log["source_metadata"]["source_type"] == "evaluation_run"
+    found = [flatten(result) for result in log["evaluation_results"]]
+    keys = ("metric_config.metric_id", "metric_config.min_score", "score_details.score")
+    assert [tuple(map(result.get, keys)) for result in found] == [
+        ("matthews", -1, 0.5),
+        ("accuracy", 0, 0.75),
+        ("own", None, 7),
+    ]
+    assert hifi("results", "export", "results", *words).code == 2, "a directory that exists"
 
 
 def test_without_network_the_hub_is_not_asked(hifi, monkeypatch):

@@ -75,7 +75,7 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     ),
     "results export": (
         "results:export",
-        "Write a row per finished run as a Parquet file.",
+        "Write finished runs as a Parquet file, or for Every Eval Ever.",
         "results --out runs.parquet",
     ),
     "results check": (

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,14 +40,38 @@ def export(
     directory: Directory,
     out: Annotated[
         Path | None,
-        typer.Option(help="The file; default: DIR.parquet.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            help="The file, or of eee a new directory; default: DIR.parquet, DIR-eee.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
+    format: Annotated[  # noqa: A002
+        Literal["parquet", "eee"],
+        typer.Option(
+            help="parquet: a row per run; eee: a JSON file per run, of Every Eval Ever.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = "parquet",
+    organization: Annotated[
+        str,
+        typer.Option(
+            help="eee: who trained and evaluated the models.", rich_help_panel=options.OUTPUT
+        ),
+    ] = "unknown",
 ) -> None:
-    """Write a row per finished run, with scores, costs and settings, as a Parquet file; values of mixed types are texts."""
-    out = out or directory.with_name(f"{directory.resolve().name}.parquet")
+    """Write the finished runs, with scores and settings, as a Parquet file or as files of Every Eval Ever.
+
+    In the Parquet file values of mixed types are texts.
+    """
+    name = directory.resolve().name
+    if format == "eee":
+        out = out or directory.with_name(f"{name}-eee")
+        options.logger.info(f"{share.export_eee(directory, out, organization):,} runs exported")
+        return print(out)
+    out = out or directory.with_name(f"{name}.parquet")
     runs = read_results(directory)
-    for name in runs.columns[runs.dtypes == "object"]:
-        runs[name] = runs[name].map(override_value, na_action="ignore")
+    for column in runs.columns[runs.dtypes == "object"]:
+        runs[column] = runs[column].map(override_value, na_action="ignore")
     with atomic_path(out) as temporary:
         runs.to_parquet(temporary, index=False)
     print(out)

@@ -1,4 +1,4 @@
-"""Results of others: packed into two files, copied between directories and the hub, and checked.
+"""Results of others: packed into two files, copied between directories and the hub, exported, and checked.
 
 Runs of others are harmless: only known files are copied, no link is followed, nothing is
 overwritten and nothing executed.
@@ -6,21 +6,25 @@ overwritten and nothing executed.
 
 import json
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
 import yaml
 from huggingface_hub import HfApi
 
+from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, json_text
+from hifi_cli.files import atomic_path, digest, json_text, safe_name
 from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import metrics, task_spec
@@ -194,6 +198,101 @@ def hub_errors(name: str) -> Iterator[None]:
         raise MissingError(
             f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
         ) from None
+
+
+# --- export
+
+
+EEE_VERSION = "0.3.0"  # of the schema: github.com/evaleval/every_eval_ever at 9bce413
+
+
+def export_eee(source: Path, out: Path, organization: str) -> int:
+    """Write a file of Every Eval Ever for each run with scores, as its data repository has them; return their number.
+
+    Raises:
+        MissingError: there is no run.
+        UsageError: `out` exists, or a run is damaged.
+    """
+    if out.exists():
+        raise UsageError(f"{out} exists; remove it, or name another directory with --out")
+    study = Study(source)
+    results = [result for path in study.records if (result := study.result(path)).is_done]
+    if not results:
+        raise MissingError(f"no finished runs in {source}")
+    with atomic_path(out) as folder:
+        for result in results:
+            log = eee_log(result, organization)
+            developer, _, model = log["model_info"]["id"].rpartition("/")
+            place = folder / "data" / "hifi" / safe_name(developer or "unknown") / safe_name(model)
+            place.mkdir(parents=True, exist_ok=True)
+            # the same for the same run, so that a second export has the same files
+            name = UUID(hex=digest(log["evaluation_id"], 32), version=4)
+            (place / f"{name}.json").write_text(json_text(log))
+    return len(results)
+
+
+def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
+    """A run as Every Eval Ever describes an evaluation: every metric of the kept epoch is a result.
+
+    Args:
+        organization: who trained and evaluated the model.
+    """
+    settings = flatten({key: value for key, value in result.config.items() if key != "backbone"})
+    model = result.config["backbone"].get("hub") or result.backbone
+    identity = f"{result.run_path.as_posix()}/{result.config_hash}"
+    data = {
+        "dataset_name": result.task,
+        "source_type": "other",
+        "additional_details": {"rows": str(result.n_examples["reported"]), **result.data_origin},
+    }
+    return {
+        "schema_version": EEE_VERSION,
+        "evaluation_id": identity,
+        "retrieved_timestamp": str(int(time.time())),
+        "source_metadata": {
+            "source_name": "hifi",
+            "source_type": "evaluation_run",
+            "source_organization_name": organization,
+            "evaluator_relationship": "first_party",  # who evaluated the model has fine-tuned it
+        },
+        "eval_library": {"name": "hifi", "version": result.provenance["hifi"]},
+        "model_info": {
+            "name": f"{result.backbone}, fine-tuned on {result.task} with {result.method}",
+            "id": model,
+            "additional_details": {
+                "deployment_type": "self_deployed",
+                "model_availability": "unknown",  # of what training changed
+                **{key: override_value(value) for key, value in settings.items()},
+            },
+        },
+        "evaluation_results": [
+            {
+                "evaluation_result_id": f"{identity}/{metric}",
+                "evaluation_name": result.task,
+                "source_data": data,
+                "metric_config": {
+                    "metric_id": metric,
+                    "metric_name": metric,
+                    "lower_is_better": False,
+                    **_bounds(metric),
+                },
+                "score_details": {
+                    "score": value,
+                    "details": {"epoch": str(result.epoch(result.kept_score))},
+                },
+            }
+            for metric, value in result.metrics.items()
+        ],
+    }
+
+
+def _bounds(metric: str) -> dict[str, Any]:
+    """The range of a metric of ours; of one that the `evaluate` library computes it is not known."""
+    ours = tuple(name for names in task_spec.METRICS.values() for name in names)
+    if not metric.startswith(ours):
+        return {}
+    lowest = -1.0 if metric.startswith(_SIGNED) else 0.0
+    return {"score_type": "continuous", "min_score": lowest, "max_score": 1.0}
 
 
 # --- check
