@@ -118,6 +118,8 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
     assert alone["value"] is None and "0 of 3 seeds: churn needs two seeds" in alone["notes"]
+    refused = hifi("compare", "full-ft", "bitfit", "--metric", "churn")
+    assert refused.code == 2 and "has no interval: hifi table --metrics churn" in refused.err
 
 
 def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):

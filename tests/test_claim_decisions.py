@@ -65,12 +65,3 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
     values = [-1.0, -1.3, -0.2, -1.6, -0.4, 0.2, -0.8]
     assert finding(values).verdict == "not reproduced"
     assert finding(values, level=LEVEL / 20).verdict == "undecided"
-
-
-def test_ratios_are_averaged_as_logarithms():
-    bounds = {"required": (-inf, 1.0), "possible": (-inf, 1.0), "is_ratio": True}
-    found = finding([0.25, 4.0, 0.5, 2.0, 1.0], **bounds)
-    assert found.effect == pytest.approx(1.0) and found.interval[0] == pytest.approx(
-        1 / found.interval[1]
-    )
-    assert finding([0.0, 1.0], **bounds).verdict == "undecided"

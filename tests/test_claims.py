@@ -291,6 +291,7 @@ def test_the_report_says_the_claims_in_words(own, hifi):
         ({"kind": "number", "at_most": 1}, "either `figure`, or `metric` and `methods`"),
         ({"kind": "number", "metric": "ece", "at_most": 1}, "`methods` are required"),
         ({"metric": "ece"}, "`at_least`, `at_most` or both are required"),
+        ({"metric": "churn", "at_most": 1}, "churn is of pairs of seeds"),
         (
             {"kind": "number", "figure": "ehft-111", "at_most": 1},
             "unknown figure 'ehft-111'; did you mean 'ehft-1",

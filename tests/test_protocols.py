@@ -42,7 +42,7 @@ EXPECTED = {
     },
     ("modernbert", "rte", "full-ft", "modernbert-large"): {
         "epochs": 3, "batch_size": 64, "learning_rate": 5e-5, "weight_decay": 0.16,
-        "start_from": "results/runs/modernbert/modernbert-large/mnli/full-ft/seed1",
+        "start_from": "runs/modernbert/modernbert-large/mnli/full-ft/seed1",
     },
     ("modernbert", "stsb", "full-ft", "modernbert-base"): {"epochs": 10, "learning_rate": 8e-5, "weight_decay": 0.0625},
     ("modernbert", "qqp", "full-ft", "modernbert-large"): {"epochs": 2, "learning_rate": 5e-5, "weight_decay": 0.16},

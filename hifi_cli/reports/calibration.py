@@ -22,6 +22,7 @@ MEASURES = {
     "ece": f"expected calibration error in percent, {BINS} equal-width bins of the highest probability",
     "churn": "percent of examples that another seed of the method predicts otherwise, mean over pairs",
 }
+CHURN = "churn is of pairs of seeds, which are not independent, and has no interval: hifi table --metrics churn"
 Array = NDArray[Any]
 
 

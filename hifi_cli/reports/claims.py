@@ -34,7 +34,7 @@ from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.config.sources import override_value, stored_name
 from hifi_cli.errors import UsageError, first_of
 from hifi_cli.files import command_line
-from hifi_cli.reports.calibration import MEASURES
+from hifi_cli.reports.calibration import CHURN, MEASURES
 from hifi_cli.reports.pairs import (
     COUNTED,
     judged,
@@ -104,6 +104,8 @@ class BaseClaim(ConfigModel):
         is_of_scores = isinstance(self, DifferenceClaim) and not self.metric
         if self.at_least is None and self.at_most is None and not is_of_scores:
             raise ValueError("`at_least`, `at_most` or both are required")
+        if isinstance(self, DifferenceClaim) and self.metric == "churn":
+            raise ValueError(CHURN)
         return self
 
 

@@ -14,7 +14,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
-from hifi_cli.reports.calibration import MEASURES, measure
+from hifi_cli.reports.calibration import CHURN, MEASURES, measure
 from hifi_cli.reports.render import Table
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import (
@@ -398,7 +398,10 @@ def compare(
 
     Raises:
         MissingError: no comparison has a pair.
+        UsageError: the metric is churn.
     """
+    if metric == "churn":
+        raise UsageError(CHURN)
     runs = runs[runs[by].isin(names)]
     compared = judged(scored(study, runs, score, metric), counted)
     if by == "backbone":  # they are told apart as methods are, and have weights of their own
