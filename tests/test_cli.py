@@ -136,7 +136,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["train", "--report-to", "wand"], 2, "'wand' is not one of aim, comet_ml"),
         (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
-        (["eval", "nowhere"], 3, "no file nowhere/results.json"),
+        (["eval", "nowhere"], 3, "nowhere holds no finished run"),
         (["ls", "nonsense"], 2, "unknown kind"),
         (["train", "--heads", "nowhere.json", "--protocol", "demo"], 3, "nowhere.json"),
         (["ls", "rtx"], 2, "did you mean"),
@@ -196,7 +196,9 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     )
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
     assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
-    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
+    assert "bitfit tunes no selected heads" in one_line(
+        tiny("train", "--method", "bitfit", "--heads", "heads.json"), 2
+    )
     assert "heads.json is damaged (delete it and make it again): heads: " in given(
         {"backbone": "tiny-bert", "heads": "all"}
     )

@@ -29,7 +29,7 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     assert rows[0]["p_holm"] == 0.0625
     assert rows[0]["mean"] == pytest.approx(20.2) == rows[0]["tasks"]["rte"]
     assert notes[0] == (
-        "Full-FT: 5 pairs, 5 of which differ, cannot reach p < 0.05: more seeds are needed"
+        "Full-FT: 5 of 5 pairs of runs differ, and p < 0.05 takes at least 6: train more seeds"
     )
 
 

@@ -229,9 +229,9 @@ def claims(
     study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = paper_claims.select(names or [], protocol=protocol, backbone=backbone)
-    for file in files.values():
-        if len(study.shown) and registry.name_of(file.protocol) not in study.names("protocol"):
-            options.logger.warning(f"note: {study.no_such_runs_error(protocol=file.protocol)}")
+    for each in dict.fromkeys(file.protocol for file in files.values()):
+        if len(study.shown) and registry.name_of(each) not in study.names("protocol"):
+            options.logger.warning(f"note: {study.no_such_runs_error(protocol=each)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
     counted = pairs.COUNTED.union(include or ())

@@ -13,7 +13,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed, UsageError, first_of
 from hifi_cli.files import command_line
-from hifi_cli.heads.select import HeadSelection
+from hifi_cli.heads.select import HeadSelection, needs_heads
 from hifi_cli.methods.base import check_settings, implementation_of
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import machine
@@ -75,6 +75,10 @@ def train(
     if their_backbone not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"
+        )
+    if heads and (others := [config.method for config in configs if not needs_heads(config)]):
+        raise UsageError(
+            f"--heads {heads}: {others[0]} tunes no selected heads, as --method hifi-layerwise does"
         )
     check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)

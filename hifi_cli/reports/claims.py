@@ -57,13 +57,13 @@ HEADINGS = {
     "verdict": "Verdict",
     "shown_ours": "Ours",
     "shown_published": "Published",
-    "required": "Required",
-    "runs": "Runs",
+    "required": "Holds if",
+    "runs": "Runs used",
 }
 RULE = (
-    "reproduced: the 95 % interval of our effect is inside what is required, and the sign-flip test"
-    " agrees; not reproduced: it is outside of what is possible if the claim is true (a difference:"
-    " without half of the published one); each claim is decided for itself at the 5 % level"
+    "reproduced: the whole 95 % interval of our number meets the condition of `Holds if`, and the"
+    " sign-flip test agrees; not reproduced: it excludes half of the published difference, or every"
+    " number that a true claim allows; undecided: neither; each claim is decided at the 5 % level"
 )
 
 
@@ -399,17 +399,23 @@ def evaluate(
     for why, keys in not_run.items():
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
     found = [row["verdict"] for row in rows]
-    verdicts = ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict))
+    verdicts = ", ".join(
+        f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found
+    )
+    is_decided = {*found} != {"not run"}
     grid_name = name if registry.is_yaml_path(name) else f"claims-{name}"
     grid = ["hifi", "grid", grid_name, *given, *place]
     missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
-        frame=pd.DataFrame([row for row in rows if row["verdict"] != "not run"] or rows),
+        frame=pd.DataFrame(
+            [row for row in rows if row["verdict"] != "not run" or len(rows) == 1],
+            columns=[*rows[0]],
+        ),
         headings=HEADINGS,
         corner="Claim",
         formats={"runs": ".0f"},
-        notes=[*notes, RULE],
+        notes=[*notes, RULE] if is_decided else notes,
         missing=[*missing, *dict.fromkeys(figures)],
     )
 

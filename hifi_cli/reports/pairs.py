@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import floor, log2
 from typing import Any
 
 import numpy as np
@@ -452,7 +453,7 @@ def compare(
         f"{title}, in {metric or 'points'} (protocol {run.protocol}, {constant}{shots})",
         pd.DataFrame(rows),
         HEADINGS,
-        "Minus",
+        "Compared with",
         {"mean": f"+z.{digits}f", "p_holm": ".3g"},
         notes=notes,
     )
@@ -479,8 +480,9 @@ def verdict(
     """
     differing = np.count_nonzero(statistics.terms)
     if 2.0 ** (1 - differing) >= level:  # the smallest p: two of all patterns of signs
-        found = f"{counted_noun(len(statistics.terms), 'pair')}, {differing} of which differ,"
-        return "no conclusion", f"{found} cannot reach p < {LEVEL:g}: more seeds are needed"
+        found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
+        needed = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
+        return "no conclusion", f"{found}, and {needed}: train more seeds"
     if p >= LEVEL or not statistics.excludes_zero:
         needed = seeds_needed([*pairs.by_task.values()], level=level)
         seeds = f"; about {needed} seeds would show one as large as now" if needed else ""

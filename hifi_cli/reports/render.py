@@ -233,7 +233,7 @@ def as_text(table: Table, width: int | None = None) -> str:
     drawn_width = endless.measure(grid).maximum
     console = Console(file=stream, width=drawn_width, force_terminal=terminal, highlight=False)
     console.print(grid)
-    drawn = [line.rstrip() for line in stream.getvalue().splitlines()]
+    drawn = [line.rstrip() for line in stream.getvalue().splitlines()] if len(cells) else []
     wrap = TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
     below = [f"{mark}: {text}" for text, mark in table.marks.items()] + table.notes
     missing = [f"missing: {text}" for text in table.missing]  # ends with a command, which is copied

@@ -13,8 +13,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import Model, flatten, parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import EpochChoice, RunConfig, run_path_of
-from hifi_cli.config.sources import code_file
-from hifi_cli.errors import ConflictError, first_of
+from hifi_cli.config.sources import code_file, override_value
+from hifi_cli.errors import ConflictError, MissingError, first_of
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,
     json_text,
@@ -384,7 +384,7 @@ class RunDirectory:
         if stored.config_hash != config.config_hash:
             there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))
             differing = [
-                f"{key} is {there.get(key)} there, {here.get(key)} here"
+                f"{key} is {override_value(there.get(key))} there, {override_value(here.get(key))} here"
                 for key in {**here, **there}
                 if there.get(key) != here.get(key)
             ]
@@ -479,6 +479,8 @@ class RunDirectory:
             MissingError: the run is not finished.
             UsageError: it is damaged.
         """
+        if not self.results.is_file():
+            raise MissingError(f"{self.path} holds no finished run; hifi ls runs lists all")
         return RunResult.read(self.results)
 
     def write_metrics(self, lines: Sequence[MetricsLine]) -> None:

@@ -250,7 +250,8 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     }
     if not all(parts.values()):
         raise UsageError(
-            f"{data.origin.get('train', 'the data')}: too few different texts ({len(order)}) to cut off a validation split"
+            f"{data.origin.get('train', 'the data')}: too few different texts ({len(order)}) to cut off a validation split;"
+            " give a file with validation=FILE"
         )
     cut_rows = len(parts["validation"])
     logger.info(
