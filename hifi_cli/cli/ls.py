@@ -1,6 +1,5 @@
 """`hifi ls`: all names, the YAML of a name, the meaning of a configuration key, and all runs."""
 
-import os
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -139,10 +138,9 @@ def _type_name(kind: Any) -> str:
 
 
 def _print_texts(texts: Mapping[str, str]) -> None:
-    """Words with a text each: a line each in a pipe, and several where that is wider than the terminal, or than COLUMNS."""
+    """Words with a text each, a line each; a terminal is shown long texts in several lines."""
     indent = max(map(len, texts)) + 2
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    width = Console().width if has_width else sys.maxsize
+    width = Console().width if sys.stdout.isatty() else sys.maxsize
     for word, text in texts.items():
         margin = "#" if word.startswith("#") else ""  # the lines of a comment are comments
         print(
