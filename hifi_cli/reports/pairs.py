@@ -481,8 +481,8 @@ def verdict(
     differing = np.count_nonzero(statistics.terms)
     if 2.0 ** (1 - differing) >= level:  # the smallest p: two of all patterns of signs
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
-        needed = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
-        return "no conclusion", f"{found}, and {needed}: train more seeds"
+        rule = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
+        return "no conclusion", f"{found}, and {rule}: train more seeds"
     if p >= LEVEL or not statistics.excludes_zero:
         needed = seeds_needed([*pairs.by_task.values()], level=level)
         seeds = f"; about {needed} seeds would show one as large as now" if needed else ""
