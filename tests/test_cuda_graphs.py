@@ -13,7 +13,7 @@ from step_trace import (
     new_trainer,
 )
 
-from hifi_cli.training import loop
+from hifi_cli.training import cuda_graphs, loop
 from hifi_cli.training.cuda_graphs import StepGraphs
 from hifi_cli.training.data import load_splits
 
@@ -30,10 +30,10 @@ def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
         return lambda: replays.append(loss.copy_(compute())), loss
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    words = ("dropout=0.0", "kernels=torch", "log_every=1", "epochs=6", "report=last")
-    for repeats in (False, True):
-        monkeypatch.setattr(loop, "can_record_steps", lambda *_, repeats=repeats: repeats)
-        prepared, config = prepare(make, resources, method, *words, "learning_rate=0.003")
+    words = ("dropout=0.0", "log_every=1", "epochs=6", "report=last")
+    monkeypatch.setattr(cuda_graphs, "can_record_steps", lambda *_: True)
+    for kernels in ("kernels=auto", "kernels=graphs"):
+        prepared, config = prepare(make, resources, method, *words, kernels, "learning_rate=0.003")
         prepared.encoder.model.double()
         trainer = loop.Trainer(prepared, load_splits(config, resources))
         trainer.train()
@@ -55,9 +55,9 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
             return lambda: None, compute()
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    monkeypatch.setattr(loop, "can_record_steps", lambda *_: True)
+    monkeypatch.setattr(cuda_graphs, "can_record_steps", lambda *_: True)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
-        trainer = new_trainer(gpu_config(method), DEVICE)
+        trainer = new_trainer(gpu_config(method, "kernels=graphs"), DEVICE)
         trainer.setup_phase(0)
         for _ in range(3):
             trainer.train_step(trainer.splits.train[:BATCH_SIZE])

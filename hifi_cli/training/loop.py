@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -26,9 +26,11 @@ from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metr
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.cuda_graphs import StepGraphs, can_record_steps
 from hifi_cli.training.data import Splits
 from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
+
+if TYPE_CHECKING:
+    from hifi_cli.training.cuda_graphs import StepGraphs
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
@@ -315,11 +317,16 @@ class Trainer:
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
         self.graphs = None
-        if can_record_steps(self.runner, method):
+        if self.runner.config.kernels == "graphs":
+            from hifi_cli.training import cuda_graphs  # of no use to other runs
+
             trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
-            self.graphs = StepGraphs(
-                self.runner, [*self.model.parameters(), *trained], max(map(len, self.splits.train))
-            )
+            if cuda_graphs.can_record_steps(self.runner, method):
+                self.graphs = cuda_graphs.StepGraphs(
+                    self.runner,
+                    [*self.model.parameters(), *trained],
+                    max(map(len, self.splits.train)),
+                )
 
     def decay_by_layer(
         self, groups: list[dict[str, Any]], learning_rate: float, decay: float
