@@ -144,25 +144,18 @@ def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
     assert ran.count("demo-entailment/full-ft/seed2") == 4
 
 
-def test_runs_that_start_from_another_wait_for_it(tmp_path, hifi):
+def test_runs_that_start_from_another_wait_for_it_and_finished_ones_are_skipped(tmp_path, hifi):
     """The limit makes all runs as long, and MNLI comes after MRPC and STS-B in the table."""
-    first = "mnli/full-ft/seed1"
-    state, ran = scripted_run(
-        tmp_path, {first: [1]}, cells("limit=8", "epochs=1", name="modernbert", seeds=[1]), 1
-    )
-    assert ran.count(first) == 2 and len(state.finished) == 8
-    assert {*ran[-3:]} == {f"{task}/full-ft/seed1" for task in ("rte", "mrpc", "stsb")}
-    printed = hifi("grid", "modernbert", "--print", "limit=8", "epochs=1").out.splitlines()
+    words, first = ("limit=8", "epochs=1"), "mnli/full-ft/seed1"
+    all_cells = cells(*words, name="modernbert", seeds=[1])
+    write_cell(all_cells[0], tmp_path)
+    state, ran = scripted_run(tmp_path, {first: [1]}, all_cells, retries=1)
+    assert (len(ran), ran.count(first), state.finished_before, len(state.finished)) == (8, 2, 1, 8)
+    waited = ("rte", "mrpc", "stsb")
+    assert {*ran[-3:]} == {f"{task}/full-ft/seed1" for task in waited}
+    printed = hifi("grid", "modernbert", "--print", *words).out.splitlines()
     tasks = [shlex.split(line)[3] for line in printed]
-    assert tasks.index("mnli") < min(map(tasks.index, ("rte", "mrpc", "stsb")))
-
-
-def test_finished_cells_are_skipped(tmp_path):
-    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
-    for cell in all_cells[:3]:
-        write_cell(cell, tmp_path)
-    state, ran = scripted_run(tmp_path, {}, all_cells)
-    assert (ran, state.finished_before, len(state.finished)) == ([all_cells[3].name], 3, 4)
+    assert tasks.index("mnli") < min(map(tasks.index, waited))
 
 
 def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hifi):
