@@ -91,8 +91,11 @@ def gradients_and_logits(make, resources, method, *overrides):
     runner.model.train()
     torch.manual_seed(0)
     runner.accumulate_gradient(examples)
-    parameters = runner.model.named_parameters()
-    gradients = {name: value.grad for name, value in parameters if value.grad is not None}
+    gradients = {
+        name: value.grad
+        for name, value in runner.model.named_parameters()
+        if value.grad is not None
+    }
     return gradients, runner.predict(examples)
 
 

@@ -38,8 +38,7 @@ def can_record_steps(runner: ModelRunner, method: Method) -> bool:
     """
     config, hooks = runner.config, type(method)
     return (
-        config.kernels == "graphs"
-        and runner.device.type == "cuda"
+        runner.device.type == "cuda"
         and runner.processes.num_processes == 1
         and config.gradient_accumulation_steps == 1
         and runner.is_padding_free

@@ -1,4 +1,4 @@
-"""Checks and times `hifi` on a GPU; writes results/bench/gpu-NAME.json and prints the tables.
+"""Checks and times `hifi` on a GPU; writes each row to results/bench/gpu-NAME.json as it is measured, and prints the tables.
 
 python scripts/gpu_check            the GPU; a random BERT-large, no network, no weights, no data
 python scripts/gpu_check --small    a tiny BERT and few steps, also on a CPU: shows that the check itself works
@@ -10,23 +10,25 @@ import json
 import logging
 import os
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import correctness
+import rates
 import steps
 import transformers
-from rates import machine_rates
 from report import tables
-from setting import LARGE, SMALL
+from setting import LARGE, SMALL, Job
 
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.executor import visible_gpus
 from hifi_cli.training import machine
 from hifi_cli.training.machine import device_name, select_device
 
-PARTS = ("rates", "correctness", "steps")
+PARTS = "rates,kernels,steps,correctness,more steps"  # what tells most comes first
 
 
 def main() -> int:
@@ -39,11 +41,15 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="a tiny encoder and few steps")
     parser.add_argument(
         "--parts",
-        default=",".join(PARTS),
+        default=PARTS,
         help="default: %(default)s; a part not named stays as it was",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=540, help="begin no row after these (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
     if arguments.device != "cpu" and (
         gpus := visible_gpus()
     ):  # one card: the Trainer would take all that it sees
@@ -66,39 +72,37 @@ def main() -> int:
     )
     path = arguments.out / f"gpu-{name}{'-small' if arguments.small else ''}.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    measures = {
-        "rates": lambda: machine_rates(setting, device),
-        "correctness": lambda: correctness.check(setting, device),
-        "steps": lambda: steps.measure(
-            setting, device, results.get("rates") or machine_rates(setting, device)
-        ),
+    jobs: dict[str, Callable[[], list[Job]]] = {
+        "rates": lambda: rates.jobs(setting, device),
+        "kernels": lambda: correctness.kernel_jobs(setting, device),
+        "steps": lambda: steps.jobs(setting, device, ["bf16"], results),
+        "correctness": lambda: correctness.method_jobs(setting, device),
+        "more steps": lambda: steps.jobs(setting, device, ["tf32", "fp32"], results),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    broken = []
-    for part in PARTS:
-        if part in arguments.parts.split(","):
-            print(f"{part} ...", file=sys.stderr, flush=True)
-            try:
-                results[part] = measures[part]()
-            except Exception:  # the other parts are measured all the same
-                traceback.print_exc()
-                broken.append(part)
-                continue
-            described = machine.describe_provenance(device)
-            del described["command"]
-            results["measured"] = {
-                "date": datetime.date.today().isoformat(),
-                "small": arguments.small,
-                **described,
-            }
-            path.write_text(json.dumps(results, indent=1) + "\n")
+    described = machine.describe_provenance(device)
+    del described["command"]
+    results["measured"] = {"date": datetime.date.today().isoformat(), **described}
+    chosen = [part for part in jobs if part in arguments.parts.split(",")]
+    rows = [(part, job) for part in chosen for job in jobs[part]()]
+    results |= {part: [] for part, _ in rows}
+    for part, (about, measure) in rows:
+        if time.monotonic() > end:
+            print(f"gpu_check: --seconds are over before {part}: {about}", file=sys.stderr)
+            break
+        try:
+            row = about | measure()
+        except Exception as error:  # the other rows are measured all the same
+            traceback.print_exc()
+            row = about | {"ok": False, "error": f"{type(error).__name__}: {error}"[:200]}
+        print(row, file=sys.stderr, flush=True)
+        results[part].append(row)
+        path.write_text(json.dumps(results, indent=1) + "\n")
     print(tables(results), f"\nwritten to {path}", sep="\n")
-    failed = [row["method"] for row in results.get("correctness", []) if not row["ok"]]
-    if failed:
-        print(f"gpu_check: wrong results of {', '.join(failed)}", file=sys.stderr)
-    if broken:
-        print(f"gpu_check: not measured because of an error: {', '.join(broken)}", file=sys.stderr)
-    return 1 if failed or broken else 0
+    failed = [str(row) for part, _ in rows for row in results[part] if not row.get("ok", True)]
+    for line in dict.fromkeys(failed):
+        print(f"gpu_check: failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,28 +1,46 @@
 """Methods of every implementation on the demo encoder: their numbers against the CPU's, and resuming against not stopping."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from setting import Setting, results_of, temporary_directory
+from setting import (
+    Job,
+    Setting,
+    new_trainer,
+    random_examples,
+    results_of,
+    run_config,
+    temporary_directory,
+)
+from torch import Tensor
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.errors import Terminated
 from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.methods import diff_pruning
+from hifi_cli.models.token_packing import varlen_attention
 from hifi_cli.results.record import MetricsLine, StepMetrics
+from hifi_cli.training.cuda_graphs import StepGraphs
 from hifi_cli.training.data import ResourceCache, load_final_delta, load_splits, prepare_run
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer
 
-TOLERANCE = 1e-4  # relative, of losses
-LOGIT_TOLERANCE = (
-    1e-3  # relative to the largest logit: a run's steps multiply differences of rounding
-)
+LOGIT_TOLERANCE = 1e-3  # a run's steps multiply differences of rounding
+TOLERANCES = {  # relative, of logits to the largest one
+    "losses": 1e-4,
+    "logits": LOGIT_TOLERANCE,
+    "resumed": LOGIT_TOLERANCE,
+    "bf16 losses": 0.05,
+}
 ROWS, BATCH_SIZE = 32, 8
 STOP_AT = 3  # of 8 steps
 # A GPU draws other numbers than a CPU, so noise is off; the demo encoder is too small for some methods' default sizes.
@@ -35,35 +53,97 @@ SETTINGS = {
 
 
 class StepLosses(Callback):
-    """Keeps the loss of every step."""
+    """Keeps the loss of every step, and stops the run once, as a signal from outside would.
 
-    def __init__(self) -> None:
+    Args:
+        stop_at: after this step; None: not at all.
+    """
+
+    def __init__(self, stop_at: int | None) -> None:
         self.losses: list[float] = []
+        self.stop_at = stop_at
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        if trainer.progress.step == self.stop_at:
+            self.stop_at = None
+            signal.raise_signal(signal.SIGTERM)
 
     def on_log(self, line: MetricsLine) -> None:
         if isinstance(line, StepMetrics):
             self.losses.append(line.loss)
 
 
-def check(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
-    """For each method: the largest relative error of a loss and of the final logits, and the same for a resumed run."""
-    names = (
-        chosen_methods()
-        if setting.batch_size > 8
-        else ["full-ft", "hifi-layerwise", "prefix-tuning-mlp", "eh-ft-bitfit"]
+def kernel_jobs(setting: Setting, device: torch.device) -> list[Job]:
+    """A large model's logits, and what takes the place of stock PyTorch on a GPU."""
+    rows: list[Job] = [({"checked": "large model"}, lambda: large_model(setting, device))]
+    for name, kernels in product(("full-ft", "hifi-layerwise", "lora"), ("auto", "graphs")):
+        keys = (f"kernels={kernels}", "epochs=8")  # a batch's size comes more than twice
+        rows.append(({"checked": f"{name}, {keys[0]}"}, partial(check_method, name, device, *keys)))
+    if device.type == "cuda":
+        for dtype in (torch.bfloat16, torch.float32):
+            about = {"checked": f"dropout in attention without padding, {dtype}"}
+            rows.append((about, partial(same_dropout, device, dtype)))
+    return [*rows, ({"checked": "graphs with dropout"}, lambda: graphs_with_dropout(device))]
+
+
+def method_jobs(setting: Setting, device: torch.device) -> list[Job]:
+    """Every method in stock PyTorch."""
+    some = ["full-ft", "hifi-layerwise", "prefix-tuning-mlp", "eh-ft-bitfit"]
+    names = chosen_methods() if setting.batch_size > 8 else some
+    return [({"checked": name}, partial(check_method, name, device)) for name in names]
+
+
+def large_model(setting: Setting, device: torch.device) -> dict[str, Any]:
+    """The largest relative error of the logits of a model of the timed shape, in fp32."""
+    cpu, other = (
+        new_trainer(run_config("full-ft", setting, where, "kernels=auto"), setting, 36).runner
+        for where in (torch.device("cpu"), device)
     )
-    rows = []
-    with no_noise():
-        for name in names:
-            try:
-                rows.append(check_method(name, device))
-            except (
-                Exception
-            ) as error:  # the check goes on to the other methods, and says what failed
-                rows.append(
-                    {"method": name, "ok": False, "error": f"{type(error).__name__}: {error}"}
-                )
-    return rows
+    other.model.load_state_dict(cpu.model.state_dict())
+    examples = random_examples(36, 8, 500)
+    expected = cpu.predict(examples)
+    error = float(np.abs(other.predict(examples) - expected).max() / np.abs(expected).max())
+    return {"ok": error < LOGIT_TOLERANCE, "logits": _rounded(error)}
+
+
+def same_dropout(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Whether the backward pass drops the weights that the forward pass dropped.
+
+    The output O is linear in the values V: the gradient G of O for O gives sum(V G) = sum(O O).
+    In float32 the masks should differ (see `varlen_attention`), which is why it is not used there.
+    """
+    query, key, value = torch.randn(3, 60, 4, 64, device=device, dtype=dtype).requires_grad_()
+    offsets = torch.tensor([0, 7, 40, 60], dtype=torch.int32, device=device)
+    how = {"dropout": 0.5, "scale": 0.125, "window": None}
+    output = varlen_attention(query, key, value, offsets, 33, **how)
+    (gradient,) = torch.autograd.grad(output, value, output.detach())
+    ratio = float((value * gradient).float().sum() / output.float().square().sum())
+    error = abs(ratio - 1)
+    return {"ok": error < 0.05 or dtype == torch.float32, "losses": _rounded(error)}
+
+
+def graphs_with_dropout(device: torch.device) -> dict[str, Any]:
+    """The largest relative difference of a loss, if what is recorded is called again instead."""
+    recorded = []
+
+    def call_again(_: Any, compute: Callable[[], Tensor]) -> tuple[Callable[[], Any], Tensor]:
+        recorded.append(torch.zeros((), device=device))
+        return partial(_compute_into, recorded[-1], compute), recorded[-1]
+
+    config = config_of("full-ft", device, "kernels=graphs", "epochs=8", "dropout=0.1")
+    losses, _ = train(config)
+    with patch.object(StepGraphs, "record", call_again):
+        expected, _ = train(config)
+    error = float(np.max(np.abs(losses - expected) / np.abs(expected)))
+    return {"ok": error < LOGIT_TOLERANCE, "losses": _rounded(error), "graphs": len(recorded)}
+
+
+def _compute_into(loss: Tensor, compute: Callable[[], Tensor]) -> None:
+    loss.copy_(compute())
+
+
+def _rounded(error: float) -> float:
+    return float(f"{error:.2e}")
 
 
 def chosen_methods() -> list[str]:
@@ -93,35 +173,31 @@ def no_noise() -> Iterator[None]:
         yield
 
 
-def check_method(name: str, device: torch.device) -> dict[str, Any]:
-    """Compare a run on the device with one on the CPU, and with one on the device that is stopped and resumed."""
-    losses, logits = train(config_of(name, device))
-    cpu_losses, cpu_logits = train(config_of(name, torch.device("cpu")))
-    resumed_losses, resumed_logits = train(config_of(name, device), stop_at=STOP_AT)
+def check_method(name: str, device: torch.device, *keys: str) -> dict[str, Any]:
+    """Compare a run on the device with one on the CPU, with one that is stopped and resumed, and with one in bf16."""
+    with no_noise():
+        losses, logits = train(config_of(name, device, *keys))
+        cpu_losses, cpu_logits = train(config_of(name, torch.device("cpu"), *keys))
+        resumed_losses, resumed_logits = train(config_of(name, device, *keys), stop_at=STOP_AT)
+        bf16_losses, _ = train(config_of(name, device, *keys, "precision=bf16"))
+
+    def largest(values: Any, expected: Any) -> float:
+        return float(np.max(np.abs(values - expected) / np.abs(expected)))
+
     errors = {
-        "loss_error": float(np.max(np.abs(losses - cpu_losses) / np.abs(cpu_losses))),
-        "logit_error": float(np.abs(logits - cpu_logits).max() / np.abs(cpu_logits).max()),
-        "resumed_error": float(
-            max(
-                np.abs(losses - resumed_losses).max(),
-                np.abs(logits - resumed_logits).max() / np.abs(logits).max(),
-            )
+        "losses": largest(losses, cpu_losses),
+        "logits": float(np.abs(logits - cpu_logits).max() / np.abs(cpu_logits).max()),
+        "resumed": max(
+            largest(resumed_losses, losses),
+            float(np.abs(logits - resumed_logits).max() / np.abs(logits).max()),
         ),
+        "bf16 losses": largest(bf16_losses, cpu_losses),
     }
-    learns = bool(losses[-1] != losses[0])
-    ok = (
-        errors["loss_error"] < TOLERANCE
-        and max(errors["logit_error"], errors["resumed_error"]) < LOGIT_TOLERANCE
-        and learns
-    )
-    return {
-        "method": name,
-        "ok": ok,
-        **{key: float(f"{value:.2e}") for key, value in errors.items()},
-    }
+    ok = bool(losses[-1] != losses[0]) and all(errors[key] < TOLERANCES[key] for key in errors)
+    return {"ok": ok, **{key: _rounded(value) for key, value in errors.items()}}
 
 
-def config_of(name: str, device: torch.device) -> RunConfig:
+def config_of(name: str, device: torch.device, *keys: str) -> RunConfig:
     """Eight steps on the demo's data without dropout."""
     changed = ["kernels=torch", "precision=fp32", "dropout=0", "report=last", "epochs=2"]
     changed += [
@@ -131,7 +207,7 @@ def config_of(name: str, device: torch.device) -> RunConfig:
         f"device={device}",
         "heads.k=1",
     ]
-    changed += [*SETTINGS.get(name, [])]
+    changed += [*SETTINGS.get(name, []), *keys]
     return resolve(
         task="demo-entailment", method=name, backbone="demo", protocol="demo", overrides=changed
     )
@@ -146,16 +222,15 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
     with temporary_directory() as directory:
         resources = ResourceCache(results_of(directory))
         checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.config_hash)
-        steps = StepLosses()
-        if stop_at:
-            first = new_trainer(config, resources, checkpoint, steps, stop_at)
-            first.train()
-            first.save_checkpoint()
-        trainer = new_trainer(config, resources, checkpoint, steps, None)
-        trainer.train()
+        steps, splits = StepLosses(stop_at), load_splits(config, resources)
+        for _ in range(2 if stop_at else 1):
+            prepared = prepared_model(config, resources)
+            trainer = Trainer(prepared, splits, callback=steps, checkpoint=checkpoint)
+            with suppress(Terminated):
+                trainer.train()
         model = prepared_model(config, resources)
         load_final_delta(model.method, model.encoder, trainer.delta)
-        logits = model.predict(load_splits(config, resources).reported)
+        logits = model.predict(splits.reported)
     return np.array(steps.losses), logits
 
 
@@ -163,21 +238,3 @@ def prepared_model(config: RunConfig, resources: ResourceCache) -> Any:
     """A model that the run's method prepared."""
     encoder, _ = resources.encoder(config)
     return prepare_run(config, resources, placeholder_heads(config, encoder))
-
-
-def new_trainer(
-    config: RunConfig,
-    resources: ResourceCache,
-    checkpoint: Checkpoint,
-    steps: StepLosses,
-    max_steps: int | None,
-) -> Trainer:
-    """A trainer of the run."""
-    prepared = prepared_model(config, resources)
-    return Trainer(
-        prepared,
-        load_splits(config, resources),
-        callback=steps,
-        checkpoint=checkpoint,
-        max_steps=max_steps,
-    )

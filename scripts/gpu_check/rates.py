@@ -1,10 +1,11 @@
-"""What the device can do: matrix products and copies."""
+"""What the device can do: matrix products, eigenvalues and copies."""
 
 from typing import Any
 
 import torch
-from setting import Setting, fastest
+from setting import Job, Setting, fastest
 
+from hifi_cli.heads import scores
 from hifi_cli.training.machine import tf32
 
 KINDS = {
@@ -14,38 +15,48 @@ KINDS = {
 }
 
 
-def machine_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
-    """Matrix products in TFLOP/s for each precision and shape, and copies in GB/s."""
-    products: dict[str, dict[str, float]] = {}
-    for kind, (dtype, allowed) in KINDS.items():
-        for m, k, n in setting.products:
-            x, weight = (
-                torch.randn(m, k, device=device, dtype=dtype),
-                torch.randn(n, k, device=device, dtype=dtype),
+def jobs(setting: Setting, device: torch.device) -> list[Job]:
+    """A row for each precision, and one for what else there is."""
+    rows: list[Job] = [
+        ({"measured": f"{kind}, TFLOP/s"}, lambda kind=kind: products(kind, setting, device))
+        for kind in KINDS
+    ]
+    return [*rows, ({"measured": "others"}, lambda: other_rates(setting, device))]
+
+
+def products(kind: str, setting: Setting, device: torch.device) -> dict[str, Any]:
+    """The rate of matrix products, in TFLOP/s, by their shapes."""
+    dtype, allowed = KINDS[kind]
+    rates = {}
+    for m, k, n in setting.products:
+        x, weight = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((m, k), (n, k)))
+        with tf32(allowed), torch.no_grad():
+            seconds = fastest(
+                lambda x=x, weight=weight: torch.nn.functional.linear(x, weight), device
             )
-            with tf32(allowed), torch.no_grad():
-                seconds = fastest(
-                    lambda x=x, weight=weight: torch.nn.functional.linear(x, weight), device
-                )
-            products.setdefault(kind, {})[f"{m} x {k} x {n}"] = round(
-                2e-12 * m * k * n / seconds, 3
-            )
+        rates[f"{m} x {k} x {n}"] = round(2e-12 * m * k * n / seconds, 3)
+    return rates
+
+
+def other_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
+    """Copies in GB/s; milliseconds for eigenvalues, which heads are scored by, here and there."""
     source = torch.ones(setting.copy_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    host = torch.ones(setting.copy_bytes, dtype=torch.uint8)
+    target, host = torch.empty_like(source), torch.ones(setting.copy_bytes, dtype=torch.uint8)
     host = host.pin_memory() if device.type == "cuda" else host
-    copies = {
-        "on the device": 2e-9 * len(source) / fastest(lambda: target.copy_(source), device),
-        "from the host": 1e-9
-        * len(source)
-        / fastest(lambda: target.copy_(host, non_blocking=True), device),
-    }
+    size, gram = 1e-9 * len(source), torch.randn(4, 128, 64, 64, device=device).double()
+    on_device = fastest(lambda: torch.linalg.eigvalsh(gram), device, rounds=1, calls=1)
+    on_cpu = fastest(lambda: scores._eigenvalues(gram), device, rounds=1, calls=1)
     return {
-        "tflop_per_s": products,
-        "gb_per_s": {name: round(rate, 2) for name, rate in copies.items()},
+        "GB/s on the device": round(2 * size / fastest(lambda: target.copy_(source), device), 2),
+        "GB/s from the host": round(
+            size / fastest(lambda: target.copy_(host, non_blocking=True), device), 2
+        ),
+        "ms, eigenvalues on the device": round(1e3 * on_device, 2),
+        "ms, eigenvalues on the CPU": round(1e3 * on_cpu, 2),
     }
 
 
-def peak(rates: dict[str, Any], kind: str) -> float:
+def peak(rows: list[dict[str, Any]], kind: str) -> float:
     """The highest measured rate of a precision, in FLOP/s."""
-    return 1e12 * max(rates["tflop_per_s"][kind].values())
+    (row,) = (row for row in rows if row["measured"] == f"{kind}, TFLOP/s")
+    return 1e12 * max(value for value in row.values() if isinstance(value, float))

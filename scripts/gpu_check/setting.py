@@ -24,6 +24,7 @@ from hifi_cli.training.machine import set_up_device
 from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
+Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]  # what a row is about, and the rest of it
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,9 @@ def run_config(method: str, setting: Setting, device: torch.device, *overrides: 
 def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     """A trainer of a random BERT on random texts, in its first phase."""
     torch.manual_seed(0)
-    encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
-    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, set_up_device(config))
+    with (device := set_up_device(config)):
+        encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, device)
     heads = placeholder_heads(config, encoder)
     runner.method = build_and_prepare(config, encoder, heads, [])
     runner.model.to(runner.device)
@@ -159,17 +161,18 @@ def batches_of(trainer: Trainer) -> list[list[Example]]:
     return [examples[start : start + size] for start in range(0, len(examples), size)]
 
 
-def seconds_per_step(trainer: Trainer) -> float:
-    """The mean time of the steps of an epoch, after two steps to warm up."""
+def seconds_per_step(trainer: Trainer) -> tuple[float, float]:
+    """The mean time of the steps of an epoch, and of the host's work for them, once all is warm."""
     batches = batches_of(trainer)
-    for batch in batches[:2]:
+    for batch in batches * (3 if trainer.graphs else 1):  # the third time, a graph is recorded
         trainer.train_step(batch)
     wait_for(trainer.runner.device)
     start = time.perf_counter()
     for batch in batches:
         trainer.train_step(batch)
+    launched = time.perf_counter()
     wait_for(trainer.runner.device)
-    return (time.perf_counter() - start) / len(batches)
+    return (time.perf_counter() - start) / len(batches), (launched - start) / len(batches)
 
 
 def temporary_directory() -> "tempfile.TemporaryDirectory[str]":

@@ -1,12 +1,16 @@
-"""Milliseconds, rate, memory and busy share of a training step, beside transformers' Trainer and peft's LoRA in it."""
+"""Time, rate, launches and memory of a training step, beside transformers' Trainer and peft's LoRA in it."""
 
 import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from rates import KINDS, peak
 from setting import (
     PAD,
+    Job,
     Setting,
     batches_of,
     fresh_memory,
@@ -33,62 +37,77 @@ from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import tf32
 
-METHODS = ("full-ft", "hifi-layerwise", "bitfit", "lora", "child-tuning-d", "diff-pruning")
+METHODS = ("full-ft", "hifi-layerwise", "lora", "bitfit", "child-tuning-d", "diff-pruning")
 TOKENS = (36, 128)
 PRECISIONS = {
     "fp32": ["precision=fp32", "tf32=false"],
     "tf32": ["precision=fp32", "tf32=true"],
     "bf16": ["precision=bf16", "tf32=true"],
 }
-PADDED = "padding_free=false"
+LAYOUTS = {
+    "graphs": ["kernels=graphs"],
+    "varlen": ["kernels=auto"],
+    "packed": ["kernels=torch"],
+    "padded": ["kernels=torch", "padding_free=false"],
+}
 
 
-def measure(setting: Setting, device: torch.device, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each program, precision and length; `padded_ms` is the same step with `padding_free=false`."""
-    rows = []
-    for tokens in TOKENS:
-        for precision, keys in PRECISIONS.items():
-            rivals = {
-                rival: rival_step(rival, setting, device, tokens, precision)
-                for rival in ("full-ft", "lora")
-            }
-            for method in METHODS:
-                row = our_step(method, setting, device, tokens, rates, precision, keys)
-                row["padded_ms"] = our_step(
-                    method, setting, device, tokens, rates, precision, [*keys, PADDED]
-                )["ms"]
-                row["ratio_to_trainer"] = round(row["ms"] / rivals["full-ft"], 3)
-                row["ratio_to_peft_lora"] = round(row["ms"] / rivals["lora"], 3)
-                rows.append(row)
-            rows += [
-                {"program": f"Trainer, {rival}", "precision": precision, "tokens": tokens, "ms": ms}
-                for rival, ms in rivals.items()
-            ]
+def jobs(
+    setting: Setting, device: torch.device, precisions: Sequence[str], results: dict[str, Any]
+) -> list[Job]:
+    """A row for each precision, length, program and layout; the rivals come first, for the ratios.
+
+    Args:
+        results: the rows measured so far, by part.
+    """
+    rows: list[Job] = []
+    for precision, tokens in product(precisions, TOKENS):
+        for rival, cudnn in (("full-ft", False), ("full-ft", True), ("lora", False)):
+            about = {"step of": f"Trainer, {rival}", "layout": "cuDNN" if cudnn else "padded"}
+            measure = partial(rival_step, rival, setting, device, tokens, precision, cudnn)
+            rows.append((about | {"precision": precision, "tokens": tokens}, measure))
+        for method, layout in product(METHODS, LAYOUTS):
+            if precision == "bf16" or layout != "varlen":  # which float32 with dropout has not
+                about = {"step of": method, "layout": layout}
+                measure = partial(
+                    our_step, method, layout, setting, device, tokens, precision, results
+                )
+                rows.append((about | {"precision": precision, "tokens": tokens}, measure))
     return rows
 
 
 def our_step(
     method: str,
+    layout: str,
     setting: Setting,
     device: torch.device,
     tokens: int,
-    rates: dict[str, Any],
     precision: str,
-    keys: list[str],
+    results: dict[str, Any],
 ) -> dict[str, Any]:
     """Measure a method's step."""
     fresh_memory(device)
+    keys = [*PRECISIONS[precision], *LAYOUTS[layout]]
     trainer = new_trainer(run_config(method, setting, device, *keys), setting, tokens)
-    seconds = seconds_per_step(trainer)
+    seconds, host_seconds = seconds_per_step(trainer)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    rivals = [
+        row["ms"]
+        for row in results.get("steps", []) + results.get("more steps", [])
+        if row["step of"] == "Trainer, full-ft"
+        and (row["precision"], row["tokens"]) == (precision, tokens)
+        and "ms" in row
+    ]
     return {
-        "program": method,
-        "precision": precision,
-        "tokens": tokens,
         "ms": round(1e3 * seconds, 3),
-        "share_of_peak": round(model_flops(trainer) / seconds / peak(rates, precision), 3),
-        "busy": busy_share(trainer, seconds),
-        "memory_gb": round(memory / 1e9, 2),
+        "host ms": round(1e3 * host_seconds, 3),
+        **profiled(trainer),
+        "of the measured peak": round(
+            model_flops(trainer) / seconds / peak(results["rates"], precision), 3
+        ),
+        "GB": round(memory / 1e9, 2),
+        "/ Trainer": round(1e3 * seconds / min(rivals), 3) if rivals else None,
+        "graphs": len(trainer.graphs.graphs) if trainer.graphs else 0,
     }
 
 
@@ -118,40 +137,52 @@ def model_flops(trainer: Trainer) -> float:
     return (sum(counts) * (4 * base + 2 * trained) + 3 * attention) / steps
 
 
-def busy_share(trainer: Trainer, seconds: float) -> float | None:
-    """The fraction of a step in which the GPU computes; None on a CPU."""
+def profiled(trainer: Trainer) -> dict[str, Any]:
+    """Milliseconds in which the GPU computes in a step, and launches; nothing on a CPU."""
     if trainer.runner.device.type != "cuda":
-        return None
+        return {}
     batches = batches_of(trainer)[:4]
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for batch in batches:
             trainer.train_step(batch)
         wait_for(trainer.runner.device)
-    kernels_us = sum(event.self_device_time_total for event in profiled.key_averages())
-    return round(1e-6 * kernels_us / len(batches) / seconds, 3)
+    events = profiler.key_averages()
+    computing_us = sum(event.self_device_time_total for event in events)
+    launches = sum(event.count for event in events if "Launch" in event.key)
+    return {
+        "GPU ms": round(1e-3 * computing_us / len(batches), 3),
+        "launches": launches // len(batches),
+    }
 
 
 class _StepClock(TrainerCallback):
-    """The time from the end of the second step to the end of the last one."""
+    """The mean time of the steps of the second half."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def on_step_end(self, _: Any, state: Any, __: Any, **___: Any) -> None:
-        if state.global_step in (2, state.max_steps):
+        half = state.max_steps // 2
+        if state.global_step in (half, state.max_steps):
             wait_for(self.device)
             now = time.perf_counter()
-            self.start = now if state.global_step == 2 else self.start
-            self.seconds = (now - self.start) / max(1, state.max_steps - 2)
+            self.start = now if state.global_step == half else self.start
+            self.seconds = (now - self.start) / half
 
 
 def rival_step(
-    rival: str, setting: Setting, device: torch.device, tokens: int, precision: str
-) -> float:
-    """Milliseconds of a step in transformers' Trainer: full fine-tuning, or peft's LoRA on query and value."""
+    rival: str, setting: Setting, device: torch.device, tokens: int, precision: str, cudnn: bool
+) -> dict[str, Any]:
+    """A step in transformers' Trainer: full fine-tuning, or peft's LoRA on query and value.
+
+    Args:
+        cudnn: whether cuDNN may compute attention.
+    """
     fresh_memory(device)
     torch.manual_seed(0)
-    model: nn.Module = BertForSequenceClassification(BertConfig(**setting.shape))
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+    with device:
+        model: nn.Module = BertForSequenceClassification(BertConfig(**setting.shape))
     if rival == "lora":
         from peft import LoraConfig, get_peft_model
 
@@ -171,7 +202,7 @@ def rival_step(
     with temporary_directory() as directory:
         arguments = TrainingArguments(
             output_dir=directory,
-            max_steps=setting.steps,
+            max_steps=2 * setting.steps,
             per_device_train_batch_size=setting.batch_size,
             bf16=KINDS[precision][0] == torch.bfloat16,
             use_cpu=device.type == "cpu",
@@ -192,4 +223,4 @@ def rival_step(
         rival_trainer.remove_callback(PrinterCallback)
         with tf32(precision != "fp32"):
             rival_trainer.train()
-    return round(1e3 * clock.seconds, 3)
+    return {"ms": round(1e3 * clock.seconds, 3)}
