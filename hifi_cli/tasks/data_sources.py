@@ -113,7 +113,9 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
         # test files of TSV have a header line, although those of CoLA with labels have none
         has_names = labelled or spec.local.reader == "conll"
         records = read(path, spec.local.reader, spec.local.header if has_names else None)
-        splits[split] = parse_rows(spec, records, spec.local, str(path), labelled=labelled)
+        wanted = spec.local.only.get(split, {}).items()
+        own = (record for record in records if wanted <= record.values.items())
+        splits[split] = parse_rows(spec, own, spec.local, str(path), labelled=labelled)
     for split, names in spec.local.files.items():
         if split not in files and is_labelled(split):
             file = os.path.normpath(Path(spec.local.folder, names[0]))

@@ -89,6 +89,8 @@ class LocalFiles(Source):
     """Where the folder is; `--data-dir` is used if this directory does not exist."""
     files: dict[Split, Names]
     """File of each split, or several names; the first one that exists is read."""
+    only: dict[Split, dict[str, str]] = {}
+    """The rows of a split's file that are its own, by column: those with this value."""
     reader: Reader = "tsv"
     """File format; see `hifi_cli.tasks.rows`."""
     header: list[str] | None = None
