@@ -42,7 +42,7 @@ test-real: $(READY)
 bench: $(READY)
 	$(BIN)/python scripts/bench.py
 
-# Methods of every implementation against the CPU, speed, memory and sharing of a GPU, without network and data.
+# A GPU's results against the CPU's, and its speed and memory beside the Trainer, in ten minutes, without network and data.
 gpu-check: $(READY)
 	$(BIN)/python scripts/gpu_check
 

@@ -34,7 +34,8 @@ _KINDS = ("classification", "regression", "multi-label")  # one sequence and one
 def can_record_steps(runner: ModelRunner, method: Method) -> bool:
     """Whether the steps of a method's phase may be recorded.
 
-    A method's values of a single step, such as noise that it draws itself, would be repeated.
+    A method's values of a single step, such as noise that it draws itself, would be repeated, and
+    parameters that it puts in the place of others would not be seen.
     """
     config, hooks = runner.config, type(method)
     return (

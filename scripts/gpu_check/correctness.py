@@ -119,7 +119,7 @@ def same_dropout(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     (gradient,) = torch.autograd.grad(output, value, output.detach())
     ratio = float((value * gradient).float().sum() / output.float().square().sum())
     error = abs(ratio - 1)
-    return {"ok": error < 0.05 or dtype == torch.float32, "losses": _rounded(error)}
+    return {"ok": error < 0.05 or dtype == torch.float32, "dropout": _rounded(error)}
 
 
 def graphs_with_dropout(device: torch.device) -> dict[str, Any]:
