@@ -1,14 +1,9 @@
 """Runs whose settings are not their protocol's are named as such wherever their scores are shown."""
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 from json_output import table_of
-from synthetic_runs import flatten
-
-import hifi_cli
 
 HOW = [
     "eval_batch_size=7",
@@ -70,18 +65,3 @@ def test_a_cell_and_a_comparison_name_the_changed_keys_and_not_limits_or_shots(h
     assert [note for note in compared["notes"] if "protocol's:" in note] == [
         f"Full-FT on RTE: {NOTE}"
     ]
-
-
-def test_results_have_the_settings_as_columns(train, tmp_path):
-    train("--method", "bitfit", "learning_rate=1e-5", "epochs=1")
-    train("--method", "lora", "settings.r=2", "epochs=2")
-    runs = hifi_cli.read_results(tmp_path / "results").set_index("method")
-    for method in ("bitfit", "lora"):
-        stored = flatten(
-            yaml.safe_load((Path(runs.loc[method, "path"]) / "config.yaml").read_text())
-        )
-        for key in ("learning_rate", "epochs", "batch_size", "heads.k", "task_head.kind"):
-            assert runs.loc[method, key] == stored[key]
-        assert runs.loc[method, "backbone"] == "tiny-bert"
-    assert runs.loc["lora", "settings.r"] == 2
-    assert runs.columns.is_unique

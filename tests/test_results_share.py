@@ -327,7 +327,7 @@ def test_export_writes_the_rows_of_read_results_as_parquet(hifi):
     written, runs = pd.read_parquet("runs.parquet"), read_results("results")
     assert [*written] == [*runs] and [*written["seed"]] == [1, 2]
     assert [*written["score"]] == [*runs["score"]]
-    assert [*written["class_weights"]] == ["balanced", "[1.0, 2.0]"]
+    assert [*written["class_weights"]] == ["balanced", "[1.0, 2.0]"] and runs.columns.is_unique
 
 
 # Required by eval.schema.json of Every Eval Ever 0.3.0, and the type there; a dotted key is one of a section

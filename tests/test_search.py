@@ -85,5 +85,3 @@ def test_a_search_names_its_table(hifi):
     answer = hifi("grid", "demo-search", "--methods", "full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
     assert "next: hifi table search" in answer.err
-    best = [line for line in hifi("table", "search").out.splitlines() if "90.00" in line]
-    assert len(best) == 1 and "learning_rate=0.002" in best[0]
