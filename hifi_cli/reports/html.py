@@ -62,7 +62,8 @@ def comparisons(
 
 def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
     """Yield a picture for each task of each table: the primary metric after each epoch, a line per method, mean over seeds."""
-    from matplotlib.figure import Figure  # takes long, and tables and claims do without
+    from matplotlib import style  # takes long, and tables and claims do without
+    from matplotlib.figure import Figure
 
     runs = study.shown.assign(shots=pairs.table_keys(study.shown)["shots"])
     for (task, *keys), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
@@ -74,9 +75,12 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
         ]
         frame = pd.DataFrame(epochs, columns=["epoch", "method", metric])
         if len(frame):
-            figure = Figure(figsize=(5, 3.2), layout="constrained")
+            figure = Figure(figsize=(5, 3.6), layout="constrained")
             curves = 100 * frame.pivot_table(index="epoch", columns="method", values=metric)
-            curves.plot(ax=figure.subplots(), marker=".", ylabel=f"{metric} [%]")
+            with style.context("tableau-colorblind10"):
+                axes = figure.subplots()
+            curves.plot(ax=axes, marker=".", ylabel=f"{metric} [%]", legend=False)
+            figure.legend(loc="outside upper center", ncols=3, frameon=False)
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=110)
             yield f"{label_of('tasks', str(task))} ({', '.join(keys)})", png(image.getvalue())
