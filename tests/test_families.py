@@ -236,7 +236,10 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
         (backbone / name).write_text(json.dumps(content | changes))
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
     assert runs.run(config, resources).is_done
-    assert ("pooling", "the last token's state, as of every decoder") in plan(config, resources)
+    tagger = config.model_copy(update={"task": "demo-roles"})
+    plans = [plan(each, resources) for each in (config, tagger)]
+    pooling = ("pooling", "the last token's state, as of every decoder")
+    assert [pooling in lines for lines in plans] == [True, False]
     assert (
         evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
         == 0

@@ -198,6 +198,8 @@ def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, re
         UsageError, match=rf"layer_decay: method {method} adds \S+, which is in no layer"
     ):
         prepare(make, resources, method, "layer_decay=0.9")
+    with pytest.raises(UsageError, match="method linear-probing trains no layer"):
+        prepare(make, resources, "linear-probing", "layer_decay=0.9")
 
 
 # --- early stopping

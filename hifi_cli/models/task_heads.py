@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.models.encoder import Encoder
 
-_TOKEN_KINDS = ("span", "token-classification")  # whose heads read the states of all tokens
+TOKEN_KINDS = ("span", "token-classification")  # whose heads read the states of all tokens
 TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
     "multi-label": "AutoModelForSequenceClassification",
@@ -41,7 +41,7 @@ class TaskHeadSpec:
     @property
     def is_own(self) -> bool:
         """Whether the head is one of this file and not Hugging Face's."""
-        return self.kind not in _TOKEN_KINDS and (self.reads_words or self.config.kind == "mlp")
+        return self.kind not in TOKEN_KINDS and (self.reads_words or self.config.kind == "mlp")
 
     @property
     def outputs(self) -> int:

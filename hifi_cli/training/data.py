@@ -280,27 +280,30 @@ def build_and_prepare(
     """Build the method of a run, and let it prepare the model.
 
     Raises:
-        UsageError: an unknown setting, a value that does not fit, or parameters without a layer
-            that `layer_decay` cannot place.
+        UsageError: an unknown setting, a value that does not fit, or `layer_decay` with parameters
+            that it cannot place, or without layers that are trained.
     """
     method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
     pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
     if config.layer_decay == 1:
         return method
-    outside = [
+    trained = [
         name
         for phase in method.phases()
         for name in phase.method.trainable_parameters(encoder.model)
-        if encoder.layer_of(name) is None
-        and not encoder.is_in_embeddings(name)
-        and name not in pretrained
     ]
-    if outside:
+    outside = [
+        name
+        for name in trained
+        if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)
+    ]
+    if added := [name for name in outside if name not in pretrained]:
         raise UsageError(
-            f"layer_decay: method {config.method} adds {outside[0]}, which is in no layer;"
-            " remove it"
+            f"layer_decay: method {config.method} adds {added[0]}, which is in no layer; remove it"
         )
+    if trained == outside:
+        raise UsageError(f"layer_decay: method {config.method} trains no layer; remove it")
     return method
 
 

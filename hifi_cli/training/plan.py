@@ -11,6 +11,7 @@ from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.methods.base import Phase, check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
+from hifi_cli.models.task_heads import TOKEN_KINDS
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.tasks import data_sources
 from hifi_cli.tasks.task_spec import Row
@@ -67,7 +68,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         count = config.epochs * math.ceil(examples / batch)
         steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
         phase_ends(sized[2] if sized else [], count)  # refuses too few of them
-    is_causal = sized is not None and sized[3]
+    reads_last = sized is not None and sized[3] and task.kind not in TOKEN_KINDS
     parameters = "unknown without the backbone's configuration"
     if sized:
         total, stages, *_ = sized
@@ -81,7 +82,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
         ("parameters", parameters),
-        *([("pooling", "the last token's state, as of every decoder")] if is_causal else []),
+        *([("pooling", "the last token's state, as of every decoder")] if reads_last else []),
         *(("missing", text) for text in missing or ["nothing"]),
     ]
 
