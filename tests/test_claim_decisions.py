@@ -65,3 +65,4 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
     values = [-1.0, -1.3, -0.2, -1.6, -0.4, 0.2, -0.8]
     assert finding(values).verdict == "not reproduced"
     assert finding(values, level=LEVEL / 20).verdict == "undecided"
+    assert finding([9.0, 9.1, 9.2]).reason == "too few seeds for the sign-flip test"

@@ -613,7 +613,9 @@ def find(
         reason = "a task has one seed"
     verdict = "undecided" if reason else decide(groups, required, possible, level)
     if verdict == "undecided":
-        reason = reason or "interval too wide"
+        can_show = 2.0 ** (1 - sum(map(len, groups))) < level  # the smallest p
+        wide = "interval too wide" if can_show else "too few seeds for the sign-flip test"
+        reason = reason or wide
     elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
         reason = f"there is a difference, but smaller than {possible[0]:.3g}"
     if is_ratio:

@@ -293,17 +293,15 @@ def build_and_prepare(
         for phase in method.phases()
         for name in phase.method.trainable_parameters(encoder.model)
     ]
-    outside = [
+    inside = {
         name
         for name in trained
-        if encoder.layer_of(name) is None and not encoder.is_in_embeddings(name)
-    ]
-    if added := [name for name in outside if name not in pretrained]:
-        raise UsageError(
-            f"layer_decay: method {config.method} adds {added[0]}, which is in no layer; remove it"
-        )
-    if trained == outside:
-        raise UsageError(f"layer_decay: method {config.method} trains no layer; remove it")
+        if encoder.layer_of(name) is not None or encoder.is_in_embeddings(name)
+    }
+    added = [name for name in trained if name not in inside and name not in pretrained]
+    if added or not inside:
+        why = f"adds {added[0]}, which is in no layer" if added else "trains no layer"
+        raise UsageError(f"layer_decay: method {config.method} {why}; remove it")
     return method
 
 

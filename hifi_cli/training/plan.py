@@ -68,7 +68,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         count = config.epochs * math.ceil(examples / batch)
         steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
         phase_ends(sized[2] if sized else [], count)  # refuses too few of them
-    reads_last = sized is not None and sized[3] and task.kind not in TOKEN_KINDS
     parameters = "unknown without the backbone's configuration"
     if sized:
         total, stages, *_ = sized
@@ -82,7 +81,11 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
         ("parameters", parameters),
-        *([("pooling", "the last token's state, as of every decoder")] if reads_last else []),
+        *(
+            [("pooling", "the last token's state, as of every decoder")]
+            if sized and sized[3] and task.kind not in TOKEN_KINDS
+            else []
+        ),
         *(("missing", text) for text in missing or ["nothing"]),
     ]
 
