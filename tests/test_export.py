@@ -70,7 +70,7 @@ def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data,
         assert answer.code == 2 and "open the run itself with hifi_cli.open_model" in answer.err
         assert not (tmp_path / "out").exists()
         RunDirectory(run).clear()
-    with pytest.raises(MissingError, match="no file"):
+    with pytest.raises(MissingError, match="no finished run"):
         hifi_cli.open_model(tmp_path)
 
 

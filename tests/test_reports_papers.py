@@ -213,4 +213,4 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
         "--format",
         "md",
     ).out
-    assert "| 32/1.5e-4 |" in text and "| 32/2e-5 |" in text
+    assert "| 32/3e-5 |" in text and "| 32/2e-5 |" in text
