@@ -14,24 +14,39 @@ EVALUATION = "an evaluation batch of 16 does not fit in memory; set a smaller ev
 
 
 @pytest.mark.parametrize(
-    ("largest", "error", "fix"),
+    ("largest", "error", "fix", "words"),
     [
-        (3, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), TRAINING),
-        (4, MemoryError(), EVALUATION),
-        (3, RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), TRAINING),
-        (4, RuntimeError("could not create a primitive"), EVALUATION),  # oneDNN's
+        (3, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"), TRAINING, []),
+        (4, MemoryError(), EVALUATION, []),
+        (
+            3,
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+            TRAINING,
+            [],
+        ),
+        (4, RuntimeError("could not create a primitive"), EVALUATION, []),  # oneDNN's
+        (
+            8,
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB"),
+            "a batch of 8 examples in 1 part does not fit in memory; set gradient_accumulation_steps=2",
+            ["kernels=graphs", "gradient_accumulation_steps=1"],
+        ),
     ],
 )
 def test_the_error_names_the_setting_that_saves_memory(
-    make, resources, monkeypatch, largest, error, fix
+    make, resources, monkeypatch, largest, error, fix, words
 ):
-    logits = ModelRunner.logits
+    forward = ModelRunner.forward
 
-    def limited(self, examples):
-        if len(examples) > largest:
+    def limited(self, inputs, packed):
+        if len(inputs["input_ids"]) > largest:
             raise error
-        return logits(self, examples)
+        return forward(self, inputs, packed)
 
-    monkeypatch.setattr(ModelRunner, "logits", limited)
+    monkeypatch.setattr(ModelRunner, "forward", limited)
+    monkeypatch.setattr("hifi_cli.training.cuda_graphs.obstacles", lambda *_: "")
     with pytest.raises(RunFailed, match=fix):
-        runs.run(make("full-ft", "gradient_accumulation_steps=2", "eval_batch_size=16"), resources)
+        runs.run(
+            make("full-ft", "gradient_accumulation_steps=2", "eval_batch_size=16", *words),
+            resources,
+        )

@@ -229,10 +229,11 @@ class RunConfig(TrainingConfig):
     kernels: Literal["auto", "torch", "graphs"] = "auto"
     """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
     dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
-    on one GPU training steps are repeated as CUDA graphs where method and task allow it; this has not run on a GPU yet."""
+    on one GPU training steps are repeated as CUDA graphs where attention has no padding and method and task allow it (the log
+    says what does not); this has not run on a GPU yet."""
     padding_free: bool = True
-    """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
-    within rounding, with other dropout masks. No effect on encoders with attention of their own
+    """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
+    padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own
     (DeBERTa, MPNet) and on decoders."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""

@@ -201,9 +201,7 @@ def varlen_attention(
     """Attention within each sequence of a packed batch, by PyTorch's CUDA kernels.
 
     bfloat16 by FlashAttention, float32 by the memory-efficient kernel. The latter must not get
-    dropout: where PyTorch's source numbers its random values, the forward pass takes the longest
-    sequence as 0 tokens and the backward pass does not, so that they drop different weights
-    (pytorch#115590).
+    dropout: forward and backward would drop different weights (pytorch#115590).
 
     Args:
         query, key, value: [tokens, heads, head size].
@@ -213,13 +211,18 @@ def varlen_attention(
 
     Returns:
         [tokens, heads, head size].
+
+    Raises:
+        ValueError: dropout or a window in float32.
     """
     lengths = offsets, offsets, longest, longest
     if query.dtype == torch.float32:
+        if dropout or window is not None:
+            raise ValueError("attention in float32 has no dropout and no window")
         batch = (states.unsqueeze(0) for states in (query, key, value))
         for_backward = torch.is_grad_enabled()
         output, *_ = torch.ops.aten._efficient_attention_forward(
-            *batch, None, *lengths, dropout, 0, for_backward, scale=scale
+            *batch, None, *lengths, 0.0, 0, for_backward, scale=scale
         )
         return output.squeeze(0)
     reach = None if window is None else window - 1
@@ -240,12 +243,12 @@ def varlen_attention(
 def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     """In this context, the encoder's layers compute on the real tokens of a batch only.
 
-    Afterwards nothing is left in the model.
+    Afterwards nothing is left in the model, nor in transformers.
 
     Raises:
         UsageError: this family computes attention by itself.
     """
-    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         positions = {"position_ids": batch.position_ids} if encoder.module_names.rotary else {}
@@ -260,7 +263,7 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     config: Any = encoder.base.config
     attention_name = config._attn_implementation
     # no mask function has this name: transformers then makes no mask [tokens, tokens]
-    AttentionInterface.register(ATTENTION, partial(batch.attend, encoder.attention_function))
+    ALL_ATTENTION_FUNCTIONS[ATTENTION] = partial(batch.attend, encoder.attention_function)
     config._attn_implementation = ATTENTION
     hooks = [
         encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
@@ -271,5 +274,6 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
         yield
     finally:
         config._attn_implementation = attention_name
+        del ALL_ATTENTION_FUNCTIONS[ATTENTION]  # it holds tensors of the batch
         for hook in hooks:
             hook.remove()

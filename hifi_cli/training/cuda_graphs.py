@@ -2,10 +2,13 @@
 
 A GPU waits in short steps for the host, which launches about 2,000 kernels one by one. A graph
 launches them all. It repeats exactly what was recorded, with the same shapes and addresses. So a
-batch gets one more example of padding tokens, up to a multiple of 128 tokens, whose logits are
-dropped: loss and gradients stay those of the batch. Batches of the same size share a graph; the
-first two of a size compute as usual, and the third is recorded. Clipping, a method's hooks and
-AdamW compute as usual.
+batch gets one more example of padding tokens, up to a multiple of 128 tokens (of the longest train
+example's, if that has fewer), whose logits are dropped: loss and gradients stay those of the batch,
+with other dropout masks. Batches of the same size share a graph; the first two of a size compute
+as usual, and the third is recorded. Clipping, a method's hooks and AdamW compute as usual.
+
+Every batch is as wide as the longest train example. Only embeddings and task head compute on that
+width: attention on padding would make steps slower, so that such runs are not recorded.
 
 Recording has not been seen on a GPU: tests call the recorded function again instead.
 """
@@ -18,37 +21,47 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hifi_cli.methods.base import Method
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, token_places
 from hifi_cli.tasks.encode import collate
 from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import machine
-from hifi_cli.training.step import ModelRunner, task_loss
+from hifi_cli.training.step import ModelRunner, step_out_of_memory, task_loss
 
 _MULTIPLE = 128  # tokens
 _WARM_UP = 2  # steps of a size before its graph: libraries choose their kernels in them
 _KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
 
 
-def can_record_steps(runner: ModelRunner, method: Method) -> bool:
-    """Whether the steps of a method's phase may be recorded.
+def obstacles(runner: ModelRunner, method: Method) -> str:
+    """What does not allow that the steps of a method's phase are recorded; empty: nothing.
 
     A method's values of a single step, such as noise that it draws itself, would be repeated, and
     parameters that it puts in the place of others would not be seen.
     """
-    config, hooks = runner.config, type(method)
-    return (
-        runner.device.type == "cuda"
-        and runner.processes.num_processes == 1
-        and config.gradient_accumulation_steps == 1
-        and runner.is_padding_free
-        and runner.task.kind in _KINDS
-        and runner.task.format != "wic"
-        and runner.class_weights is None
-        and hooks.before_step is Method.before_step
-        and hooks.regularization_loss is Method.regularization_loss
-    )
+    config, task, hooks = runner.config, runner.task, type(method)
+    found = {
+        "no GPU": runner.device.type != "cuda",
+        "several processes": runner.processes.num_processes > 1,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,
+        "class_weights": runner.class_weights is not None,  # `task_loss` copies them from the host
+        # the example of padding has no `word_spans`, which WiC's task head reads
+        f"task {config.task}": task.kind not in _KINDS or task.format == "wic",
+        f"method {config.method}": hooks.before_step is not Method.before_step
+        or hooks.regularization_loss is not Method.regularization_loss,
+        "attention on padded batches": not (
+            runner.uses_varlen
+            and runner.encoder.attention_function is sdpa_attention_forward  # not Prefix-Tuning's
+            # float32 has no kernel for dropout, nor for local attention, which some rotary ones have
+            and (
+                runner.uses_autocast
+                or (config.dropout == 0 and not runner.encoder.module_names.rotary)
+            )
+        ),
+    }
+    return ", ".join(name for name, applies in found.items() if applies)
 
 
 class StepGraphs:
@@ -75,14 +88,18 @@ class StepGraphs:
         self.pool: Any = None
 
     def accumulate_gradient(self, examples: list[Example], _: Any = None) -> Tensor:
-        """Compute the gradient of the mean loss over a batch; returns that loss."""
+        """Compute the gradient of the mean loss over a batch; returns that loss.
+
+        Raises:
+            RunFailed: it does not fit in memory.
+        """
         batch = self.batch_of(examples)
         inputs = {
             name: copy_to_device(values, self.runner.device) for name, values in batch.items()
         }
         size = len(examples), len(inputs["index"])
         self.uses[size] += 1
-        with machine.tf32(self.runner.config.tf32):
+        with step_out_of_memory(len(examples), 1), machine.tf32(self.runner.config.tf32):
             if self.uses[size] <= _WARM_UP:
                 loss = self.compute(inputs, len(examples))
                 self.gradients = {

@@ -180,7 +180,7 @@ class Trainer:
         clip_groups: parameters whose gradients are clipped by one norm.
         word_rows: the words that train, where those that do not occur are left out of training.
         graphs: what computes the steps of the current phase instead of the runner.
-        losses: of the steps since the last logged one, on the model's device.
+        losses: of the steps since the last logged one of the epoch, on the model's device.
 
     Raises:
         UsageError: there are fewer steps than phases.
@@ -288,7 +288,11 @@ class Trainer:
         self.create_optimizer()
 
     def create_optimizer(self) -> None:
-        """Create AdamW over what the current phase trains, and its learning rate schedule."""
+        """Create AdamW over what the current phase trains, and all that depends on its parameters.
+
+        That is the learning rate schedule, the groups that are clipped, the words that train, the
+        model's wrapping in DDP and the graphs of steps.
+        """
         number, method = self.progress.phase, self.phase.method
         method.steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
         training, decay = self.phase.training or self.config, self.config.layer_decay
@@ -321,7 +325,9 @@ class Trainer:
             from hifi_cli.training import cuda_graphs  # of no use to other runs
 
             trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
-            if cuda_graphs.can_record_steps(self.runner, method):
+            if obstacles := cuda_graphs.obstacles(self.runner, method):
+                logger.info(f"kernels=graphs computes as kernels=auto here: {obstacles}")
+            else:
                 self.graphs = cuda_graphs.StepGraphs(
                     self.runner,
                     [*self.model.parameters(), *trained],
@@ -381,7 +387,7 @@ class Trainer:
         self.callback.on_step_end(self)
 
     def log_loss(self) -> None:
-        """Log the mean loss since the last time."""
+        """Log the mean loss of the steps since the last logged one of the epoch."""
         loss = float(sum(self.losses)) / len(self.losses)
         if not math.isfinite(loss):
             raise Diverged(f"the training loss is {loss}")

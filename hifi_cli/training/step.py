@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -146,11 +146,7 @@ class ModelRunner:
         weight = world * bool(indices) / loss_normalizer(self.task, examples, self.class_weights)
         how = self.class_weights, self.config.label_smoothing
         total = torch.zeros((), device=self.device)
-        subject = (
-            f"a batch of {counted_noun(len(examples), 'example')} in {counted_noun(count, 'part')}"
-        )
-        fix = f"set gradient_accumulation_steps={2 * count}"
-        with _out_of_memory(subject, fix), machine.tf32(self.config.tf32):
+        with step_out_of_memory(len(examples), count), machine.tf32(self.config.tf32):
             for number, part in enumerate(parts, start=1):
                 is_last = number == len(parts)
                 with ddp.no_sync() if ddp and not is_last else nullcontext():
@@ -348,6 +344,12 @@ def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
     for batch, logits in batches:
         joined[batch, ..., : logits.shape[-1]] = logits
     return joined
+
+
+def step_out_of_memory(examples: int, parts: int) -> AbstractContextManager[None]:
+    """Turn running out of memory in a training step into one error, which names what saves it."""
+    subject = f"a batch of {counted_noun(examples, 'example')} in {counted_noun(parts, 'part')}"
+    return _out_of_memory(subject, f"set gradient_accumulation_steps={2 * parts}")
 
 
 @contextmanager

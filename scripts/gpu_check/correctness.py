@@ -80,9 +80,8 @@ def kernel_jobs(setting: Setting, device: torch.device) -> list[Job]:
         keys = (f"kernels={kernels}", "epochs=8")  # a batch's size comes more than twice
         rows.append(({"checked": f"{name}, {keys[0]}"}, partial(check_method, name, device, *keys)))
     if device.type == "cuda":
-        for dtype in (torch.bfloat16, torch.float32):
-            about = {"checked": f"dropout in attention without padding, {dtype}"}
-            rows.append((about, partial(same_dropout, device, dtype)))
+        about = {"checked": "dropout in attention without padding"}
+        rows.append((about, lambda: same_dropout(device)))
     return [*rows, ({"checked": "graphs with dropout"}, lambda: graphs_with_dropout(device))]
 
 
@@ -106,20 +105,20 @@ def large_model(setting: Setting, device: torch.device) -> dict[str, Any]:
     return {"ok": error < LOGIT_TOLERANCE, "logits": _rounded(error)}
 
 
-def same_dropout(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def same_dropout(device: torch.device) -> dict[str, Any]:
     """Whether the backward pass drops the weights that the forward pass dropped.
 
     The output O is linear in the values V: the gradient G of O for O gives sum(V G) = sum(O O).
-    In float32 the masks should differ (see `varlen_attention`), which is why it is not used there.
     """
-    query, key, value = torch.randn(3, 60, 4, 64, device=device, dtype=dtype).requires_grad_()
+    states = torch.randn(3, 60, 4, 64, device=device, dtype=torch.bfloat16)
+    query, key, value = states.requires_grad_()
     offsets = torch.tensor([0, 7, 40, 60], dtype=torch.int32, device=device)
     how = {"dropout": 0.5, "scale": 0.125, "window": None}
     output = varlen_attention(query, key, value, offsets, 33, **how)
     (gradient,) = torch.autograd.grad(output, value, output.detach())
     ratio = float((value * gradient).float().sum() / output.float().square().sum())
     error = abs(ratio - 1)
-    return {"ok": error < 0.05 or dtype == torch.float32, "dropout": _rounded(error)}
+    return {"ok": error < 0.05, "dropout": _rounded(error)}
 
 
 def graphs_with_dropout(device: torch.device) -> dict[str, Any]:
@@ -130,12 +129,14 @@ def graphs_with_dropout(device: torch.device) -> dict[str, Any]:
         recorded.append(torch.zeros((), device=device))
         return partial(_compute_into, recorded[-1], compute), recorded[-1]
 
-    config = config_of("full-ft", device, "kernels=graphs", "epochs=8", "dropout=0.1")
+    keys = ("dropout=0.1", "precision=bf16")  # float32 with dropout has no graphs
+    config = config_of("full-ft", device, "kernels=graphs", "epochs=8", *keys)
     losses, _ = train(config)
     with patch.object(StepGraphs, "record", call_again):
         expected, _ = train(config)
     error = float(np.max(np.abs(losses - expected) / np.abs(expected)))
-    return {"ok": error < LOGIT_TOLERANCE, "losses": _rounded(error), "graphs": len(recorded)}
+    ok = error < TOLERANCES["bf16 losses"]  # FlashAttention adds gradients in any order
+    return {"ok": ok, "losses": _rounded(error), "graphs": len(recorded)}
 
 
 def _compute_into(loss: Tensor, compute: Callable[[], Tensor]) -> None:
