@@ -1,12 +1,14 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+from rich.console import Console
 
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
@@ -68,8 +70,8 @@ def train(
         task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
     )
     if files:
-        # Beside a run's config.yaml, which repeats the run, are its copies of the user's own files,
-        # and names mean these. Beside any other file there are no such copies, and nothing changes.
+        # A run's config.yaml repeats the run with the copies of the user's own files beside it, not
+        # with files of the same name elsewhere. Beside any other file are no such copies.
         directory = RunDirectory(files[0].parent)
         configs = [directory.with_user_yamls(config, trust=trust) for config in configs]
     if their_backbone not in (None, configs[0].backbone.name):
@@ -125,10 +127,12 @@ def _read_heads(file: Path) -> tuple[list[str], str | None]:
 def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None:
     """Configurations as YAML documents; comments have the source of each value, and the run's plan.
 
-    On a terminal, a run after the first shows only what differs from the one before.
+    On a terminal, a run after the first shows only what differs from the one before, and long texts
+    take several lines.
     """
     from hifi_cli.training.plan import plan  # for a dry run alone
 
+    width = Console().width if sys.stdout.isatty() else sys.maxsize
     before: dict[str, Any] = {}
     known: set[tuple[str, str]] = set()
     for config in configs:
@@ -142,7 +146,17 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
         lines = plan(config, resources)
         for name, text in lines:
             if (name, text) not in known:
-                print(f"# {name:10} {text}", flush=True)
+                print(
+                    textwrap.fill(
+                        text,
+                        width,
+                        initial_indent=f"# {name:10} ",
+                        subsequent_indent=f"{'#':13}",
+                        break_long_words=False,
+                        break_on_hyphens=False,
+                    ),
+                    flush=True,
+                )
         if sys.stdout.isatty():
             before, known = flat, {*lines}
 

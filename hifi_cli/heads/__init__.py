@@ -1,1 +1,1 @@
-"""The mathematics of the HiFi paper: tensors and arrays in, arrays out."""
+"""The heads of the HiFi paper: scores, rankings and other measures; `select` reads and stores them."""

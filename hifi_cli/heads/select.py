@@ -120,7 +120,11 @@ def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
     """The heads that a run tunes: given, or selected; None if its method needs none."""
     if not needs_heads(config):
         return None
-    return config.heads.given or select(config, resources)[0].heads
+    if config.heads.given:
+        return config.heads.given
+    selection, path = select(config, resources)
+    logger.info(f"heads: {config.heads.strategy}, k={config.heads.k}, by {selection.rank}: {path}")
+    return selection.heads
 
 
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:

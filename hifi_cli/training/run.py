@@ -370,7 +370,7 @@ class MetricLogger(Callback):
         )
         if not self.trainer.has_trained():
             status += " (warm-up only: nothing trained yet)"
-        memory = f"{machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
+        memory = f"peak memory {machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {memory}, {format_duration(left)} left")
 
     def describe(self, line: MetricsLine) -> str:
