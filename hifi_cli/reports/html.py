@@ -77,7 +77,7 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
         if len(frame):
             figure = Figure(figsize=(5, 3.6), layout="constrained")
             curves = 100 * frame.pivot_table(index="epoch", columns="method", values=metric)
-            with style.context("tableau-colorblind10"):
+            with style.context("seaborn-v0_8-colorblind"):
                 axes = figure.subplots()
             curves.plot(ax=axes, marker=".", ylabel=f"{metric} [%]", legend=False)
             figure.legend(loc="outside upper center", ncols=3, frameon=False)
