@@ -88,10 +88,9 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
     suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
+    files = "; data files are .csv, .tsv, .jsonl, .parquet or .conll" if kind == "tasks" else ""
     return UsageError(
-        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all"
-        + "; data files are .csv, .tsv, .jsonl, .parquet or .conll" * (kind == "tasks")
-        + ")"
+        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all{files})"
     )
 
 

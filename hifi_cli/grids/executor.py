@@ -84,11 +84,11 @@ class GridState:
             cell for cell in self.cells if cell not in self.finished and cell not in self.failed
         ]
         left.sort(key=lambda cell: (cell.config.seed, -cell.cost))
-        ordered: list[GridCell] = []
+        ordered: dict[GridCell, None] = {}
         while left:
-            ordered += _ready(left)
+            ordered |= dict.fromkeys(_ready(left))
             left = [cell for cell in left if cell not in ordered]
-        return ordered
+        return [*ordered]
 
     @property
     def diverged(self) -> dict[GridCell, str]:

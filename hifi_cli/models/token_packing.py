@@ -159,9 +159,10 @@ class PackedBatch:
         from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
         window, dropout = settings.get("sliding_window"), settings.get("dropout", 0.0)
-        dtype = query.dtype
-        if torch.is_autocast_enabled("cuda"):  # some adapters and rotary positions give float32
-            dtype = torch.get_autocast_dtype("cuda")
+        # under autocast, some adapters and rotary positions give float32
+        dtype = (
+            torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
+        )
         has_kernel = (
             attention is sdpa_attention_forward  # Prefix-Tuning's own adds keys to each sequence
             # the float32 kernel has no two-sided windows, and see `varlen_attention` for dropout
@@ -171,8 +172,13 @@ class PackedBatch:
             groups = query.shape[1] // key.shape[1]
             whole = query, repeat_kv(key, groups), repeat_kv(value, groups)
             q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in whole)
-            how = {"dropout": dropout, "scale": settings.get("scaling"), "window": window}
-            return varlen_attention(q, k, v, self.offsets, self.longest, **how)[None], None
+            output = varlen_attention(
+                *(q, k, v, self.offsets, self.longest),
+                dropout=dropout,
+                scale=settings.get("scaling"),
+                window=window,
+            )
+            return output[None], None
         packed = [states.squeeze(0).transpose(0, 1) for states in (query, key, value)]
         padded = [self.unpack(states).transpose(1, 2) for states in packed]
         mask = self.attention_mask(query.dtype, window)

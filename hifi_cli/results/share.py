@@ -225,7 +225,7 @@ def export_eee(source: Path, out: Path, organization: str) -> int:
             developer, _, model = log["model_info"]["id"].rpartition("/")
             place = folder / "data" / "hifi" / safe_name(developer or "unknown") / safe_name(model)
             place.mkdir(parents=True, exist_ok=True)
-            # the same for the same run, so that a second export has the same files
+            # the same for the same run, so that a second export has files of the same names
             name = UUID(hex=digest(log["evaluation_id"], 32), version=4)
             (place / f"{name}.json").write_text(json_text(log))
     return len(results)

@@ -256,11 +256,10 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
             " give a file with validation=FILE"
         )
     cut_rows = len(parts["validation"])
+    few = f"; warning: one validation row is {100 / cut_rows:.3g} points of accuracy; give validation=FILE or a larger fraction"
     logger.info(
         f"{Path(data.origin.get('train', 'the data')).name}: {len(train)} rows: {len(parts['train'])} train,"
-        f" {cut_rows} validation"
-        + f"; warning: one validation row is {100 / cut_rows:.3g} points of accuracy; give"
-        " validation=FILE or a larger fraction" * (cut_rows < 30)
+        f" {cut_rows} validation{few if cut_rows < 30 else ''}"
     )
     digests = {split: rows_digest(part) for split, part in parts.items()}
     return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
