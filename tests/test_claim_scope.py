@@ -53,7 +53,7 @@ def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
         "above-full-ft",
     )
     assert cells["verdict"] == "not run" and not missing
-    assert "none of its tasks is asked about and in the paper's table" in note
+    assert "no task asked about is in the paper's table" in note
 
 
 def test_runs_without_the_papers_task_head_decide_nothing(hifi):

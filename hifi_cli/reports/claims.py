@@ -282,7 +282,7 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     """
     tasks = tasks_of(claim, file)
     if not tasks:
-        return "none of its tasks is asked about and in the paper's table"
+        return "no task asked about is in the paper's table"
     protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
     methods = (
         figure_spec.load(claim.figure, protocol=protocol).methods

@@ -247,7 +247,7 @@ def _as_markdown(table: Table) -> str:
     below = [f"- <sup>{mark}</sup> {_MARKDOWN.line(text)}" for text, mark in table.marks.items()]
     below += [f"- {_MARKDOWN.line(text)}" for text in table.notes]
     below += [f"- missing: {_MARKDOWN.line(text)}" for text in table.missing]
-    drawn = [f"| {' | '.join(row)} |" for row in rows]
+    drawn = [f"| {' | '.join(row)} |" for row in rows] if len(cells) else []
     return "\n".join([_MARKDOWN.line(table.title), "", *drawn, "", *below]) + "\n"
 
 
