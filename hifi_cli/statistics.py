@@ -7,10 +7,10 @@ measurement. A claim about other tasks needs the spread over tasks, however many
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit  # quantiles of Student's distribution
 
 LEVEL = 0.05
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | 
         return mean, mean
     task_degrees = np.array([len(values) - 1 for values in tasks])
     degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
-    half = stdtrit(degrees, 1 - level / 2) * np.sqrt(variances.sum() / len(tasks) ** 2)
+    half = _t_quantile(degrees, 1 - level / 2) * np.sqrt(variances.sum() / len(tasks) ** 2)
     return mean - float(half), mean + float(half)
 
 
@@ -124,7 +124,14 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     seeds = np.arange(2, 201)
     deviations = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
     degrees = len(tasks) * (seeds - 1)
-    quantiles = stdtrit(degrees, 1 - level / 2) + stdtrit(degrees, power)
+    quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
     can_show = 2.0 ** (1 - len(tasks) * seeds) < level  # the smallest p
     enough = seeds[(distance >= quantiles * deviations) & can_show]
     return int(enough[0]) if len(enough) else None
+
+
+def _t_quantile(degrees: Any, p: float) -> Any:
+    """Quantile of Student's distribution."""
+    from scipy.special import stdtrit  # most tables need none, and scipy a tenth of a second
+
+    return stdtrit(degrees, p)

@@ -12,7 +12,7 @@ from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claims as paper_claims
-from hifi_cli.reports import html, other_tables, pairs, table_spec
+from hifi_cli.reports import other_tables, pairs, table_spec
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.render import Table, emit
@@ -282,6 +282,8 @@ def report(
 
     It is RESULTS_DIR/report.html where --out names no other.
     """
+    from hifi_cli.reports import html  # jinja2, which tables do not need
+
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
     if task_names:

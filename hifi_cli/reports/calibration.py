@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
 
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
@@ -26,21 +25,26 @@ CHURN = "churn is of pairs of seeds, which are not independent, and has no inter
 Array = NDArray[Any]
 
 
+def log_probabilities(logits: Array) -> Array:
+    """Return the logarithm of the softmax; logits: [examples, classes]."""
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
 def nll(logits: Array, labels: Array) -> float:
     """Return the mean negative log-likelihood; logits: [examples, classes]."""
-    return float(-special.log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())
+    return float(-log_probabilities(logits)[np.arange(len(labels)), labels].mean())
 
 
 def brier(logits: Array, labels: Array) -> float:
     """Return the mean squared error of the probabilities: over all classes, for two of them of one."""
     classes = logits.shape[1]
-    errors = special.softmax(logits, axis=1) - np.eye(classes)[labels]
+    errors = np.exp(log_probabilities(logits)) - np.eye(classes)[labels]
     return float(np.square(errors).sum(1).mean() / (2 if classes == 2 else 1))
 
 
 def ece(logits: Array, labels: Array) -> float:
     """Return 100 times the mean over bins, weighted by examples, of |accuracy - mean confidence|."""
-    confidence, is_correct = special.softmax(logits, axis=1).max(1), logits.argmax(1) == labels
+    confidence, is_correct = np.exp(log_probabilities(logits)).max(1), logits.argmax(1) == labels
     bins = np.ceil(confidence * BINS).astype(int)
     gaps = np.bincount(bins, weights=is_correct - confidence)
     return float(100 * np.abs(gaps).sum() / len(labels))

@@ -313,6 +313,7 @@ _OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace
 
 
 RUNS = ("runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*")  # directories; the second of variants
+USER_FILES = "own"  # in a run's directory
 
 
 class RunDirectory:
@@ -328,7 +329,7 @@ class RunDirectory:
         self.path, self.lock, self.config_file = path, path / ".lock", path / "config.yaml"
         self.results, self.delta = path / "results.json", path / "delta.safetensors"
         self.metrics, self.predictions = path / "metrics.jsonl", path / "predictions.jsonl"
-        self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / "own"
+        self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / USER_FILES
 
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":

@@ -22,6 +22,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, is_locked, read_json, read_jsonl
 from hifi_cli.results.record import (
     RUNS,
+    USER_FILES,
     RunDirectory,
     RunResult,
     kept_score,
@@ -53,6 +54,7 @@ _PLACES = {
     "weights": "backbone_weights",
     "heads": "heads_sha256",
 }
+_KEYS = {column: place.split(".") for column, place in _PLACES.items()}
 _COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data"]
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
@@ -86,10 +88,10 @@ class Study:
         """
         if not self.is_packed:
             found = [self.directory.glob(f"{pattern}/results.json") for pattern in RUNS]
-            paths = [file.parent.relative_to(self.directory).as_posix() for file in chain(*found)]
-            return {
-                path: read_json(self.directory / path / "results.json") for path in sorted(paths)
+            files = {
+                file.parent.relative_to(self.directory).as_posix(): file for file in chain(*found)
             }
+            return {path: read_json(files[path]) for path in sorted(files)}
         packed = self.directory / PACKED
         runs = read_jsonl(packed)
         try:
@@ -104,8 +106,8 @@ class Study:
             UsageError: a part is missing or of a wrong type, or the run belongs at another path: a
                 copy would count twice.
         """
-        place = self.directory / path
-        result = validated(RunResult, self.records[path], place / "results.json")
+        place = f"{self.directory}/{path}"  # paths take longer than reading, in large studies
+        result = validated(RunResult, self.records[path], f"{place}/results.json")
         if result.run_path.as_posix() != path:
             raise UsageError(
                 f"{place} holds the run that belongs in {self.directory / result.run_path}: move it there, or a copy away"
@@ -162,16 +164,16 @@ class Study:
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
         result, names = self.result(path), dict[str, str]()
-        directory = RunDirectory(self.directory / path)
-        if directory.user_files.is_dir():  # few runs have any
+        if (self.directory / path / USER_FILES).is_dir():  # few runs have any
+            directory = RunDirectory(self.directory / path)
             names = {
                 key: directory.user_name(f"{key}s", getattr(result, key))
                 for key in ("task", "method")
             }
         content = result.model_dump(exclude={"config", "epoch_metrics", "heads"})
-        trained = _at(content, "epochs.last")
+        trained = _at(content, "epochs", "last")
         return {
-            **{column: _at(content, place) for column, place in _PLACES.items()},
+            **{column: _at(content, *place) for column, place in _KEYS.items()},
             "path": path,
             **names,
             "config": UNHASHED_DEFAULTS | result.config,
@@ -253,10 +255,9 @@ class Study:
         )
 
 
-def _at(content: dict[str, Any], place: str) -> Any:
-    """What is at a dotted place; None where a part of the way there is None or absent."""
-    section, _, key = place.rpartition(".")
-    return (content[section] or {}).get(key) if section else content[key]
+def _at(content: dict[str, Any], key: str, inner: str | None = None) -> Any:
+    """What is at a key, or at `inner` in what is there; None where a part of the way is missing."""
+    return (content[key] or {}).get(inner) if inner else content[key]
 
 
 def tried_settings(study: Study) -> pd.DataFrame:
