@@ -11,8 +11,8 @@ from synthetic_runs import write_run
 LAPTOP = ("--protocol", "laptop", "--format", "json")
 
 
-def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, **changes):
-    """Runs of HiFi and Full-FT, `gap` points apart; with labels, the predictions of as many examples are stored."""
+def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, predicted=None, **changes):
+    """Runs of HiFi and Full-FT, `gap` points apart; with labels, the predictions of as many examples are stored: right ones, or one for all."""
     for seed in seeds:
         for method, score in (
             ("full-ft", base),
@@ -30,7 +30,12 @@ def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, **chang
             )
             if labels:
                 rows = [
-                    {"id": str(row), "label": label, "prediction": label, "logits": [0.0]}
+                    {
+                        "id": str(row),
+                        "label": label,
+                        "prediction": predicted or label,
+                        "logits": [0.0],
+                    }
                     for row, label in enumerate(labels)
                 ]
                 (run / "predictions.jsonl").write_text(
@@ -118,12 +123,28 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     assert ("On CoLA, MRPC, STS-B." in note) is is_left_out
 
 
+def test_where_f1_is_the_score_accuracy_tells_whether_a_task_is_at_chance(hifi):
+    """MRPC with 400 rows: one class has an F1 of 81.2 and an accuracy of 68.4; two standard errors are 4.6."""
+    equivalent = ["equivalent"] * 274
+    labels = [*equivalent, *["not_equivalent"] * 126]
+    for task in ("rte", "cola", "stsb"):
+        write_pairs(task, 2.0)
+    for predicted, data in (("equivalent", "a"), (None, "b")):
+        write_pairs(
+            "mrpc", -1.0, base=0.83, labels=labels, predicted=predicted, data={"train": data}
+        )
+        answer = hifi("claims", "hifi/above-full-ft", *LAPTOP)
+        cells, note, _ = claim_of(answer, "above-full-ft")
+        said = "MRPC decides nothing: its mean accuracy of 68.5 is not clearly above 68.5"
+        assert (said in note) is bool(predicted)
+        assert cells["ours"] == pytest.approx(2.0 if predicted else (3 * 2.0 - 1.0) / 4, abs=0.03)
+
+
 def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])
-        write_pairs(
-            task, 2.0, base=0.1, labels=labels, data={"train": "t", "validation": f"chance {task}"}
-        )
+        data = {"train": "t", "validation": f"chance {task}"}
+        write_pairs(task, 2.0, base=0.1, labels=labels, predicted=labels[0], data=data)
     cells, _, _ = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["reason"] == "every task is at chance"
 

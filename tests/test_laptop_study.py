@@ -1,6 +1,12 @@
 """The laptop study: its claims, tables and grids fit each other."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from project_files import ROOT
 
 from hifi_cli.config import registry
 from hifi_cli.reports import claims
@@ -31,3 +37,21 @@ def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one(tabl
         )
         assert method in searched or base in searched or method.startswith("hifi-"), method
         assert not stage1 or stage1["method"] in searched, method
+
+
+@pytest.mark.slow
+def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(tmp_path):
+    """`make laptop-tables` writes them again, byte for byte."""
+    committed, rebuilt = ROOT / "results/laptop", tmp_path / "results/laptop"
+    shutil.copytree(
+        committed, rebuilt, ignore=shutil.ignore_patterns("tables", "report.html", "*.lock")
+    )
+    for name in ("pyproject.toml", "constraints.txt", "environment"):  # nothing is installed
+        (tmp_path / name).touch()
+    make = ["make", "-f", ROOT / "Makefile", "laptop-tables", "READY=environment"]
+    bin_directory = f"BIN={Path(sys.executable).parent}"
+    subprocess.run([*make, bin_directory], cwd=tmp_path, check=True, capture_output=True)
+    for files in (committed, rebuilt):
+        assert len(list(files.glob("tables/*.md"))) == 5
+    for path in [*committed.glob("tables/*.md"), committed / "report.html"]:
+        assert (rebuilt / path.relative_to(committed)).read_bytes() == path.read_bytes(), path

@@ -503,11 +503,19 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
 
     The rule: their mean score is less than 3 points or less than two standard errors over the
     examples above the best score of one class for every example (of accuracy: the majority class).
+    Where F1 is the score, the accuracy of what is stored counts: one class has an F1 of 81 on MRPC.
     """
     run = pairs.iloc[0]
     metric, stored = run["metric_first"], study.predictions(run["path_first"])
+    name, mean = "score", float(pairs[["score_first", "score_second"]].to_numpy().mean())
     if stored is None or metric not in METRICS or metric == "f1_micro":
         return ""
+    if metric == "f1":
+        paths = [*pairs["path_first"], *pairs["path_second"]]
+        predicted = [table for path in paths if (table := study.predictions(path)) is not None]
+        is_correct = pd.concat(predicted).eval("label == prediction")
+        metric = name = "accuracy"
+        mean = 100 * float(is_correct.mean())
     words = registry.load("tasks", run["task"]).get("labels", [])
     numbers = stored["label"].map(lambda label: words.index(label) if label in words else label)
     labels = numbers.to_numpy(dtype=float)
@@ -516,10 +524,9 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
     )
     # of a correlation of 0 the second
     error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(labels) ** -0.5
-    mean = float(pairs[["score_first", "score_second"]].to_numpy().mean())
     if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):
         return ""
-    return f"its mean score of {mean:.1f} is not clearly above {100 * constant:.1f}, which one class for every example has"
+    return f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f}, which one class for every example has"
 
 
 def _number_of_figure(
