@@ -37,24 +37,29 @@ _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
 # Columns of `Study.runs`, and where results.json has what they hold
 _PLACES = {
-    **{key: key for key in ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]},
-    **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
-    **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
-    **{key: key for key in ["delta_bytes", "precision", "method_code"]},
-    **{key: key for key in ["config_hash", "setting_hash"]},
-    **{name: f"scores.{name}" for name in _SCORES},
-    **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
-    **{name: f"params.{name}" for name in _PARAMS},
-    "metric": "primary_metric",
-    "train_rows": "n_examples.train",
-    "reported_rows": "n_examples.reported",
-    "truncated_train": "truncated.train",
-    "truncated_reported": "truncated.reported",
-    "device": "provenance.device",
-    "weights": "backbone_weights",
-    "heads": "heads_sha256",
+    column: place.split(".")
+    for column, place in {
+        **{
+            key: key
+            for key in ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]
+        },
+        **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
+        **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
+        **{key: key for key in ["delta_bytes", "precision", "method_code"]},
+        **{key: key for key in ["config_hash", "setting_hash"]},
+        **{name: f"scores.{name}" for name in _SCORES},
+        **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
+        **{name: f"params.{name}" for name in _PARAMS},
+        "metric": "primary_metric",
+        "train_rows": "n_examples.train",
+        "reported_rows": "n_examples.reported",
+        "truncated_train": "truncated.train",
+        "truncated_reported": "truncated.reported",
+        "device": "provenance.device",
+        "weights": "backbone_weights",
+        "heads": "heads_sha256",
+    }.items()
 }
-_KEYS = {column: place.split(".") for column, place in _PLACES.items()}
 _COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data"]
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
@@ -173,7 +178,7 @@ class Study:
         content = result.model_dump(exclude={"config", "epoch_metrics", "heads"})
         trained = _at(content, "epochs", "last")
         return {
-            **{column: _at(content, *place) for column, place in _KEYS.items()},
+            **{column: _at(content, *place) for column, place in _PLACES.items()},
             "path": path,
             **names,
             "config": UNHASHED_DEFAULTS | result.config,
