@@ -49,6 +49,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(
 ):
     """In float64, so that only an error, and no rounding, can make a difference."""
     results, calls = [], []
+    monkeypatch.setattr(token_packing, "GROUP_SIZE", 100)
     monkeypatch.setattr(
         token_packing,
         "varlen_attention",
@@ -112,9 +113,12 @@ def test_every_family_computes_packed_what_it_computes_padded(monkeypatch, famil
     }
     parameters = dict(encoder.model.named_parameters())
     results = []
+    monkeypatch.setattr(token_packing, "GROUP_SIZE", 200)
     monkeypatch.setattr(token_packing, "varlen_attention", attention_per_sequence)
     for layout in ("padded", "packed", "varlen"):
         batch = PackedBatch.of(is_real, is_real, varlen=layout == "varlen")
+        widths = [group.token_mask.shape[1] for group in batch.groups]
+        assert widths == ([] if layout == "varlen" else [3, 9, 14])
         with nullcontext() if layout == "padded" else packed_forward(encoder, batch):
             logits = encoder.model(**inputs).logits
         gradients = torch.autograd.grad(

@@ -61,11 +61,6 @@ def _reseed(model: nn.Module, _: Any) -> None:
         NOISE.reseed()
 
 
-def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """X * keep * scale."""
-    return keep.to(x.dtype).mul_(scale).mul_(x)
-
-
 class FastDropout(nn.Dropout):
     """nn.Dropout on the noise of this file."""
 
@@ -89,18 +84,17 @@ class _Attention(Function):
         keep = NOISE.keep(weights.shape, p)
         ctx.save_for_backward(query, key, value, weights, keep)
         ctx.scale = 1 / (1 - p)
-        return _dropped(weights, keep, ctx.scale) @ value
+        # there are more weights than values: the latter are scaled
+        return (weights * keep) @ (value * ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
-        gradient = gradients[0]
-        value_grad = (
-            _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
-        )
+        gradient = gradients[0] * ctx.scale
+        value_grad = (weights * keep).mT @ gradient if ctx.needs_input_grad[2] else None
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
-        weights_grad = _dropped(gradient @ value.mT, keep, ctx.scale)
+        weights_grad = (gradient @ value.mT).mul_(keep)
         scores_grad = torch._softmax_backward_data(weights_grad, weights, -1, weights.dtype)
         return scores_grad @ key, scores_grad.mT @ query, value_grad, None, None
 

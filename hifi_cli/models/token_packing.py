@@ -4,11 +4,13 @@ Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNor
 tokens of a batch are therefore packed into one long sequence after the embeddings and put back
 into the padded batch after the last layer. The results are those of a padded batch within rounding.
 
-Attention computes on the padded batch, or on a GPU by kernels that take sequences of any length.
-That part has not run on a GPU yet: tests put a reference in the place of `varlen_attention`.
+Attention computes on padded groups of sequences: on a CPU on groups of similar length, whose
+attention weights stay in a core's cache; on a GPU on the whole batch, or by kernels that take
+sequences of any length. These have not run on a GPU yet: tests put a reference in the place of
+`varlen_attention`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +25,8 @@ from torch.nn import functional
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_packed"
+# attention weights of a group and head: with 12 heads a megabyte in bf16, which a core's cache holds
+GROUP_SIZE = 40_000
 
 
 def copy_to_device(values: Any, device: torch.device) -> Tensor:
@@ -62,43 +66,23 @@ def token_places(token_mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class PackedBatch:
-    """Where the real tokens of a padded batch are.
+class TokenPlaces:
+    """Where the real tokens of padded sequences are.
 
     Attributes:
-        index: position of each real token in the flattened padded batch, int64 [tokens].
+        index: position of each real token in the flattened padded sequences, int64 [tokens].
         token_mask: which tokens are real, bool [sequences, width].
-        offsets: where each sequence begins in the packed one, and where the last one ends, int32
-            [sequences + 1]; None: attention computes on the padded batch.
-        longest: tokens of the longest sequence.
     """
 
     index: Tensor
     token_mask: Tensor
-    offsets: Tensor | None = None
-    longest: int = 0
-    _attention_masks: dict[tuple[torch.dtype, int | None], Tensor] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, token_mask: Tensor, device_mask: Tensor, *, varlen: bool = False) -> "PackedBatch":
-        """Describe a padded batch.
-
-        Args:
-            token_mask: which tokens are real, [sequences, width], on the CPU, so that no GPU has to
-                be waited for.
-            device_mask: the same on the model's device.
-            varlen: whether `varlen_attention` may compute attention.
-        """
-        index, offsets = token_places(token_mask)
-        index = copy_to_device(index, device_mask.device)
-        if not varlen:
-            return cls(index, device_mask.bool())
-        longest = int(token_mask.sum(1).max())
-        return cls(index, device_mask.bool(), copy_to_device(offsets, device_mask.device), longest)
+    _attention_masks: dict[tuple[torch.dtype, int | None], Tensor] = field(
+        default_factory=dict, init=False
+    )
 
     @property
     def has_padding(self) -> bool:
-        """Whether some tokens of the padded batch are not real."""
+        """Whether some tokens of the padded sequences are not real."""
         return len(self.index) < self.token_mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
@@ -110,11 +94,6 @@ class PackedBatch:
         """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
         padded = _scatter(packed, self.index, self.token_mask.numel())
         return padded.view(*self.token_mask.shape, *packed.shape[1:])
-
-    @property
-    def position_ids(self) -> Tensor:
-        """Position of each packed token in its sequence, [1, tokens]."""
-        return (self.index % self.token_mask.shape[1])[None]
 
     def attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
         """What to add to attention scores, made once for all layers.
@@ -137,6 +116,52 @@ class PackedBatch:
             self._attention_masks[dtype, window] = mask
         return self._attention_masks.get((dtype, window))
 
+
+@dataclass(frozen=True)
+class PackedBatch(TokenPlaces):
+    """Where the real tokens of a padded batch are, and on what attention computes.
+
+    Attributes:
+        offsets: where each sequence begins in the packed one, and where the last one ends, int32
+            [sequences + 1]; None: attention computes on the groups.
+        longest: tokens of the longest sequence.
+        groups: places of the packed tokens, one part after the other, in padded sequences of
+            similar length; none: the batch is one group.
+    """
+
+    offsets: Tensor | None = None
+    longest: int = 0
+    groups: Sequence[TokenPlaces] = ()
+
+    @classmethod
+    def of(cls, token_mask: Tensor, device_mask: Tensor, *, varlen: bool = False) -> "PackedBatch":
+        """Describe a padded batch.
+
+        Args:
+            token_mask: which tokens are real, [sequences, width], on the CPU, so that no GPU has to
+                be waited for.
+            device_mask: the same on the model's device.
+            varlen: whether `varlen_attention` may compute attention.
+        """
+        lengths = token_mask.sum(1)
+        if varlen:
+            index, offsets = (
+                copy_to_device(each, device_mask.device) for each in token_places(token_mask)
+            )
+            return cls(index, device_mask.bool(), offsets, int(lengths.max()))
+        if device_mask.device.type == "cpu":
+            lengths, order = lengths.sort(stable=True)
+            places = torch.arange(token_mask.numel()).view_as(token_mask)[order]
+            groups = [_padded_group(group) for group in _groups_by_length(lengths.tolist())]
+            return cls(places[token_mask[order].bool()], token_mask.bool(), groups=groups)
+        index, _ = token_places(token_mask)
+        return cls(copy_to_device(index, device_mask.device), device_mask.bool())
+
+    @property
+    def position_ids(self) -> Tensor:
+        """Position of each packed token in its sequence, [1, tokens]."""
+        return (self.index % self.token_mask.shape[1])[None]
+
     def attend(
         self,
         attention: AttentionFunction,
@@ -147,7 +172,7 @@ class PackedBatch:
         _: Tensor | None,
         **settings: Any,
     ) -> tuple[Tensor, None]:
-        """Attention over packed tokens, by `varlen_attention` or on the padded batch.
+        """Attention over packed tokens, by `varlen_attention` or on padded groups.
 
         Args:
             attention: what computes the attention of a padded batch.
@@ -169,8 +194,8 @@ class PackedBatch:
             and (dtype != torch.float32 or (window is None and dropout == 0))
         )
         if self.offsets is not None and has_kernel:
-            groups = query.shape[1] // key.shape[1]
-            whole = query, repeat_kv(key, groups), repeat_kv(value, groups)
+            repeats = query.shape[1] // key.shape[1]
+            whole = query, repeat_kv(key, repeats), repeat_kv(value, repeats)
             q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in whole)
             output = varlen_attention(
                 *(q, k, v, self.offsets, self.longest),
@@ -179,11 +204,33 @@ class PackedBatch:
                 window=window,
             )
             return output[None], None
-        packed = [states.squeeze(0).transpose(0, 1) for states in (query, key, value)]
-        padded = [self.unpack(states).transpose(1, 2) for states in packed]
-        mask = self.attention_mask(query.dtype, window)
-        output, _ = attention(module, *padded, mask, **settings)
-        return self.pack(output)[None], None
+        groups = self.groups or [self]
+        sizes = [len(group.index) for group in groups]
+        q, k, v = (states.squeeze(0).transpose(0, 1).split(sizes) for states in (query, key, value))
+        outputs = []
+        for group, *states in zip(groups, q, k, v, strict=True):
+            padded = (group.unpack(each).transpose(1, 2) for each in states)
+            mask = group.attention_mask(query.dtype, window)
+            output, _ = attention(module, *padded, mask, **settings)
+            outputs.append(group.pack(output))
+        return torch.cat(outputs)[None], None
+
+
+def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
+    """Split ascending lengths into groups of sequences with little padding and few weights."""
+    group: list[int] = []
+    for length in lengths:
+        if group and (len(group) + 1) * length**2 > GROUP_SIZE:
+            yield group
+            group = []
+        group.append(length)
+    yield group
+
+
+def _padded_group(lengths: list[int]) -> TokenPlaces:
+    """The places of sequences of given lengths that are padded at their end."""
+    token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return TokenPlaces(token_places(token_mask)[0], token_mask)
 
 
 def has_varlen_kernels(device: torch.device, head_size: int) -> bool:
