@@ -8,6 +8,7 @@ its method.
 import json
 from copy import copy
 from functools import cached_property
+from glob import glob
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,11 @@ class Study:
             UsageError: a file is not readable.
         """
         if not self.is_packed:
-            found = [self.directory.glob(f"{pattern}/results.json") for pattern in RUNS]
-            files = {
-                file.parent.relative_to(self.directory).as_posix(): file for file in chain(*found)
-            }
-            return {path: read_json(files[path]) for path in sorted(files)}
+            places = (f"{pattern}/results.json" for pattern in RUNS)
+            # half the time of pathlib's
+            found = (glob(place, root_dir=self.directory) for place in places)  # noqa: PTH207
+            paths = sorted(file.rpartition("/")[0] for file in chain(*found))
+            return {path: read_json(self.directory / path / "results.json") for path in paths}
         packed = self.directory / PACKED
         runs = read_jsonl(packed)
         try:
