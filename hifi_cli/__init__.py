@@ -20,9 +20,11 @@ __all__ = [
     "select_heads",
     "tune_heads",
 ]
-# Idle OpenMP threads sleep instead of spinning; read when torch is imported. Two runs at once with two threads each on two
-# cores took 178 s without and 22.7 s with it, one run alone 16.5 s either way.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Idle OpenMP threads spin for a few microseconds, then sleep; read when torch is imported. Threads that sleep at once take
+# 1.5 times as long (194 instead of 124 ms a step of CoLA on two cores), those that never sleep 8 times as long where two
+# runs share the cores; so these two take 260 ms, no longer than one after the other.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "4000"}
 # A GPU's batches have many sizes: segments that grow leave no gaps between them. Read when CUDA starts; the second name is
 # PyTorch's former one, which the first would hide.
 os.environ.setdefault(

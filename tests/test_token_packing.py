@@ -129,6 +129,29 @@ def test_every_family_computes_packed_what_it_computes_padded(monkeypatch, famil
     torch.testing.assert_close(results[1:], [results[0]] * 2, rtol=1e-6, atol=1e-8)
 
 
+def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(make, resources):
+    """A CPU compiles bf16 products of each new shape; rows without a token have no gradient."""
+    gradients = {}
+    for precision in ("bf16", "fp32"):
+        prepared, config = prepare(
+            make, resources, "full-ft", DROPOUT_OFF, "kernels=torch", f"precision={precision}"
+        )
+        rows = []
+        prepared.encoder.layers[1].register_forward_hook(
+            lambda _, __, output, rows=rows: rows.append(output.shape[1])
+        )
+        prepared.encoder.model.train()
+        examples = load_splits(config, resources).train[:7]
+        tokens = sum(map(len, examples))
+        prepared.loss(examples).backward()
+        multiple = 1 if precision == "fp32" else 2 ** (tokens.bit_length() - 5)
+        assert rows == [-(-tokens // multiple) * multiple] and (tokens % multiple or multiple == 1)
+        weight = prepared.encoder.layers[0].get_submodule(prepared.encoder.module_names.ffn).weight
+        gradients[precision] = weight.grad
+    error = (gradients["bf16"] - gradients["fp32"]).norm() / gradients["fp32"].norm()
+    assert 0 < error < 0.03
+
+
 @pytest.mark.parametrize("task", ["copa", "swag", "squad", "conll2003"])
 def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
     make, task_kinds_data, tmp_path, task

@@ -20,8 +20,8 @@ ATTENTION = "hifi_attention"
 def install(encoder: Encoder) -> None:
     """Replace a model's dropout and attention by this file's."""
     # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length
-    # have many shapes. Those of two or three batches are enough, and compiling costs less than can
-    # be measured. The first name is oneDNN's own, the second PyTorch's over it.
+    # have many shapes. Those of a few batches are enough, also because packed batches have few sizes
+    # (`PackedBatch.spare`). The first name is oneDNN's own, the second PyTorch's over it.
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     for name, module in list(encoder.model.named_modules()):
@@ -71,9 +71,13 @@ class FastDropout(nn.Dropout):
 
 
 class _Attention(Function):
-    """Attention with dropout; only the weights before it and a byte per entry are kept."""
+    """Attention with dropout; only the weights before it and a byte per entry are kept.
+
+    In float32 also where other products are bf16: their many shapes would all be compiled.
+    """
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float
     ) -> Tensor:
@@ -88,6 +92,7 @@ class _Attention(Function):
         return (weights * keep) @ (value * ctx.scale)
 
     @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
         gradient = gradients[0] * ctx.scale
