@@ -165,7 +165,7 @@ def json_object(text: bytes, origin: str) -> dict[str, Any]:
         value = from_json(text)  # in half the time of json.loads
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{origin} is damaged (delete it and make it again): {error}") from None
     # Looking at every text takes time, and most files have nothing to replace
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()

@@ -25,7 +25,7 @@ from torch.nn import functional
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_packed"
-# attention weights of a group and head: with 12 heads a megabyte in bf16, which a core's cache holds
+# attention weights of a group and head: with 12 heads two megabytes, which a core's cache holds
 GROUP_SIZE = 40_000
 
 
