@@ -272,7 +272,7 @@ class HeadRanking(Kind):
 
     explanation = (
         "Dots: chosen heads, the top k of a layer. Where a heatmap has one color, its values give no basis for a choice:"
-        " PageRank as printed orders heads by rounding noise."
+        " PageRank as printed gives all heads of a layer one value."
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:

@@ -1,6 +1,5 @@
 """From scores to chosen heads: rank, then choose (HiFi, equations 8 to 10, Algorithm 2, and Table 3). No torch here."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ from hifi_cli.errors import UsageError
 Array = NDArray[np.float64]
 
 _MOST_ITERATIONS = 10_000
-_TIE = 1e-9
+_DIGITS = 9  # of a value that count: further ones are rounding, which differs between processors
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,14 @@ class Ranked:
 
     @property
     def preferences(self) -> Array:
-        """The values, negated where low ones are preferred: higher is better."""
-        return -self.values if self.lowest_first else self.values
+        """The values to nine digits, negated where low ones are preferred: higher is better."""
+        rounded = np.array([float(f"{value:.{_DIGITS}g}") for value in self.values])
+        return -rounded if self.lowest_first else rounded
 
     def tied_at(self, k: int) -> bool:
         """Whether the k-th and the next head have the same value, so that head numbers decided."""
-        values = self.values[self.order[k - 1 : k + 1]]
-        return len(values) == 2 and math.isclose(*values, rel_tol=_TIE)
+        values = self.preferences[self.order[k - 1 : k + 1]]
+        return len(values) == 2 and bool(values[0] == values[1])
 
 
 def transition_matrix(correlation: Array) -> Array:
