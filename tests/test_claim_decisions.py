@@ -66,3 +66,10 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
     assert finding(values).verdict == "not reproduced"
     assert finding(values, level=LEVEL / 20).verdict == "undecided"
     assert finding([9.0, 9.1, 9.2]).reason == "too few seeds for the sign-flip test"
+
+
+def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():
+    values = {"cola": [15.2, 15.4, 15.6], "mrpc": [-2.4, -2.5, -2.6], "stsb": [-0.5, -0.6, -0.7]}
+    found = find(Finding("", values, [*values]), *SUPERIOR)
+    assert (found.verdict, found.interval[0] > 3) == ("undecided", True)
+    assert found.reason == "the sign-flip test shows nothing: the tasks differ"

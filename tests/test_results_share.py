@@ -74,7 +74,7 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     ):
         assert hifi("results", *words).code == 2
     table = pd.read_parquet("packed/predictions.parquet")
-    table.assign(logits="[").to_parquet("packed/predictions.parquet")
+    table.assign(label="[").to_parquet("packed/predictions.parquet")
     answer = hifi("results", "merge", "packed", "--results-dir", "yours")
     assert (
         answer.code == 2

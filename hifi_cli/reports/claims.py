@@ -391,8 +391,9 @@ def evaluate(
         sentences = _sentences(claim, verdict, reason, findings)
         if verdict == "not run" and len(file.claims) > 1:
             not_run.setdefault(reason, []).append(key)
-        else:  # of several claims the text, what a reader must know besides, and the reason
-            known = None if len(file.claims) == 1 else 1 + bool(claim.note) + bool(reason)
+        else:  # of several claims the text, what a reader must know besides, the reason and the tasks
+            told = (True, claim.note, reason, any(each.values for each in findings))
+            known = None if len(file.claims) == 1 else sum(map(bool, told))
             notes.append(f"{key}: {'. '.join(sentences[:known])}")
     if notes and len(file.claims) > 1:
         notes.append(f"more about one of them: hifi claims {name}/{next(iter(file.claims))}")
@@ -620,9 +621,7 @@ def find(
         reason = "a task has one seed"
     verdict = "undecided" if reason else decide(groups, required, possible, level)
     if verdict == "undecided":
-        can_show = 2.0 ** (1 - sum(map(len, groups))) < level  # the smallest p
-        wide = "interval too wide" if can_show else "too few seeds for the sign-flip test"
-        reason = reason or wide
+        reason = reason or _why_undecided(groups, required, possible, level)
     elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
         reason = f"there is a difference, but smaller than {possible[0]:.3g}"
     if is_ratio:
@@ -645,6 +644,18 @@ def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LE
     is_above = required[0] == -inf or shows_above(groups, required[0])
     is_inside = is_above and (required[1] == inf or shows_above(negated, -required[1]))
     return "reproduced" if is_inside else "undecided"
+
+
+def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: float) -> str:
+    """Which of the two that must agree shows nothing."""
+    if 2.0 ** (1 - sum(map(len, groups))) >= level:  # the smallest p
+        return "too few seeds for the sign-flip test"
+    low, high = mean_interval(groups) or (-inf, inf)
+    least, most = mean_interval(groups, level) or (-inf, inf)
+    is_inside = required[0] < low and high < required[1]
+    if is_inside or most < possible[0] or least > possible[1]:
+        return "the sign-flip test shows nothing: the tasks differ"
+    return "interval too wide"
 
 
 def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:

@@ -63,13 +63,13 @@ def pack(source: Path, out: Path) -> int:
         for path, files in _files(study, [_OWN_YAMLS]).items():
             lines.append(json.dumps({"path": path, "record": study.records[path]}) + "\n")
             if (table := study.predictions(path)) is not None:
-                texts = {
-                    key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")
-                }
+                texts = {key: table[key].map(json.dumps) for key in ("label", "prediction")}
                 tables.append(table.assign(run=path, **texts))
             _copy(files, source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
-        pd.concat(tables).to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
+        pd.concat(tables).to_parquet(
+            folder / PREDICTIONS, index=False, compression="zstd", compression_level=19
+        )
     return len(lines)
 
 

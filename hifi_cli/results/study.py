@@ -32,7 +32,7 @@ from hifi_cli.results.record import (
 )
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
-PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
+PREDICTIONS = "predictions.parquet"  # of a packed study: labels and predictions are JSON
 TABLE_KEYS = ["protocol", "backbone", "shots"]  # runs that differ in one never share a table
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
@@ -134,9 +134,9 @@ class Study:
         file = self.directory / PREDICTIONS
         try:
             table = pd.read_parquet(file)
-            for column in ("label", "prediction", "logits"):
-                table[column] = table[column].map(json.loads)
-        except ValueError as error:
+            texts = {column: table[column].map(json.loads) for column in ("label", "prediction")}
+            table = table.assign(**texts, logits=[values.tolist() for values in table["logits"]])
+        except (ValueError, AttributeError) as error:
             raise UsageError(f"{file} is damaged ({error}); pack the study again") from None
         return {
             str(path): rows.drop(columns="run").reset_index(drop=True)
