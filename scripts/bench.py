@@ -3,7 +3,8 @@
     HIFI_DATA_DIR=glue_data python scripts/bench.py --tasks mrpc,cola    writes results/bench/whole_runs.json
 
 Each round starts every program once, in turn: start of the process, data, one epoch, evaluation on the whole validation
-split, saving. What counts is the median over the rounds. Run it on an idle machine.
+split, saving. What counts is the median over the rounds. The last program is two runs of HiFi at once, each with all
+threads. Run it on an idle machine.
 
 The floor is the sum of what no program avoids: the products of the real tokens (no padding) at the rate that a large
 product reaches here, the bytes that AdamW moves at the bandwidth that a large addition reaches, and a process that imports
@@ -34,6 +35,7 @@ OURS = {  # method, precision
     "HiFi (layer-wise), bf16": ("hifi-layerwise", "bf16"),
 }
 TRAINER = "Trainer"
+TWICE, ONE_OF_THEM = "two runs of HiFi, bf16, at once", "HiFi (layer-wise), bf16"
 
 
 def main() -> None:
@@ -67,10 +69,13 @@ def main() -> None:
     for task in arguments.tasks.split(","):
         seconds: dict[str, list[float]] = {}
         for _ in range(arguments.rounds):
-            for name in (TRAINER, *OURS):
+            for name in (TRAINER, *OURS, TWICE):
                 with tempfile.TemporaryDirectory() as directory:
-                    words = command(name, task, arguments.rows, directory)
-                    seconds.setdefault(name, []).append(wall_seconds(words, environment))
+                    programs = [
+                        command(name, task, arguments.rows, f"{directory}/{each}")
+                        for each in range(2 if name == TWICE else 1)
+                    ]
+                    seconds.setdefault(name, []).append(wall_seconds(programs, environment))
                 print(f"{task}: {name} {seconds[name][-1]:.1f} s", flush=True)
         measured[task] = {
             name: round(statistics.median(values), 1) for name, values in seconds.items()
@@ -94,7 +99,7 @@ def command(name: str, task: str, rows: int, directory: str) -> list[str]:
     """The words of a program's Python process."""
     if name == TRAINER:
         return [__file__, "--trainer", task, "--rows", str(rows)]
-    method, precision = OURS[name]
+    method, precision = OURS[ONE_OF_THEM if name == TWICE else name]
     words = [
         "train",
         "--task",
@@ -110,10 +115,16 @@ def command(name: str, task: str, rows: int, directory: str) -> list[str]:
     return ["-m", "hifi_cli", *words, *SETTINGS, f"precision={precision}", f"limit={rows}"]
 
 
-def wall_seconds(words: list[str], environment: dict[str, str]) -> float:
-    """Wall time of a Python process."""
+def wall_seconds(programs: list[list[str]], environment: dict[str, str]) -> float:
+    """Wall time until the last of the Python processes, started at once, has ended."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, *words], env=environment, check=True, stdout=subprocess.DEVNULL)
+    running = [
+        subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.DEVNULL)
+        for words in programs
+    ]
+    codes = [process.wait() for process in running]
+    if any(codes):
+        raise SystemExit(f"exit codes {codes} of {programs}")
     return time.perf_counter() - start
 
 
@@ -134,6 +145,12 @@ def table(measured: dict[str, Any]) -> str:
             f"{of_task[name] / of_task[f'floor of {name}']:.2f}" for of_task in measured.values()
         )
         lines.append([f"{name}, divided by its floor", *ratios])
+    lines.append(
+        [
+            f"{TWICE}, divided by one",
+            *(f"{of_task[TWICE] / of_task[ONE_OF_THEM]:.2f}" for of_task in measured.values()),
+        ]
+    )
     lines.append(
         [
             "seconds of the Trainer's run",
@@ -239,7 +256,7 @@ def floors(
             2 * weights * length + 4 * layers * hidden * length**2 for length in lengths
         )
 
-    start = wall_seconds(["-c", STARTED, pretrained.model.config._name_or_path], environment)
+    start = wall_seconds([["-c", STARTED, pretrained.model.config._name_or_path]], environment)
     rates = {
         "fp32": product_rate(torch.float32, hidden, inner),
         "bf16": product_rate(torch.bfloat16, hidden, inner),
