@@ -72,4 +72,4 @@ def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():
     values = {"cola": [15.2, 15.4, 15.6], "mrpc": [-2.4, -2.5, -2.6], "stsb": [-0.5, -0.6, -0.7]}
     found = find(Finding("", values, [*values]), *SUPERIOR)
     assert (found.verdict, found.interval[0] > 3) == ("undecided", True)
-    assert found.reason == "the sign-flip test shows nothing: the tasks differ"
+    assert found.reason == "the sign-flip test does not agree with the interval"

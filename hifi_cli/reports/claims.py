@@ -654,7 +654,7 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
     least, most = mean_interval(groups, level) or (-inf, inf)
     is_inside = required[0] < low and high < required[1]
     if is_inside or most < possible[0] or least > possible[1]:
-        return "the sign-flip test shows nothing: the tasks differ"
+        return "the sign-flip test does not agree with the interval"
     return "interval too wide"
 
 
