@@ -277,6 +277,15 @@ def test_two_processes_on_one_run_do_not_mix(tiny):
     assert tiny("train", "--method", "full-ft").code == 0
 
 
+def test_a_command_frees_what_it_no_longer_needs_though_its_imports_are_not_searched():
+    code = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10_000));"
+        " sys.argv = ['hifi', 'ls', 'tasks']; from hifi_cli.cli.app import main; main()"
+    )
+    lines = subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
+    assert lines[-1] == "True True"
+
+
 def test_help_needs_no_torch():
     code = "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'yaml', 'pandas', 'numpy') if m in sys.modules])"
     assert (

@@ -1,5 +1,7 @@
 """The `hifi` command: loads a command when it is used; an error is one line and an exit code."""
 
+import atexit
+import gc
 import logging
 import os
 import re
@@ -105,7 +107,11 @@ class LazyCommand(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         group = "results " if parent and parent.info_name == "results" else ""
-        return load(f"{group}{self.name}").make_context(info_name, args, parent=parent, **extra)
+        command = load(f"{group}{self.name}")
+        if not gc.isenabled():
+            gc.freeze()
+            gc.enable()
+        return command.make_context(info_name, args, parent=parent, **extra)
 
 
 def load(name: str) -> Any:
@@ -166,6 +172,9 @@ class StderrHandler(logging.Handler):
 
 def main() -> None:
     """Run the command line and exit: 0, the code of an error, 2 for wrong usage, 130 for Ctrl-C."""
+    # What imports create lives until the end: it is not searched for garbage, nor freed one by one.
+    gc.disable()
+    atexit.register(gc.freeze)
     is_first_process = os.environ.get("RANK", "0") == "0"  # torchrun numbers a run's processes
     logger.handlers[:] = [StderrHandler()]
     logger.propagate = False
