@@ -117,7 +117,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by dotted key; an empty section is a value of its own."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if value and isinstance(value, Mapping):
+        if value and isinstance(value, dict):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value

@@ -516,11 +516,11 @@ class RunDirectory:
         ]
 
 
-def run_directories(results_dir: Path) -> list[RunDirectory]:
-    """Every run in a results directory, finished or not, sorted by path."""
-    found = [RunDirectory(path) for pattern in RUNS for path in results_dir.glob(pattern)]
-    runs = [run for run in found if run.config_file.is_file() or run.results.is_file()]
-    return sorted(runs, key=lambda run: run.path.as_posix())
+def unfinished_runs(results_dir: Path) -> list[RunDirectory]:
+    """Every run in a results directory that has begun and has no result, sorted by path."""
+    begun = [path for run in RUNS for path in results_dir.glob(f"{run}/config.yaml")]
+    runs = [path.parent for path in begun if not path.with_name("results.json").is_file()]
+    return [RunDirectory(path) for path in sorted(runs, key=Path.as_posix)]
 
 
 def _metrics_text(line: MetricsLine) -> str:

@@ -27,7 +27,7 @@ from hifi_cli.results.record import (
     RunDirectory,
     RunResult,
     kept_score,
-    run_directories,
+    unfinished_runs,
     validated,
 )
 
@@ -97,7 +97,7 @@ class Study:
             # half the time of pathlib's
             found = (glob(place, root_dir=self.directory) for place in places)  # noqa: PTH207
             paths = sorted(file.rpartition("/")[0] for file in chain(*found))
-            return {path: read_json(self.directory / path / "results.json") for path in paths}
+            return {path: read_json(self.directory / f"{path}/results.json") for path in paths}
         packed = self.directory / PACKED
         runs = read_jsonl(packed)
         try:
@@ -170,7 +170,7 @@ class Study:
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
         result, names = self.result(path), dict[str, str]()
-        if (self.directory / path / USER_FILES).is_dir():  # few runs have any
+        if (self.directory / f"{path}/{USER_FILES}").is_dir():  # few runs have any
             directory = RunDirectory(self.directory / path)
             names = {
                 key: directory.user_name(f"{key}s", getattr(result, key))
@@ -347,13 +347,12 @@ def read_results(
         )
     study = Study(Path(directory))
     rows = [_listed(run, study.directory) for run in study.runs.to_dict("records")]
-    for run in run_directories(study.directory) if with_unfinished else ():
-        if not run.results.is_file():
-            folders = run.path.relative_to(study.directory).parts[1:]
-            names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
-            state = "running" if is_locked(run.lock) else "unfinished"
-            place = {"path": str(run.path), "flags": "", "detail": ""}
-            rows.append({**dict(names), "state": state, **place})
+    for run in unfinished_runs(study.directory) if with_unfinished else ():
+        folders = run.path.relative_to(study.directory).parts[1:]
+        names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
+        state = "running" if is_locked(run.lock) else "unfinished"
+        place = {"path": str(run.path), "flags": "", "detail": ""}
+        rows.append({**dict(names), "state": state, **place})
     frame = pd.DataFrame(rows)
     others = [column for column in frame if column not in _LISTED]
     integers = dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
