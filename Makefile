@@ -59,7 +59,7 @@ reproduce-laptop: $(READY)
 	if [ -f results/laptop/runs.jsonl ]; then $(BIN)/hifi results merge results/laptop $(LAPTOP_RUNS); fi
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
-	for figure in ehft-7 ehft-1 ehft-stages; do \
+	for figure in ehft-7 ehft-1 ehft-4 ehft-stages; do \
 		$(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP_RUNS) || exit 1; \
 	done
 	rm -rf results/laptop  # its runs are among those of laptop-runs
