@@ -22,7 +22,7 @@ __all__ = [
 ]
 # Idle OpenMP threads spin for a few microseconds, then sleep; read when torch is imported. Threads that sleep at once take
 # 1.5 times as long (194 instead of 124 ms a step of CoLA on two cores), those that never sleep 8 times as long where two
-# runs share the cores; so these two take 260 ms, twice one's time, and whole runs up to 2.4 times (docs/performance.md).
+# runs share the cores; so these two take 260 ms, twice one's time, and whole runs 2.5 times (docs/performance.md).
 if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
     os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "4000"}
 # A GPU's batches have many sizes: segments that grow leave no gaps between them. Read when CUDA starts; the second name is

@@ -279,7 +279,9 @@ def floors(
 
 
 STARTED = """
-import sys
+import atexit, gc, sys
+gc.disable()
+atexit.register(gc.freeze)
 import torch
 from transformers import AutoModelForSequenceClassification
 AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
