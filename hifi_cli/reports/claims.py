@@ -67,12 +67,11 @@ RULE = (
 )
 
 
-def _as_list(value: Any) -> Any:
-    """A single name as a list."""
-    return [value] if isinstance(value, str) else value
-
-
-Methods = Annotated[list[Method], BeforeValidator(_as_list), Field(min_length=1)]
+Methods = Annotated[
+    list[Method],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),  # a single one
+    Field(min_length=1),
+]
 Margin = Annotated[float, Field(gt=0)]
 
 
@@ -141,7 +140,7 @@ class NumberClaim(BaseClaim):
     """The figure whose CSV has the number."""
     metric: Literal["nll", "brier", "ece"] | None = None
     """Instead of a figure: the measure of the stored predictions of `methods`."""
-    methods: Annotated[list[Method], BeforeValidator(_as_list)] = []
+    methods: Methods = []
     """The method, or several, whose runs have the measure."""
     column: str = "value"
     """Column of the CSV with the number."""

@@ -223,12 +223,19 @@ def as_text(table: Table, width: int | None = None) -> str:
     for label, *texts in cells.itertuples(index=False):
         grid.add_row(label, *texts, style="dim" if label.startswith(" ") else "")
     endless = Console(width=10_000)
-    if endless.measure(grid).maximum > width:  # each word on a line of its own
+    for cells_wrap in (False, True):  # headings alone take several lines, then cells too
+        if endless.measure(grid).maximum <= width:
+            break
         grid.padding = 0
         for column in grid.columns:
             column.width = max(
-                endless.measure(text).minimum + len(_TEXT.indent) * str(text).startswith(" ")
-                for text in (column.header, *column.cells)
+                endless.measure(column.header).minimum,
+                *(
+                    endless.measure(text).minimum + len(_TEXT.indent) * str(text).startswith(" ")
+                    if cells_wrap
+                    else endless.measure(text).maximum
+                    for text in column.cells
+                ),
             )
     drawn_width = endless.measure(grid).maximum
     console = Console(file=stream, width=drawn_width, force_terminal=terminal, highlight=False)
