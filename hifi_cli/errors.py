@@ -1,12 +1,14 @@
-"""Messages: the errors that a user can meet, each with an exit code, and how texts show counts, lists and durations.
+"""Messages: their logger, the errors that a user can meet, each with an exit code; counts, lists and durations as texts.
 
 An error is one line: what is wrong, and how to fix it.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from datetime import timedelta
 
+logger = logging.getLogger("hifi")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
 
 

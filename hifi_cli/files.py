@@ -4,7 +4,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import re
 import shlex
@@ -18,9 +17,7 @@ from uuid import uuid4
 from filelock import FileLock, SoftFileLock, Timeout
 from pydantic_core import from_json
 
-from hifi_cli.errors import MissingError, RunFailed, UsageError, printable
-
-logger = logging.getLogger("hifi")
+from hifi_cli.errors import MissingError, RunFailed, UsageError, logger, printable
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")

@@ -53,7 +53,8 @@ def search_by_hand(model, exempt, batches, config):
     rate = config.learning_rate
     weight_optimiser = torch.optim.AdamW(
         [
-            {"params": heads, "weight_decay": config.weight_decay},
+            {"params": heads[:1], "weight_decay": config.weight_decay},
+            {"params": heads[1:], "weight_decay": 0},  # the bias
             {"params": list(difference.values()), "weight_decay": 0},
         ],
         lr=rate,
@@ -116,6 +117,8 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     changed += ["settings.penalty=1e-4", f"settings.l0={l0}"]
     prepared, config = prepare(make, resources, "diff-pruning", *changed)
     plain = copy.deepcopy(resources.encoder(config)[0].model).train()
+    for model in (plain, prepared.encoder.model):
+        model.classifier.bias.data += 10  # so that its decay would show
     trainer, batches = start(prepared, config, resources, 8)
     for batch in batches:
         trainer.train_step(batch)

@@ -101,7 +101,7 @@ class Scripted:
 
     def __call__(self, command, log):
         cell = self.by_command[tuple(command)]
-        name = cell.name
+        name = cell.config.run_label
         self.ran.append(name)
         codes = self.script.get(name, [])
         code = codes.pop(0) if codes else 0
@@ -125,7 +125,7 @@ def scripted_run(tmp_path, script, all_cells=None, retries=0):
 def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog):
     script = {"demo-entailment/bitfit/seed1": [1, 3], "demo-entailment/full-ft/seed1": [-9, -9]}
     state, ran = scripted_run(tmp_path, script, retries=1)
-    assert {cell.name: reason for cell, reason in state.failed.items()} == {
+    assert {cell.config.run_label: reason for cell, reason in state.failed.items()} == {
         "demo-entailment/bitfit/seed1": "hifi: demo-entailment/bitfit/seed1 went wrong",
         "demo-entailment/full-ft/seed1": "killed by SIGKILL (too little memory?)",
     }

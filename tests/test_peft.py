@@ -236,6 +236,8 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
     options = {"r": 4, "apply_GS": False, "init_weights": True, "bias": "none"}
     settings = {"type": "hra", "targets": ["dense", "query"], "options": options}
     assert run["result"]["config"]["settings"] == settings
+    counts = run["result"]["params"]
+    assert counts["trainable"] - counts["trainable_backbone"] == 33 * 32 + 33 * 2, counts
     file.write_text('{"peft_type": "LORA", "target_modules": ".*query"}')
     assert hifi("eval", run["path"], "--data-dir", data).code == 0  # the run has a copy of its own
     answer = hifi("train", "--method", file, *words)

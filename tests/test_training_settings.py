@@ -147,12 +147,14 @@ def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, 
         load_task(make("full-ft", change, task=task))
 
 
-def test_a_run_of_one_step_trains(make, resources):
-    prepared, config = prepare(make, resources, "bitfit", "epochs=1", "limit=8", "warmup=0.1")
+@pytest.mark.parametrize("stages", [["bitfit"], ["eh-ft-bitfit", "stage1.warmup=0.1"]])
+def test_a_run_or_stage_of_one_step_trains(make, resources, stages):
+    words = [*stages, f"epochs={len(stages)}", "limit=8", "warmup=0.1"]
+    prepared, config = prepare(make, resources, *words)
     before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
     trainer = Trainer(prepared, load_splits(config, resources))
     trainer.train()
-    assert trainer.progress.step == 1
+    assert trainer.progress.step == len(stages)
     assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
 
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from hifi_cli import __version__
-from hifi_cli.errors import HifiError, RunFailed, Terminated, printable
+from hifi_cli.errors import HifiError, RunFailed, Terminated, logger, printable
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 COMMANDS = {  # module and function, what it does, and the arguments of an example
@@ -97,7 +97,6 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     ),
     "results pull": ("results:merge", "The same as merge.", "hub:owner/name"),
 }
-logger = logging.getLogger("hifi")
 
 
 class LazyCommand(TyperCommand):

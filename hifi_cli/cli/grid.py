@@ -8,7 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
-from hifi_cli.errors import UsageError, format_duration
+from hifi_cli.errors import UsageError, format_duration, logger
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
@@ -115,7 +115,7 @@ def grid(
     result = ["table", "search"] if is_search else shown[0]
     place = options.arguments(protocol=protocol, backbone=backbone, results_dir=results_dir)
     command = command_line(["hifi", *result, *place])
-    options.logger.info(f"results are in {results_dir}; next: {command}")
+    logger.info(f"results are in {results_dir}; next: {command}")
     if state.failed or (state.diverged and not is_search):
         raise typer.Exit(1)
 
@@ -139,10 +139,8 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
-    options.logger.info(
-        f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}"
-    )
+    logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
     for cell, reason in {**state.failed, **state.diverged}.items():
         command = cell.command(where, force=cell in state.finished)  # one that diverged is finished
-        options.logger.error(f"failed: {cell.name}: {reason}")
-        options.logger.error(f"  to repeat it: {command_line(command)}")
+        logger.error(f"failed: {cell.config.run_label}: {reason}")
+        logger.error(f"  to repeat it: {command_line(command)}")

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from hifi_cli.cli import options
+from hifi_cli.errors import logger
 from hifi_cli.heads import select as head_selection
 from hifi_cli.training.data import ResourceCache
 
@@ -39,7 +40,7 @@ def score(
         _print_layers(scores.richness)
         print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
         _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
-        options.logger.info(f"scores: {path}")
+        logger.info(f"scores: {path}")
 
 
 def select(
@@ -68,8 +69,8 @@ def select(
         for layer, heads in enumerate(selection.heads, start=1):
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
         ties = ", ".join(str(layer + 1) for layer in selection.ties) or "none"
-        options.logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties}")
-        options.logger.info(f"heads: {path}")
+        logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties}")
+        logger.info(f"heads: {path}")
 
 
 def _print_layers(values: list[list[float]]) -> None:

@@ -13,13 +13,12 @@ from pydantic import TypeAdapter
 
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import resolve, stored_name
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
 
 # panels of --help
 WHAT, DATA = "What to run or read", "Data and results"
 HOW, OUTPUT = "How to run", "Output"
-logger = logging.getLogger("hifi")
 
 
 def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002

@@ -8,7 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
-from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, printable
+from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, logger, printable
 from hifi_cli.files import atomic_path
 from hifi_cli.results import share
 from hifi_cli.results.study import read_results
@@ -32,7 +32,7 @@ def pack(
 ) -> None:
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
-    options.logger.info(f"{share.pack(directory, out):,} runs packed")
+    logger.info(f"{share.pack(directory, out):,} runs packed")
     print(out)
 
 
@@ -66,7 +66,7 @@ def export(
     name = directory.resolve().name
     if format == "eee":
         out = out or directory.with_name(f"{name}-eee")
-        options.logger.info(f"{share.export_eee(directory, out, organization):,} runs exported")
+        logger.info(f"{share.export_eee(directory, out, organization):,} runs exported")
         return print(out)
     out = out or directory.with_name(f"{name}.parquet")
     runs = read_results(directory)

@@ -9,7 +9,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import EpochChoice
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claims as paper_claims
 from hifi_cli.reports import other_tables, pairs, table_spec
@@ -231,7 +231,7 @@ def claims(
     files = paper_claims.select(names or [], protocol=protocol, backbone=backbone)
     for each in dict.fromkeys(file.protocol for file in files.values()):
         if len(study.shown) and registry.name_of(each) not in study.names("protocol"):
-            options.logger.warning(f"note: {study.no_such_runs_error(protocol=each)}")
+            logger.warning(f"note: {study.no_such_runs_error(protocol=each)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
     counted = pairs.COUNTED.union(include or ())

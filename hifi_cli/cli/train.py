@@ -13,14 +13,14 @@ from rich.console import Console
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import RunFailed, UsageError, first_of
+from hifi_cli.errors import RunFailed, UsageError, first_of, logger
 from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection, needs_heads
 from hifi_cli.methods.base import check_settings, implementation_of
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.run import check_trackers, run, run_label
+from hifi_cli.training.run import check_trackers, run
 
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
@@ -96,16 +96,16 @@ def train(
     results = []
     for number, config in enumerate(configs, start=1):
         if len(configs) > 1:
-            options.logger.info(f"run {number} of {len(configs)}: {run_label(config)}")
+            logger.info(f"run {number} of {len(configs)}: {config.run_label}")
         results.append(run(config, resources, force=force, report_to=report_to or ()))
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
-    options.logger.info(f"results are in {results_dir}; next: {table}")
+    logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": at.path, "result": result} for at, result in pairs])
     machine.destroy_process_group()
     if diverged := [
-        run_label(config)
+        config.run_label
         for config, result in zip(configs, results, strict=True)
         if not result.is_done
     ]:

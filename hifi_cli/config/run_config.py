@@ -307,6 +307,12 @@ class RunConfig(TrainingConfig):
         )
 
     @property
+    def run_label(self) -> str:
+        """What messages call the run: task, method, variant if it has one, and seed."""
+        parts = (self.task, self.method, self.variant, f"seed{self.seed}")
+        return "/".join(part for part in parts if part)
+
+    @property
     def evaluates_every_epoch(self) -> bool:
         """Whether the reported split is evaluated after every epoch: it selects the epoch, or the maximum is reported."""
         return self.report == "max" or (self.selection == "validation" and not self.shots)

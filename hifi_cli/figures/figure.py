@@ -22,7 +22,7 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
-from hifi_cli.errors import ConflictError, MissingError, UsageError
+from hifi_cli.errors import ConflictError, MissingError, UsageError, logger
 from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
 from hifi_cli.grids import cells as grid_cells
@@ -32,7 +32,7 @@ from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import Study
 from hifi_cli.training.data import ResourceCache, load_splits, prepare_run
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.run import run, run_label
+from hifi_cli.training.run import run
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",
@@ -49,7 +49,6 @@ KINDS = {  # the module and the class of each kind
     "tsne": "models:Tsne",
 }
 Row = dict[str, Any]
-logger = logging.getLogger("hifi")
 
 
 class Kind(ConfigModel):
@@ -153,7 +152,7 @@ class FigureRequest:
             for cell, result in found.items()
             if result.is_done and result.setting_hash == cell.config.setting_hash
         }
-        if missing := [cell.name for cell in cells if cell not in done]:
+        if missing := [cell.config.run_label for cell in cells if cell not in done]:
             raise MissingError(
                 f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]};"
                 " hifi grid figure-NAME trains them in parallel, --train one after the other"
@@ -220,6 +219,6 @@ def train(
         phase.method.trains_occurring_words = False
     trainer.max_steps = [0, *trainer.phase_ends][-2] if only_stage1 else None
     if trainer.max_steps != 0:
-        logger.info(f"{run_label(config)}: training for this figure alone")
+        logger.info(f"{config.run_label}: training for this figure alone")
         trainer.train()
     return trainer

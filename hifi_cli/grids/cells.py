@@ -131,13 +131,6 @@ class GridCell:
     config: RunConfig
 
     @property
-    def name(self) -> str:
-        """The run's name: task, method, variant and seed."""
-        config = self.config
-        variant = [config.variant] if config.variant else []
-        return "/".join([config.task, config.method, *variant, f"seed{config.seed}"])
-
-    @property
     def starts_from(self) -> PurePath | None:
         """Path of the run, from `runs/` on, whose weights this one starts from."""
         start = self.config.start_from

@@ -21,12 +21,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.errors import MissingError, UsageError, format_duration
+from hifi_cli.errors import MissingError, UsageError, format_duration, logger
 from hifi_cli.files import safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.results.record import RunDirectory, RunResult
-
-logger = logging.getLogger("hifi")
 
 # Starts a `hifi` command, and appends its output to a file; the result is its exit code.
 Submit = Callable[[list[str], Path], "Future[int]"]
@@ -136,7 +134,7 @@ def run(
         return submit(cell.command(where, force=force), log_of(cell))
 
     def log_of(cell: GridCell) -> Path:
-        return logs / f"{safe_name(cell.name.replace('/', '-'))}.log"
+        return logs / f"{safe_name(cell.config.run_label.replace('/', '-'))}.log"
 
     waiting, running = state.left, dict[Future[int], GridCell]()
     console = Console(stderr=True)

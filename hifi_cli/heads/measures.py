@@ -95,15 +95,18 @@ def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
     """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
 
     Attention to the end-of-sentence symbol does not count there; here it is the separator of an
-    encoder's inputs, to which many heads attend where they have nothing else to do.
+    encoder's inputs, to which many heads attend where they have nothing else to do. A decoder's
+    inputs end in none, and all its tokens count.
     """
     batch = collate(single_sequences(examples), runner.pad)
     token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
-    # every sequence of every family ends in a separator
+    # every sequence of every encoder ends in a separator
     separators = ids == ids.gather(1, token_mask.sum(1, keepdim=True) - 1)
-    counted = (token_mask & ~separators)[:, None, None, :]
+    counted = token_mask if runner.encoder.is_causal else token_mask & ~separators
     layers = attention_probabilities(runner.encoder, batch)
-    return _token_mean([(layer * counted).amax(-1) for layer in layers], token_mask)
+    return _token_mean(
+        [(layer * counted[:, None, None, :]).amax(-1) for layer in layers], token_mask
+    )
 
 
 def entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:

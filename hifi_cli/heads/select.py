@@ -6,7 +6,6 @@ rank: by the scores, or by what a measured ranking measures   Algorithm 2, equat
 score: information richness and correlation, stored           Algorithm 1, equations 1 to 7
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_unhashed_defaults
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
 from hifi_cli.heads.ranking import Array, Ranked, check_k, rank_heads, select_top_heads
@@ -34,8 +33,6 @@ from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, Splits, build_and_prepare, load_task, split_train
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
-
-logger = logging.getLogger("hifi")
 
 LayerValues = list[list[float]]
 # What decides the result of warm steps besides the backbone and the data; they are full fine-tuning, whatever the run's method

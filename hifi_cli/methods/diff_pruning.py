@@ -1,12 +1,14 @@
 """Diff-Pruning (Guo et al., ACL 2021): a sparse difference is found, then trained."""
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
+from hifi_cli.errors import logger
 from hifi_cli.methods.base import (
     Method,
     Phase,
@@ -24,6 +26,14 @@ _LOW, _HIGH = -1.5, 1.5
 def hard_concrete(gate: Tensor) -> Tensor:
     """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
     return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
+
+
+def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups of what trains as in full fine-tuning: biases do not decay."""
+    return [
+        {"params": [value], "weight_decay": weight_decay if value.dim() > 1 else 0.0}
+        for value in exempt
+    ]
 
 
 class _Search(Method):
@@ -56,13 +66,18 @@ class _Search(Method):
         names = ("difference", "gate", "tensor_gate")
         return self.exempt | {name: getattr(self, name) for name in names}
 
+    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
+        # the pretrained values, differences and gates, two gradients, and AdamW's four moments
+        gigabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e9
+        logger.info(f"Diff-Pruning's search takes at least {gigabytes:.1f} GB beside the model")
+
     def param_groups(
         self,
         model: nn.Module,  # noqa: ARG002
         weight_decay: float,
     ) -> list[dict[str, Any]]:
         return [
-            {"params": list(self.exempt.values()), "weight_decay": weight_decay},
+            *_decayed_matrices(self.exempt.values(), weight_decay),
             # a decay would pull the difference, not the weight: the penalty keeps it small
             {"params": [self.difference], "weight_decay": 0.0},
             {"params": [self.gate, self.tensor_gate], "weight_decay": 0.0, "eps": 1e-8}
@@ -187,7 +202,7 @@ class DiffPruning(SparseMethod):
             value for name, value in self.trainable_parameters(model).items() if name not in values
         ]
         return [
-            {"params": exempt, "weight_decay": weight_decay},
+            *_decayed_matrices(exempt, weight_decay),
             {"params": list(values.values()), "weight_decay": 0.0},
         ]
 

@@ -122,10 +122,11 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
             path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
         ]
     backbone = set(encoder.base.modules())
+    in_head = {name.rpartition(".")[0] for name in encoder.task_head}  # a pooler trains whole
     names = [
         name
         for name, module in encoder.model.named_modules()
-        if module in backbone and f".{name}".endswith(f".{target}")
+        if module in backbone and f".{name}".endswith(f".{target}") and name not in in_head
     ]
     if not names:
         known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS,)

@@ -337,15 +337,13 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     # no mask function has this name: transformers then makes no mask [tokens, tokens]
     ALL_ATTENTION_FUNCTIONS[ATTENTION] = partial(batch.attend, encoder.attention_function)
     config._attn_implementation = ATTENTION
-    hooks = [
-        encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
-        encoder.embeddings.register_forward_hook(after_embeddings),
-        encoder.layers[-1].register_forward_hook(after_layers),
-    ]
     try:
-        yield
+        with (
+            encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
+            encoder.embeddings.register_forward_hook(after_embeddings),
+            encoder.layers[-1].register_forward_hook(after_layers),
+        ):
+            yield
     finally:
         config._attn_implementation = attention_name
         del ALL_ATTENTION_FUNCTIONS[ATTENTION]  # it holds tensors of the batch
-        for hook in hooks:
-            hook.remove()

@@ -364,28 +364,27 @@ def evaluate(
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
         protocol = stored_name("protocols", claim.protocol or file.protocol)
         backbone = stored_name("backbones", claim.only_backbone or file.backbone)
-        findings, reason = [Finding(key, {})], unmet(claim, file)
-        verdict: Verdict = "not run"
-        if not reason and isinstance(claim, DifferenceClaim):
+        findings = [Finding(key, {}, reason=unmet(claim, file))]
+        if not findings[0].reason and isinstance(claim, NumberClaim) and claim.figure:
+            findings, command = _number_of_figure(claim, study, protocol, backbone)
+            figures += [f"figure: {command_line([*command, *place])}"] if command else []
+        elif not findings[0].reason:
             runs = runs_of(protocol, backbone, score, claim.metric)
-            findings = _differences(claim, file, study, runs, counted)
-            verdict, reason = conclude(findings)
-            epoch = score if claim.metric in MEASURES else "last"  # predictions are of one epoch
+            findings = (
+                _differences(claim, file, study, runs, counted)
+                if isinstance(claim, DifferenceClaim)
+                else _measures(claim, file, runs)
+            )
+            lacking += [key] if _lacks_runs(claim, file, runs) else []
+        verdict, reason = conclude(findings)
+        # a difference of scores must be there in the last epochs too; predictions are of one epoch
+        if "reproduced" in verdict and isinstance(claim, DifferenceClaim):
+            epoch = score if claim.metric in MEASURES else "last"
             of_last = runs_of(protocol, backbone, epoch, claim.metric)
             last, _ = conclude(_differences(claim, file, study, of_last, counted))
-            if "reproduced" in verdict and last != verdict:
+            if last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
-            lacking += [key] if _lacks_runs(claim, file, runs) else []
-        elif not reason and isinstance(claim, NumberClaim) and claim.metric:
-            runs = runs_of(protocol, backbone, score, claim.metric)
-            findings = _measures(claim, file, runs)
-            verdict, reason = conclude(findings)
-            lacking += [key] if _lacks_runs(claim, file, runs) else []
-        elif not reason and isinstance(claim, NumberClaim):
-            findings, command = _number_of_figure(claim, study, protocol, backbone)
-            verdict, reason = conclude(findings)
-            figures += [f"figure: {command_line([*command, *place])}"] if command else []
         rows.append(_row(key, claim, verdict, reason, findings))
         sentences = _sentences(claim, verdict, reason, findings)
         if verdict == "not run" and len(file.claims) > 1:

@@ -1,7 +1,6 @@
 """Load a task's rows: the demo data, files in the layout of the official download, or the hub."""
 
 import hashlib
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.errors import MissingError, UsageError, first_of
+from hifi_cli.errors import MissingError, UsageError, first_of, logger
 from hifi_cli.files import digest, file_digest, resolve_commit, unavailable_error
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.rows import RawRecord, parse_rows, read
@@ -28,7 +27,6 @@ from hifi_cli.tasks.task_spec import (
     rows_digest,
 )
 
-logger = logging.getLogger("hifi")
 PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
 PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
 

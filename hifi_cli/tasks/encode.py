@@ -1,6 +1,5 @@
 """From rows to what a model reads: tokens, the order of an epoch, and padded batches."""
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeVar
@@ -11,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
 
-logger = logging.getLogger("hifi")
 Item = TypeVar("Item", bound=Sized)
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
 _WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ

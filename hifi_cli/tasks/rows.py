@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import logging
 import math
 import re
 from collections import defaultdict
@@ -13,10 +12,9 @@ from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, printable
+from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, logger, printable
 from hifi_cli.tasks.task_spec import Kind, Label, Reader, Row, Source, TaskSpec
 
-logger = logging.getLogger("hifi")
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
 # Raised by code that reads a record with missing keys, or with values of another type.

@@ -1,7 +1,6 @@
 """A data file or hub dataset as a task: its YAML, from columns that are named or have usual names."""
 
 import atexit
-import logging
 import os
 import shutil
 import tempfile
@@ -18,7 +17,7 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
-from hifi_cli.errors import MissingError, UsageError, first_of
+from hifi_cli.errors import MissingError, UsageError, first_of, logger
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
 from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
@@ -32,7 +31,6 @@ from hifi_cli.tasks.task_spec import (
     TaskSpec,
 )
 
-logger = logging.getLogger("hifi")
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
 READER_OF_SUFFIX: dict[str, Reader] = {
     ".csv": "csv",

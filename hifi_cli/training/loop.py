@@ -1,6 +1,5 @@
 """The training loop, the same for every method: phases, epochs, steps, the best epoch."""
 
-import logging
 import math
 import random
 import signal
@@ -18,7 +17,7 @@ import torch
 from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
-from hifi_cli.errors import Terminated, UsageError, counted_noun
+from hifi_cli.errors import Terminated, UsageError, counted_noun, logger
 from hifi_cli.files import atomic_path, digest
 from hifi_cli.methods.base import Phase
 from hifi_cli.models.modules import WordRows
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
 _LAYOUT = 9  # of the file; one of another layout is not used
-
-logger = logging.getLogger("hifi")
 
 
 class Checkpoint:
@@ -315,8 +312,8 @@ class Trainer:
             "run": lambda step: learning_rate_factor(training, len(method.steps), step),
             "constant": lambda _: 1.0,
         }
-        # the warm-up of a run of one step would train nothing
-        usual = "constant" if self.total_steps == 1 else "run"
+        # the warm-up of a phase of one step would train nothing
+        usual = "constant" if len(method.steps) == 1 else "run"
         factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()

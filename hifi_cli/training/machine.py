@@ -24,7 +24,7 @@ from hifi_cli import __version__
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
-from hifi_cli.errors import HifiError, MissingError
+from hifi_cli.errors import HifiError, MissingError, logger
 from hifi_cli.files import digest, file_digest
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def is_main() -> bool:
 def shows_progress(console: Console) -> bool:
     """Whether this process shows a progress bar: on a terminal, and not with --quiet."""
     is_terminal = sys.stderr.isatty() and not console.is_dumb_terminal
-    return is_main() and is_terminal and logging.getLogger("hifi").isEnabledFor(logging.INFO)
+    return is_main() and is_terminal and logger.isEnabledFor(logging.INFO)
 
 
 def progress(steps: Sequence[T], description: str) -> Iterable[T]:

@@ -1,6 +1,5 @@
 """One run, from its configuration to results.json."""
 
-import logging
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
@@ -19,6 +18,7 @@ from hifi_cli.errors import (
     MissingError,
     Terminated,
     format_duration,
+    logger,
 )
 from hifi_cli.files import digest, file_digest, locked
 from hifi_cli.heads.select import heads_to_tune
@@ -55,8 +55,6 @@ from hifi_cli.training.data import (
 from hifi_cli.training.loop import Callback, Checkpoint, Trainer, measure_reported
 from hifi_cli.training.step import Diverged
 
-logger = logging.getLogger("hifi")
-
 
 def run(
     config: RunConfig,
@@ -89,7 +87,7 @@ def run(
                     f"{directory.path} holds a run on other weights than those in"
                     f" {config.backbone.path}; replace it with --force, or give variant=NAME"
                 )
-            logger.info(f"{run_label(config)}: finished before, {summary(finished)}")
+            logger.info(f"{config.run_label}: finished before, {summary(finished)}")
             return finished
         heads = heads_to_tune(config, resources)
         splits = load_splits(config, resources)
@@ -110,7 +108,7 @@ def run(
         machine.from_main(lambda: directory.begin(config, anew=force))
         if cut := truncated_rows(splits.train):
             logger.info(
-                f"{run_label(config)}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
+                f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
                 f" longer than max_length={config.max_length} and cut"
             )
         code = machine.method_code(config)  # as it is now: the file may change while the run trains
@@ -163,13 +161,13 @@ def run(
         )
         if machine.is_main():
             directory.finish(result)
-    logger.info(f"{run_label(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
+    logger.info(f"{config.run_label}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
 
 
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
     """Train to the end; returns why the run diverged, if it did."""
-    is_main, label = machine.is_main(), run_label(trainer.config)
+    is_main, label = machine.is_main(), trainer.config.run_label
     with closing(MetricLogger(trainer, directory, report_to)) if is_main else nullcontext() as log:
         trainer.callback = log or Callback()
         try:
@@ -288,12 +286,6 @@ def prediction_rows(
     ]
 
 
-def run_label(config: RunConfig) -> str:
-    """What messages call a run: task, method, variant if it has one, and seed."""
-    parts = (config.task, config.method, config.variant, f"seed{config.seed}")
-    return "/".join(part for part in parts if part)
-
-
 def summary(result: RunResult) -> str:
     """The result of a run in a few words."""
     if not result.epochs:
@@ -317,7 +309,7 @@ class MetricLogger(Callback):
         self, trainer: Trainer, directory: RunDirectory, report_to: Sequence[str] = ()
     ) -> None:
         self.trainer, self.directory, self.config = trainer, directory, trainer.config
-        self.run = run_label(self.config)
+        self.run = self.config.run_label
         self.trackers = start_trackers(report_to, self.config, directory)
         console = Console(stderr=True)
         self.bar = Progress(
@@ -398,7 +390,7 @@ def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirect
     """Start accelerate's trackers with the configuration; seeds share a group if it has any."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    run = run_label(config)
+    run = config.run_label
     group = f"{config.protocol}/{config.backbone.name}/{config.task}/{config.method}"
     arguments: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
