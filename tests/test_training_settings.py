@@ -147,14 +147,16 @@ def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, 
         load_task(make("full-ft", change, task=task))
 
 
-@pytest.mark.parametrize("stages", [["bitfit"], ["eh-ft-bitfit", "stage1.warmup=0.1"]])
-def test_a_run_or_stage_of_one_step_trains(make, resources, stages):
-    words = [*stages, f"epochs={len(stages)}", "limit=8", "warmup=0.1"]
+@pytest.mark.parametrize(
+    ("steps", "method"), [(1, ["bitfit"]), (2, ["eh-ft-bitfit", "stage1.warmup=0.1"])]
+)
+def test_a_run_or_stage_of_one_step_trains(make, resources, steps, method):
+    words = [*method, f"epochs={steps}", "limit=8", "warmup=0.1"]
     prepared, config = prepare(make, resources, *words)
     before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
     trainer = Trainer(prepared, load_splits(config, resources))
     trainer.train()
-    assert trainer.progress.step == len(stages)
+    assert trainer.progress.step == steps
     assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
 
 

@@ -68,8 +68,8 @@ class _Search(Method):
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         # the pretrained values, differences and gates, two gradients, and AdamW's four moments
-        gigabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e9
-        logger.info(f"Diff-Pruning's search takes at least {gigabytes:.1f} GB beside the model")
+        megabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e6
+        logger.info(f"Diff-Pruning's search takes {megabytes:,.0f} MB of memory or more")
 
     def param_groups(
         self,
