@@ -56,7 +56,10 @@ LAPTOP_RUNS := --results-dir results/laptop-runs
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP_RUNS) $(GRID)
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
-	if [ -f results/laptop/runs.jsonl ]; then $(BIN)/hifi results merge results/laptop $(LAPTOP_RUNS); fi
+	if [ -f results/laptop/runs.jsonl ]; then \
+		$(BIN)/hifi results merge results/laptop $(LAPTOP_RUNS) && mkdir -p results/laptop-runs/figures && \
+		cp -n results/laptop/figures/*.csv results/laptop-runs/figures/; \
+	fi  # packed runs hold no weights, from which these numbers are
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
 	for figure in ehft-7 ehft-1 ehft-4 ehft-stages; do \

@@ -275,7 +275,11 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, resou
     trained = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1, 2), *words)
     data = pd.DataFrame([*request.kind.rows(request), *trained.kind.rows(trained)])
     groups = data.groupby(["head", "seed", "split"])
-    assert groups.size().tolist() == [24, 48] * 4
+    # seed 2 has no map
+    assert (
+        groups["x"].agg(["size", "count"]).to_numpy().tolist()
+        == [[24] * 2, [48] * 2, [1, 0], [1, 0]] * 2
+    )
     assert groups["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 8
     head = resources.encoder(request.config("rte"))[0].model.task_head
     rows = resources.rows("rte").rows("validation")

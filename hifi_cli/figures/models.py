@@ -124,18 +124,18 @@ class Tsne(Kind):
     """Perplexity of t-SNE, lowered to what the number of examples allows."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return a map for every task, head and seed: a row per example, with score and silhouette.
+        """Return score and silhouette for every task, head, seed and split.
 
-        Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits
-        share one map.
+        Every head reads the pretrained backbone, as at the start of full fine-tuning. The first
+        seed has a row per example, with its place in the map that both splits share.
 
         Raises:
             UsageError: the task has no classes, or its task head no hidden layer.
         """
         for names in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
-            yield from self._map(request.config(*names), request.resources)
+            yield from self._map(request.config(*names), request.resources, request.spec.seeds[0])
 
-    def _map(self, config: RunConfig, resources: ResourceCache) -> Iterator[Row]:
+    def _map(self, config: RunConfig, resources: ResourceCache, map_seed: int) -> Iterator[Row]:
         task, splits = load_task(config), load_splits(config, resources)
         if task.kind != "classification" or config.task_head.kind != "mlp":
             raise UsageError(
@@ -143,43 +143,45 @@ class Tsne(Kind):
             )
         trainer = train(config, resources, only_stage1=True)
         trainer.phases[-1].prepare_model(trainer.encoder)  # as it is before full fine-tuning
-        train_part, dev_part = splits.train[: self.examples], splits.reported[: self.examples]
-        parts = {"train": train_part, "dev": dev_part}
+        parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
         scores = {split: trainer.runner.measure(part)[0] for split, part in parts.items()}
         trainer.model.set_submodule("task_head.output", nn.Identity())
-        hidden = trainer.runner.predict([*train_part, *dev_part])  # what this layer reads
-        perplexity = min(self.perplexity, (len(hidden) - 1) / 3)
-        points = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(hidden)
-        start = 0
+        # what this layer reads
+        hidden = {split: trainer.runner.predict(part) for split, part in parts.items()}
+        both = np.concatenate([*hidden.values()])
+        tsne = TSNE(
+            perplexity=min(self.perplexity, (len(both) - 1) / 3), random_state=0, init="pca"
+        )
+        places = iter(tsne.fit_transform(both) if config.seed == map_seed else ())
         for split, part in parts.items():
-            own = slice(start, start := start + len(part))
             labels = loss_targets(task, part)
-            silhouette = silhouette_score(hidden[own], labels)
-            for (x, y), label in zip(points[own], labels, strict=True):
-                yield {
-                    "task": config.task,
-                    "method": config.method,
-                    "head": label_of("methods", config.stage1.method)
-                    if config.stage1
-                    else "Random",
-                    "seed": config.seed,
-                    "split": split,
-                    "x": x,
-                    "y": y,
-                    "label": task.labels[label],
-                    "score": scores[split][task.primary],
-                    "metric": task.primary,
-                    "silhouette": silhouette,
-                }
+            measured = {
+                "task": config.task,
+                "method": config.method,
+                "head": label_of("methods", config.stage1.method) if config.stage1 else "Random",
+                "seed": config.seed,
+                "split": split,
+                "score": scores[split][task.primary],
+                "metric": task.primary,
+                "silhouette": silhouette_score(hidden[split], labels),
+            }
+            if config.seed == map_seed:
+                for label, (x, y) in zip(labels, places, strict=False):
+                    yield {**measured, "x": x, "y": y, "label": task.labels[label]}
+            else:
+                yield measured
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a column per task head, training examples above, development examples below."""
-        means = data.groupby(["task", "split", "head"])[["score", "silhouette"]].transform("mean")
-        data = data.assign(score=100 * means["score"], silhouette=means["silhouette"])
-        data = data[data["seed"] == data["seed"].iloc[0]]
+        panel = ["task", "split", "head"]
+        means = (
+            data.drop_duplicates([*panel, "seed"]).groupby(panel)[["score", "silhouette"]].mean()
+        )
+        data = data[data["x"].notna()].join(means.add_suffix("_mean"), on=panel)
         data = data.sort_values("split", ascending=False, kind="stable")  # train above dev
         titles = [
-            f"{row.head} head, {row.split}\n{row.metric} {row.score:.0f} %, silhouette {row.silhouette:.2f}"
+            f"{row.head} head, {row.split}\n"
+            f"{row.metric} {100 * row.score_mean:.0f} %, silhouette {row.silhouette_mean:.2f}"
             for row in data.itertuples()
         ]
         figure, panels = style.facets(
