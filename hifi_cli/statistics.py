@@ -116,7 +116,7 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
 
     Returns:
-        None: more than 200, or a task has one seed.
+        None: more than 200, no more than there are, or a task has one seed.
     """
     if min(map(len, tasks), default=0) < 2:
         return None
@@ -127,7 +127,7 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
     can_show = 2.0 ** (1 - len(tasks) * seeds) < level  # the smallest p
     enough = seeds[(distance >= quantiles * deviations) & can_show]
-    return int(enough[0]) if len(enough) else None
+    return int(enough[0]) if len(enough) and enough[0] > max(map(len, tasks)) else None
 
 
 def _t_quantile(degrees: Any, p: float) -> Any:

@@ -66,6 +66,8 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
     assert finding(values).verdict == "not reproduced"
     assert finding(values, level=LEVEL / 20).verdict == "undecided"
     assert finding([9.0, 9.1, 9.2]).reason == "too few seeds for the sign-flip test"
+    wide = [9.0, -3.0, 4.0, -1.0, 5.0, 2.0]  # which could be reproduced with these six
+    assert finding(wide, level=LEVEL / 3).reason == "interval too wide"
 
 
 def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():

@@ -1,5 +1,7 @@
 """Tables of what finished runs took, beside Full-FT, and of the rows of the data."""
 
+import itertools
+
 import pytest
 from json_output import table_of
 from synthetic_runs import write_run
@@ -47,14 +49,17 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     assert "│" not in hifi("table", "cost").out
 
 
-def test_epochs_count_and_limited_runs_do_not(hifi):
+def test_epochs_count_and_limited_few_shot_and_other_tasks_runs_do_not(hifi):
     write_costs("full-ft", "rte", 1, 30.0)
     write_costs("bitfit", "rte", 1, 60.0, epochs=6)
     write_costs("bitfit", "rte", 2, 1.0, limited=True, setting="limit")
-    rows = {
-        row["method"]: row for row in table_of(hifi("table", "cost", "--format", "json"))["rows"]
-    }
-    assert rows["bitfit"]["time"] == pytest.approx(1.0)
+    for method, seed in itertools.product(("full-ft", "bitfit"), (1, 2, 3)):
+        write_costs(method, "rte", seed, 3.0 if method == "full-ft" else 15.0, shots=16)
+        write_costs(method, "cola", seed, 3.0 if method == "full-ft" else 9.0)
+    for words, ratio in ((["--tasks", "rte"], 1.0), (["--shots", "16"], 5.0), ([], 2.0)):
+        table = table_of(hifi("table", "cost", *words, "--format", "json"))
+        ratios = {row["method"]: row["time"] for row in table["rows"]}
+        assert (ratios["full-ft"], ratios["bitfit"]) == (1.0, pytest.approx(ratio))
 
 
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):

@@ -97,6 +97,28 @@ def test_only_partners_are_paired(hifi):
     assert "BitFit and Full-FT: 3 runs without a partner (same task and seed)" in notes
 
 
+def test_runs_without_the_metric_asked_for_are_counted(hifi):
+    for seed in (1, 2, 3):
+        write_run("results", "full-ft", "rte", seed, 0.6, metrics={"f1": 0.5})
+        write_run("results", "bitfit", "rte", seed, 0.6, metrics={"f1": 0.4} if seed < 3 else {})
+    words = ("--metric", "f1", "--format", "json")
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", *words))
+    assert rows[0]["pairs"] == 2
+    said_so = "BitFit and Full-FT: 2 runs without a partner with f1 (same task and seed)"
+    assert said_so in notes
+
+
+def test_the_second_of_two_comparisons_needs_fewer_seeds(hifi):
+    """Holm's correction multiplies only the smaller p by two: nine pairs differ, then six."""
+    grid("bitfit", "full-ft", tasks=("rte", "cola", "mrpc"), seeds=(1, 2, 3), gap=-0.2)
+    grid("lora", "full-ft", tasks=("rte", "cola"), seeds=(1, 2, 3), gap=-0.1)
+    rows, _ = said(hifi("compare", "full-ft", "bitfit", "lora", "--format", "json"))
+    assert [(row["p_holm"], row["verdict"]) for row in rows] == [
+        (pytest.approx(4 / 2**9), "better"),
+        (pytest.approx(2 / 2**6), "better"),
+    ]
+
+
 def test_scores_of_different_metrics_are_never_compared(hifi):
     for seed in (1, 2):
         both = {"accuracy": 0.6, "matthews": 0.5}

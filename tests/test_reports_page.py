@@ -107,6 +107,9 @@ def test_figures_and_learning_curves_are_in_the_page(hifi):
     assert png(text, "hifi-6-k") == b"\x89PNG of a figure"
     assert png(text, "RTE (hifi, bert-large, full)").startswith(b"\x89PNG")
     assert png(text, "CoLA (hifi, bert-large, full)") is None, "no epochs are stored"
+    write_run("results", "full-ft", "rte", 3, 0.1, limited=True, epoch_metrics=curve)
+    title = "RTE (hifi, bert-large, full)"
+    assert png(page_of(hifi("report")), title) == png(text, title), "a limited run counts nowhere"
 
 
 def test_the_report_compares_full_fine_tuning_with_each_method(hifi):

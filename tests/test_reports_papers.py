@@ -154,6 +154,14 @@ def test_the_footnotes_reach_the_page(hifi):
     assert "published<sup>" in text and "illegible" in text
 
 
+def test_runs_of_ours_that_are_not_compared_leave_the_papers_best_row_marked(hifi):
+    for method in ("full-ft", "bitfit", "hifi-layerwise"):
+        precision = "bf16" if method == "hifi-layerwise" else "fp32"
+        write_run("results", method, "mrpc", 1, 0.8, precision=precision)
+    words = ["--tasks", "mrpc", "--methods", "full-ft,bitfit,hifi-layerwise", "--format", "md"]
+    assert "**89.7**" in hifi("table", "hifi-2", "--published", *words).out
+
+
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
     words = ["--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json"]
     table = table_of(hifi("table", "hifi-2", "--published", *words))

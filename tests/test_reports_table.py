@@ -109,6 +109,8 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     cells = {row["method"]: row["cells"]["mrpc"] for row in content["rows"]}
     assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
     assert "0 of 1 seeds: no accuracy stored for this score" in cells["full-ft"]["notes"]
+    words = ("--tasks", "mrpc", "--methods", "full-ft", "--metrics", "matthews", "--seeds", "1")
+    assert hifi("table", "hifi-2", *words, "--strict").code == 0, "the run is there"
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):

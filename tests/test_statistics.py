@@ -136,3 +136,4 @@ def test_the_seeds_needed_have_a_power_of_80_percent():
     power = stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect)
     assert 0.78 < power < 0.9
     assert seeds_needed([[1.0]]) is None and seeds_needed([[0.001, -1.0, 1.0]]) is None
+    assert seeds_needed([[1.0, 1.1] * 4]) is None  # six, and there are eight

@@ -646,7 +646,7 @@ def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LE
 
 def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: float) -> str:
     """Which of the two that must agree shows nothing."""
-    if 2.0 ** (1 - sum(map(len, groups))) >= level:  # the smallest p
+    if 2.0 ** (1 - sum(map(len, groups))) >= LEVEL:  # the smallest p
         return "too few seeds for the sign-flip test"
     low, high = mean_interval(groups) or (-inf, inf)
     least, most = mean_interval(groups, level) or (-inf, inf)
@@ -680,8 +680,8 @@ def published_effect(
         own, other = table.mean(first, column), table.mean(second, column)
         if isinstance(own, float) and isinstance(other, float) and (not tasks or task in tasks):
             differences[column] = own - other
-    if not differences:
-        return None, ["the published cells cannot be read"]
+    if len(differences) < max(1, len(tasks)):
+        return None, ["the published cells cannot all be read"]
     value = float(np.mean([*differences.values()]))
     doubts = [f"of {table.backbone}"] if table.backbone != backbone else []
     doubts += [f"on the {table.split}"] if table.split and table.split != "validation" else []

@@ -69,8 +69,8 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
     for (task, *keys), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
         metric = cells["metric"].iloc[0]
         epochs = [
-            {**line, "method": label_of("methods", run.method)}
-            for run in cells.itertuples()
+            {**line, "method": run.method}
+            for run in cells[cells["limit"].isna()].itertuples()
             for line in study.records[run.path]["epoch_metrics"]
         ]
         frame = pd.DataFrame(epochs, columns=["epoch", "method", metric])
@@ -79,7 +79,9 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
             curves = 100 * frame.pivot_table(index="epoch", columns="method", values=metric)
             with style.context("seaborn-v0_8-colorblind"):
                 axes = figure.subplots()
-            curves.plot(ax=axes, marker=".", ylabel=f"{metric} [%]", legend=False)
+            curves.rename(columns=lambda name: label_of("methods", name)).plot(
+                ax=axes, marker=".", ylabel=f"{metric} [%]", legend=False
+            )
             figure.legend(loc="outside upper center", ncols=3, frameon=False)
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=110)

@@ -9,7 +9,14 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
-from hifi_cli.reports.table_spec import NO_TABLE, ColumnSpec, RowSpec, TableSpec, load_published
+from hifi_cli.reports.table_spec import (
+    NO_TABLE,
+    ColumnSpec,
+    RowSpec,
+    TableSpec,
+    load_published,
+    shots_of,
+)
 from hifi_cli.results.study import TABLE_KEYS, Study, tried_settings
 
 FULL_FT = "full-ft"  # the reference for costs
@@ -99,8 +106,16 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted structure, inference delay,
     storage).
     """
-    runs = pairs.of_table(study.runs, protocol=spec.protocol, backbone=spec.backbone)
-    runs = runs[runs["seed"].isin(spec.seeds or runs["seed"])]
+    runs = pairs.of_table(
+        study.runs,
+        protocol=spec.protocol,
+        backbone=spec.backbone,
+        shots=str(spec.shots or shots_of(spec.protocol)),
+    )
+    runs = runs[
+        runs["seed"].isin(spec.seeds or runs["seed"])
+        & runs["task"].isin(spec.tasks or runs["task"])
+    ]
     judged = pairs.judged(runs, counted)
     measured = relative_costs(judged[judged["left_out"] == ""])
     rows = spec.rows or [RowSpec(method=name) for name in measured.index]

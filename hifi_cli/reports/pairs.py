@@ -323,9 +323,9 @@ def pair(
     both = sides[sides["method"] == first].merge(
         sides[sides["method"] == second], on=["task", "seed"], suffixes=("_first", "_second")
     )
-    unpaired = len(usable) - 2 * len(both)
     both = both.assign(difference=both["score_first"] - both["score_second"])
     both = both.dropna(subset="difference").sort_values(["task", "seed"])
+    unpaired = len(usable) - 2 * len(both)
     labels = label_of("methods", first), label_of("methods", second)
     notes = [
         f"{label_of('methods', method)} on {label_of('tasks', task)}: {note}"
@@ -349,8 +349,8 @@ def pair(
         notes.append(f"{label_of('tasks', task)}: {note}")
     both = both[~is_unequal]
     if unpaired:
-        alone = f"{counted_noun(unpaired, 'run')} without a partner (same task and seed)"
-        notes.append(f"{' and '.join(labels)}: {alone}")
+        partner = f"a partner{f' with {metric}' if metric else ''} (same task and seed)"
+        notes.append(f"{' and '.join(labels)}: {counted_noun(unpaired, 'run')} without {partner}")
     has_diverged = runs["status"] != "done"
     diverged = [
         int((has_diverged & (runs["method"] == method)).sum()) for method in (first, second)
@@ -479,7 +479,8 @@ def verdict(
         level: of one comparison among all.
     """
     differing = np.count_nonzero(statistics.terms)
-    if 2.0 ** (1 - differing) >= level:  # the smallest p: two of all patterns of signs
+    # the smallest p: two of all patterns of signs; Holm's correction asks less than `level` of most
+    if p >= LEVEL and 2.0 ** (1 - differing) >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
         rule = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
         return "no conclusion", f"{found}, and {rule}: train more seeds"

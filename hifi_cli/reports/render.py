@@ -72,7 +72,7 @@ class Table:
         Args:
             apart: methods that are not compared with the others.
         """
-        compared = self.frame[~self.frame["method"].isin(apart)]
+        compared = self.frame[(self.frame["source"] != "runs") | ~self.frame["method"].isin(apart)]
         for source in ("runs", "published"):
             rows = compared.index[compared["source"] == source]
             printed = pd.Series({row: self.number(row, key) for row in rows}, dtype=object)

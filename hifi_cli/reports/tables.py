@@ -140,7 +140,7 @@ def build(
                 for metric in dict.fromkeys(measures.values())
             ),
         ],
-        missing=_missing(spec, chosen, scores, grid) if grid else [],
+        missing=_missing(spec, chosen, grid) if grid else [],
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
     for key in keys:
@@ -354,10 +354,14 @@ def _note_on_paper(spec: TableSpec, runs: pd.DataFrame) -> str:
     return note + ("" if spec.has_columns_of(paper) else "; Avg.: of the columns shown")
 
 
-def _missing(spec: TableSpec, runs: pd.DataFrame, scores: pd.DataFrame, grid: str) -> list[str]:
+def _missing(spec: TableSpec, runs: pd.DataFrame, grid: str) -> list[str]:
     """How many runs the table lacks, and the command that makes them; of backbones, one for each."""
     seeds = spec.seeds or sorted(runs["seed"].unique()) or [1]
-    finished = {*zip(scores["method"], scores["task"], scores["seed"], strict=True)}
+    finished = {
+        *runs.loc[runs["left_out"] == "", ["method", "task", "seed"]].itertuples(
+            index=False, name=None
+        )
+    }
     words = zip(spec.methods, spec.backbones, strict=False)
     commands = {name: f"{grid} --backbone {backbone}" for name, backbone in words}
     lacking = Counter(
