@@ -67,7 +67,7 @@ def squad(**changes):
 
 
 BAD = [
-    ("cb", json.dumps(CB) + "\n{\"premise\": ", "train.jsonl, after line 1: not readable as jsonl (JSONDecodeError: "),
+    ("cb", json.dumps(CB) + "\n{\"premise\": ", "train.jsonl, after line 1: not readable as jsonl (ValueError: "),
     ("cb", "[1]\n", "train.jsonl: not readable as jsonl (TypeError: "),
     ("cb", json.dumps(CB | {"label": "maybe"}), "train.jsonl, line 1: unknown label 'maybe'; the labels are entailment"),
     ("cb", json.dumps(CB | {"label": None}), "train.jsonl, line 1: label is empty"),
@@ -79,6 +79,7 @@ BAD = [
     ("copa", json.dumps(COPA | {"question": "why"}), "line 1: not a row of format 'copa': KeyError('why')"),
     ("wic", json.dumps(WIC | {"start1": "x"}), "line 1: not a row of format 'wic'"),
     ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: not a row of format 'wsc': ValueError("),
+    ("cb", '{"premise": "cut \\ud83d"}', "train.jsonl: not readable as jsonl (ValueError: "),
     ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "not readable as multirc (KeyError: 'questions')"),
     ("record", json.dumps(RECORD | {"qas": 3}), "train.jsonl: not readable as record ("),
     ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "@placeholder?"}]}), "line 1: no answers"),
@@ -110,7 +111,7 @@ def test_official_rows_that_end_early_are_left_out_and_counted(tmp_path, caplog)
     rows = read_train_rows(tmp_path, "qqp", text)
     assert [(row.id, row.sequences, row.label) for row in rows] == [
         ("0", (("a", "b"),), 1),
-        ("1", (("c", "d"),), 0),
+        ("3", (("c", "d"),), 0),
     ]
     assert "skipped 2 rows without a text or label" in caplog.text
 

@@ -52,6 +52,9 @@ def load(path, *overrides):
         ("a.jsonl", "lists", []),
         ("b.tsv", "|", ["kind=multi-label"]),
         ("c.tsv", ",", ["separator=','"]),
+        ("d.tsv", ",", ["separator=,"]),
+        ("e.tsv", "#", ["separator=#"]),
+        ("f.tsv", "|", ["separator=|"]),
     ],
 )
 def test_every_form_of_labels_gives_the_same_rows(tmp_path, name, form, overrides):

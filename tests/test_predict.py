@@ -124,7 +124,12 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
         runs.run(config, resources)
         file.write_text(json.dumps(content) + "\n")
-        (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
+        run = RunDirectory.of(config, resources.results_dir).path
+        (said,) = predict(run, file, resources)
+        if task == "multirc":
+            (tmp_path / "typo.jsonl").write_text(json.dumps(content).replace("answer", "anwser"))
+            with pytest.raises(UsageError, match=r"line 1: .*KeyError\('answer'\)"):
+                [*predict(run, tmp_path / "typo.jsonl", resources)]
         if task == "squad":
             assert said["prediction"] in content["context"]
         else:

@@ -10,7 +10,7 @@ import pytest
 from official_rows import JSONL
 from tiny_inputs import QUICK, WORDS, write_lines
 
-from hifi_cli.errors import MissingError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, metrics, submission, task_spec
@@ -264,6 +264,8 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
         make("full-ft", "selection=holdout", "holdout=0.25", task=task),
     )
     rows = data_sources.load(spec, data_dir=superglue).splits["train"]
+    with pytest.raises(UsageError, match="takes at least two rows to train on, or groups of rows"):
+        split_train(config, spec, [row for row in rows if row.group == rows[0].group])
     train, holdout = split_train(config, spec, rows)
     groups = [{row.group for row in part} for part in (train, holdout)]
     assert (

@@ -153,6 +153,12 @@ def test_given_splits_are_read(tmp_path):
             "reviews.csv: too few different texts (60) to cut off a validation split",
         ),
         ({}, ["validation=2"], "cut.validation"),
+        ({}, ["id=uid"], "no column 'uid'. Give"),
+        (
+            {},
+            ["inputs=label", "label=price"],
+            "rename the column 'label': hifi calls the label 'price' so",
+        ),
     ],
 )
 def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message):
@@ -260,6 +266,8 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     predicted = json.loads(hifi("predict", run, new).out)
     assert predicted["prediction"] in predicted["probabilities"].keys() == {"1", "2", "3"}
     changed = hifi(*train, "inputs=sentence2")
-    assert changed.code == 4 and "with other settings of the data" in changed.err
+    assert changed.code == 4 and "with other rows or settings of the data" in changed.err
+    write(path, reviews(44))
+    assert hifi(*train, "inputs=[sentence1,sentence2]").code == 4, "other rows"
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0

@@ -119,6 +119,20 @@ def test_order_and_truncation_are_settings(tokenizer, how, expected):
     assert words_of(tokenizer, example.sequences[0]["input_ids"]) == expected.split()
 
 
+def test_a_character_of_several_tokens_is_kept_or_left_out_whole():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytewise = Tokenizer(models.BPE(dict(zip(letters, range(256), strict=True)), merges=[]))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, pad_token="a")
+    row = Row("0", (("猫猫猫", "狗狗狗"),), 0)  # three bytes each
+    how = configured(9, truncation="only_first")  # keeps eight of the second text's nine
+    (example,) = tokenize(tokenizer, task_spec.load("qnli"), [row], how)
+    assert example.sequences[0]["input_ids"].tolist() == tokenizer("猫狗狗")["input_ids"]
+
+
 def span_row(context, answer, question="the dog sees", row_id="q"):
     return Row(row_id, ((question, context),), None, answers=((answer, context.index(answer)),))
 

@@ -377,8 +377,8 @@ class RunDirectory:
             if _text_of(file) != _text_of(copy):
                 is_of_data = _text_of(copy).startswith("# made from ")  # by `task_from_data`
                 raise ConflictError(
-                    f"{self.path} was trained on {registry.read_yaml(copy)['source']} with other settings of"
-                    f" the data (for example validation=); {_OTHER_PLACE}"
+                    f"{self.path} was trained on {registry.read_yaml(copy)['source']} with other rows or settings"
+                    f" of the data (for example validation=); {_OTHER_PLACE}"
                     if is_of_data
                     else f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}"
                 )

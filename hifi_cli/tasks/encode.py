@@ -155,7 +155,17 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
         max_length=max_tokens,
         return_offsets_mapping=True,
     )
-    ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
+    # a character of several tokens is left out whole where only some of them fit
+    ends = [
+        min(
+            [
+                *(end for _, end in one.offsets[-1:]),
+                *(rest.offsets[0][0] for rest in one.overflowing),
+            ],
+            default=0,
+        )
+        for one in encoded.encodings
+    ]
     return [text[:end] for text, end in zip(texts, ends, strict=True)], [
         bool(one.overflowing) for one in encoded.encodings
     ]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 import re
 from collections import defaultdict
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, logger, printable
 from hifi_cli.tasks.task_spec import Kind, Label, Reader, Row, Source, TaskSpec
@@ -143,7 +144,7 @@ def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
 def _json(text: str, reader: str) -> Iterator[RawRecord]:
     """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
     for number, line in enumerate([text] if reader == "squad" else text.split("\n"), start=1):
-        for values in _RECORDS_OF[reader](json.loads(line)) if line.strip() else ():
+        for values in _RECORDS_OF[reader](from_json(line)) if line.strip() else ():
             yield RawRecord({**values}, f"line {number}")
 
 
@@ -232,9 +233,9 @@ def parse_rows(
     rows: dict[str, Row] = {}
     skipped, fix = 0, ""
     lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
-    for record in records:
+    for number, record in enumerate(records):
         try:
-            for row in _parse(spec, record, len(rows), source, labelled=labelled):
+            for row in _parse(spec, record, number, source, labelled=labelled):
                 if row.id in rows:
                     raise UsageError(f"duplicate id {row.id[:40]}")
                 rows[row.id] = row
@@ -401,7 +402,7 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
-    answer = record.values.get("answer")  # an official one is empty
+    answer = record.values["answer"]  # an official one is empty
     texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -18,7 +19,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import MissingError, UsageError, first_of, logger
-from hifi_cli.files import safe_name, write_text
+from hifi_cli.files import digest, file_digest, safe_name, write_text
 from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
 from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
 from hifi_cli.tasks.task_spec import (
@@ -63,7 +64,7 @@ class DataOptions(ConfigModel):
     """Column of the label, of the labels or of the tags."""
     separator: str | None = Field(None, min_length=1)
     """The character between the labels of a row (multi-label)."""
-    id: str | None = None
+    id: Name | None = None
     """Column of the row's unique id."""
     kind: Literal["classification", "multi-label", "regression", "token-classification"] | None = (
         None
@@ -117,7 +118,9 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     """
     values: dict[str, Any] = {}
     for override in overrides:
-        values |= parse_override(override)
+        # without quotes it is no YAML, in which | and , have a meaning
+        separator = re.fullmatch(r"separator=(?!['\"])(.+)", override)
+        values |= {"separator": separator[1]} if separator else parse_override(override)
     options = parse(DataOptions, values, "command line")
     name, sections, records, names = (
         _read_hub(source, options) if source.startswith(HUB) else _read_file(source, options)
@@ -128,8 +131,8 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     given = [record[label] for record in records if not is_missing(record.get(label))]
     has_words = isinstance(records[0][inputs[0]], list)
     kind = options.kind or ("token-classification" if has_words else _kind(given, options))
-    separator = options.separator or "|"
-    counts = Counter(name for value in given for name in labels_in(value, kind, separator))
+    label_separator = options.separator or "|"
+    counts = Counter(name for value in given for name in labels_in(value, kind, label_separator))
     found = [label] if kind == "regression" else names.get(label) or sorted(counts, key=_order)
     labels = options.labels or found
     if kind == "classification" and len(labels) == len(found) == 1:
@@ -144,7 +147,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
         "inputs": inputs,
         "id": options.id,
         "labels": labels,
-        "label_separator": separator,
+        "label_separator": label_separator,
         "metrics": metrics,
         "primary": metrics[0],
         "skip_incomplete": options.skip_incomplete,
@@ -164,8 +167,14 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
         f"{source}: {kind}, inputs=[{','.join(inputs)}] label={label}{classes}, {len(records)} rows;"
         " change it with key=value"
     )
+    files = section.get("files", {})
+    trained_on = [
+        file_digest(Path(section["directory"], files[split]))
+        for split in ("train", "validation")
+        if split in files
+    ]
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return content["label"], f"# made from {source}\n{text}"
+    return content["label"], f"# made from {source} {digest(trained_on)}\n{text}"
 
 
 _Source = tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, list[str]]]
@@ -225,7 +234,11 @@ def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[lis
     inputs = options.inputs or _usual(INPUT_NAMES, columns)
     last = [str(len(columns))]  # of a CoNLL file
     label = options.label or "".join(_usual([*LABEL_NAMES, last], columns))
-    wrong = [name for name in (*options.inputs, options.label) if name and name not in columns]
+    wrong = [
+        name
+        for name in (*options.inputs, options.label, options.id)
+        if name and name not in columns
+    ]
     if wrong or not inputs or not label:
         raise UsageError(
             f"{source}: "
@@ -237,6 +250,8 @@ def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[lis
             + " Give inputs=COLUMN or inputs=[COLUMN,COLUMN],"
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
+    if "label" in {*inputs, options.id} - {label}:
+        raise UsageError(f"{source}: rename the column 'label': hifi calls the label '{label}' so")
     return inputs, label
 
 

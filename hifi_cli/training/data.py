@@ -244,6 +244,8 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
     for row in rows:
         members.setdefault(row.group or row.id, []).append(row)
     groups = list(members.values())
+    if len(groups) < 2:
+        raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(groups), generator=generator).tolist()
     size = max(1, round(config.holdout * len(groups)))
