@@ -266,8 +266,9 @@ with locked(Path(sys.argv[1]), wait=False):
 
 def test_two_processes_on_one_run_do_not_mix(tiny):
     folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
-    folder.mkdir(parents=True)
-    command = [sys.executable, "-c", LOCKING, folder / ".lock"]
+    refused = tiny("train", "--method", "full-ft", "start_from=nowhere")
+    assert refused.code == 3 and not folder.exists(), "a refused run leaves no directory"
+    command = [sys.executable, "-c", LOCKING, folder.with_name(f".{folder.name}.lock")]
     with subprocess.Popen(
         command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:

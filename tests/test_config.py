@@ -62,6 +62,7 @@ def rte(**changes):
             {"method": "full-ft", "overrides": ["stage1.learning_rate=1"]},
             "stage1.method is missing",
         ),
+        ({"overrides": ["dropout=1"]}, "dropout: Input should be less than 1"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):

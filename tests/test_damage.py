@@ -45,7 +45,7 @@ def test_a_full_disk_is_told_and_costs_nothing(
         patched.setattr(os, "replace", fail)
         runs.run(config, resources)
     assert not directory.results.exists() and directory.checkpoint.is_file()
-    assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
+    assert not [*directory.path.glob(".*")]
     runs.run(config, resources)
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     assert fingerprint(directory.path) == fingerprint(
@@ -64,7 +64,7 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
     answer = tiny("train", "--method", "bitfit")
     assert (
         answer.code == 143
-        and "stopped; the same command continues from its checkpoint" in answer.err
+        and "stopped; the same command without --force continues from its checkpoint" in answer.err
     )
 
 

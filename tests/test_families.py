@@ -6,7 +6,7 @@ import pytest
 import torch
 from peft import PeftModel
 from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hifi_cli import library
 from hifi_cli.config import registry
@@ -19,7 +19,7 @@ from hifi_cli.methods.prefix_tuning import PrefixTuning
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.pretrained import load_backbone, locate
+from hifi_cli.models.pretrained import load_backbone, load_backbone_on_meta, locate
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, fits_peft, write_peft
@@ -93,6 +93,22 @@ def test_a_decoder_reads_the_last_token_whichever_side_is_padded(family, own_hea
     changed = BATCH | {"input_ids": BATCH["input_ids"].clone()}
     changed["input_ids"][1, 4] = 9
     assert not torch.allclose(logits_of(model, changed)[1], logits[1], atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bloom", "doge", "gpt2", "mpt", "openai-gpt"])
+def test_a_decoder_that_marks_nothing_is_one_and_has_no_dropout_where_none_is_asked_for(
+    family, tmp_path
+):
+    AutoConfig.for_model(
+        family, vocab_size=32, hidden_size=HIDDEN, n_embd=HIDDEN, d_model=HIDDEN,
+        n_layer=2, num_hidden_layers=2, n_layers=2, n_head=HEADS, num_attention_heads=HEADS, n_heads=HEADS,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    backbone = BackboneConfig(name=family, path=str(tmp_path))
+    head = TaskHeadSpec("classification", ("a", "b"), False, TaskHeadConfig(kind="mlp"))
+    encoder = Encoder(load_backbone_on_meta(backbone, task_head=head, dropout=0.0))
+    assert encoder.is_causal
+    rates = {each.p for each in encoder.base.modules() if isinstance(each, torch.nn.Dropout)}
+    assert rates <= {0.0}
 
 
 @every_family

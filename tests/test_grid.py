@@ -100,25 +100,28 @@ class Scripted:
         self.by_command = {tuple(cell.command(WHERE)): cell for cell in all_cells}
 
     def __call__(self, command, log):
-        cell = self.by_command[tuple(command)]
+        cell = self.by_command[tuple(word for word in command if word != "--force")]
         name = cell.config.run_label
-        self.ran.append(name)
+        self.ran.append(name + " --force" * ("--force" in command))
         codes = self.script.get(name, [])
         code = codes.pop(0) if codes else 0
         log.write_text(f"much\n  10 %\r  20 %\nhifi: {name} went wrong\n")
         if code == 0:
             write_cell(cell, self.results_dir)
+        elif code == 143 and "--force" in command:  # a forced run removes the result when it begins
+            (self.results_dir / cell.config.run_path / "results.json").unlink()
         ended: Future[int] = Future()
         ended.set_result(code)
         return ended
 
 
-def scripted_run(tmp_path, script, all_cells=None, retries=0):
+def scripted_run(tmp_path, script, all_cells=None, retries=0, force=False):
     all_cells = all_cells or cells(tasks=["demo-entailment"])
     state = GridState(all_cells, tmp_path)
-    state.read()
+    if not force:
+        state.read()
     submit = Scripted(all_cells, script, tmp_path)
-    executor.run(state, submit, tmp_path / "logs", WHERE, retries=retries)
+    executor.run(state, submit, tmp_path / "logs", WHERE, retries=retries, force=force)
     return state, submit.ran
 
 
@@ -142,6 +145,17 @@ def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
     state, ran = scripted_run(tmp_path, script, retries=1)
     assert len(state.finished) == 8 and not state.failed
     assert ran.count("demo-entailment/full-ft/seed2") == 4
+
+
+def test_a_forced_run_that_was_stopped_continues_and_one_that_never_began_has_failed(tmp_path):
+    all_cells = cells(tasks=["demo-entailment"], seeds=[1])
+    for cell in all_cells:
+        write_cell(cell, tmp_path, state="diverged")
+    names = [cell.config.run_label for cell in all_cells]
+    script = {names[0]: [143], names[1]: [3]}
+    state, ran = scripted_run(tmp_path, script, all_cells, force=True)
+    assert [name for name in ran if name.startswith(names[0])] == [f"{names[0]} --force", names[0]]
+    assert [cell.config.run_label for cell in state.failed] == [names[1]] and not state.diverged
 
 
 def test_runs_that_start_from_another_wait_for_it_and_finished_ones_are_skipped(tmp_path, hifi):

@@ -107,6 +107,17 @@ def test_a_wrong_file_of_a_method_is_one_clear_error(
     assert "report it" not in answer.err and len(answer.err.splitlines()) == 1
 
 
+def test_a_plan_has_the_settings_that_a_method_requires(tiny, own_method):
+    code = (own_method / "norm_tuning.py").read_text()
+    begin = "class NormTuning(Method):\n"
+    required = f"{begin}    class Settings(Method.Settings):\n        k: int\n\n"
+    (own_method / "norm_tuning.py").write_text(code.replace(begin, required))
+    words = ("train", "--method", own_method / "norm-tuning.yaml", "--dry-run")
+    assert "  k: 3" in tiny(*words, "settings.k=3").out
+    answer = tiny(*words)
+    assert answer.code == 2 and "settings: 'k' is missing" in answer.err
+
+
 def test_an_error_in_a_method_names_its_file_and_line(tiny, own_method):
     file = own_method / "norm_tuning.py"
     file.write_text(file.read_text().replace("        norms = ", "        1 / 0\n        norms = "))

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
         (["grid", "demo-search", "--print", " heads.k = 1"], "heads.k"),
         (["grid", "demo-search", "--print", "heads={k: 1}"], "heads.k"),
         (["grid", "laptop-rates", "--print", "holdout=0.2"], "holdout"),
+        (["grid", "demo-search", "--print", "variant=mine"], "variant"),
         (["figure", "hifi-6-k", "--protocol", "demo", "heads={k: 1}"], "heads"),
         (["figure", "hifi-7", "--protocol", "demo", "shots=8"], "shots"),
         (

@@ -266,6 +266,8 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
     rows = data_sources.load(spec, data_dir=superglue).splits["train"]
     with pytest.raises(UsageError, match="takes at least two rows to train on, or groups of rows"):
         split_train(config, spec, [row for row in rows if row.group == rows[0].group])
+    all_but_one = config.model_copy(update={"holdout": 0.99})
+    assert len({row.group for row in split_train(all_but_one, spec, rows)[0]}) == 1
     train, holdout = split_train(config, spec, rows)
     groups = [{row.group for row in part} for part in (train, holdout)]
     assert (

@@ -72,6 +72,11 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
         runs.run(make("eh-ft-bitfit"), resources)
 
 
+def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
+    with pytest.raises(UsageError, match="stage1: linear-probing has one stage"):
+        base.check_settings(make("linear-probing", "stage1.method=full-ft"))
+
+
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
     settings = [
         "settings.carry=weights",

@@ -11,7 +11,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from rich.console import Console
 
 from hifi_cli.cli import options
-from hifi_cli.config.base import flatten
+from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed, UsageError, first_of, logger
 from hifi_cli.files import command_line
@@ -175,5 +175,7 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 def _settings(stage: TrainingConfig) -> dict[str, Any]:
     """The settings of a method, with the defaults of those that no source sets."""
-    defaults = implementation_of(stage.method).Settings().model_dump(mode="json")
-    return defaults | stage.settings
+    settings = implementation_of(stage.method).Settings
+    return parse(settings, stage.settings, f"method {stage.method}, settings").model_dump(
+        mode="json"
+    )

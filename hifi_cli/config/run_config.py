@@ -237,7 +237,7 @@ class RunConfig(TrainingConfig):
     (DeBERTa, MPNet) and on decoders."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
-    dropout: UnitInterval | None = None
+    dropout: float | None = Field(None, ge=0, lt=1)
     """Replaces the backbone's dropout rates; null: keeps them."""
     selection: Literal["validation", "holdout"] = "validation"
     """The examples that choose the best epoch: the `validation` split, or a `holdout` part of the train split, which is then

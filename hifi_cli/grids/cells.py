@@ -177,7 +177,7 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
                 config = first.model_copy(update={"seed": seed})
                 all_cells.append(GridCell(task, method, backbone, protocol, words, config))
     varied = {key for keys in grid.varied.values() for key in keys}
-    refuse_own_keys(overrides, varied, f"grid {name}")
+    refuse_own_keys(overrides, varied and {*varied, "variant"}, f"grid {name}")
     if len({cell.config.run_path for cell in all_cells}) < len(all_cells):
         raise UsageError(
             f"grid {name}: two of its runs are the same; name each task, method, seed and value once"

@@ -69,8 +69,9 @@ class GridState:
         """
         directory = RunDirectory.of(cell.config, self.results_dir)
         result = directory.read_result() if directory.results.is_file() else None
-        # After a failure a result is a former one, which --force would have replaced
-        if result is None or (code != 0 and result.is_done):
+        # After a failure a result is a former one, which --force would have replaced, unless the
+        # run diverged: it ends with 1
+        if result is None or (code != 0 and (result.is_done or code != 1)):
             return False
         self.finished[cell] = result
         return True
@@ -131,7 +132,10 @@ def run(
     failures: Counter[GridCell] = Counter()
 
     def start(cell: GridCell) -> "Future[int]":
-        return submit(cell.command(where, force=force), log_of(cell))
+        # a stopped run has removed the former result, and continues from its checkpoint without it
+        is_former = RunDirectory.of(cell.config, state.results_dir).results.is_file()
+        replaces = force and (cell not in failures or is_former)
+        return submit(cell.command(where, force=replaces), log_of(cell))
 
     def log_of(cell: GridCell) -> Path:
         return logs / f"{safe_name(cell.config.run_label.replace('/', '-'))}.log"

@@ -302,7 +302,9 @@ def build_method(training: TrainingConfig, context: MethodContext) -> Method:
 
 def check_settings(config: RunConfig) -> None:
     """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
-    build_method(config, MethodContext(stage1_config=config.stage1))
+    method = build_method(config, MethodContext(stage1_config=config.stage1))
+    if config.stage1 and not any(phase.training for phase in method.phases()):
+        raise UsageError(f"stage1: {config.method} has one stage; the two-stage method is eh-ft")
 
 
 def implementation_of(method: str) -> type[Method]:

@@ -70,7 +70,10 @@ class Encoder:
     @property
     def is_causal(self) -> bool:
         """Whether it is a decoder: tokens see none after them, and the task head reads the last."""
-        return any(getattr(module, "is_causal", False) for module in self.base.modules())
+        # transformers marks the attention of most decoders, and not that of these
+        return self.model_type in ("bloom", "doge", "mpt", "openai-gpt") or any(
+            getattr(module, "is_causal", False) for module in self.base.modules()
+        )
 
     @property
     def device(self) -> torch.device:

@@ -232,7 +232,11 @@ def _class_and_config(
     with _reading(backbone, source):
         config = transformers.AutoConfig.from_pretrained(source, **where, **of_task)
     if dropout is not None:
-        for key in [key for key in vars(config) if "dropout" in key]:
+        for key in [
+            key
+            for key, rate in vars(config).items()
+            if ("dropout" in key or "pdrop" in key) and not isinstance(rate, bool)
+        ]:
             setattr(config, key, dropout)
     # for our own heads the span models, which have no pooler, or the bare encoder
     kind = "span" if task_head.is_own else task_head.kind

@@ -326,7 +326,8 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.lock, self.config_file = path, path / ".lock", path / "config.yaml"
+        self.path, self.config_file = path, path / "config.yaml"
+        self.lock = path.parent / f".{path.name}.lock"
         self.results, self.delta = path / "results.json", path / "delta.safetensors"
         self.metrics, self.predictions = path / "metrics.jsonl", path / "predictions.jsonl"
         self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / USER_FILES

@@ -248,7 +248,7 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
         raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(groups), generator=generator).tolist()
-    size = max(1, round(config.holdout * len(groups)))
+    size = min(max(1, round(config.holdout * len(groups))), len(groups) - 1)
     train, holdout = (
         [row for number in part for row in groups[number]] for part in (order[size:], order[:size])
     )

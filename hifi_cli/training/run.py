@@ -178,7 +178,9 @@ def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) 
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
-                logger.warning(f"{label}: stopped; the same command continues from its checkpoint")
+                logger.warning(
+                    f"{label}: stopped; the same command without --force continues from its checkpoint"
+                )
             raise
     return ""
 
