@@ -139,9 +139,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
-    lines = _read_bytes(path).splitlines()
     return [
-        json_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)
+        json_object(line, f"{path}, line {number}")
+        for number, line in enumerate(_read_bytes(path).splitlines(), start=1)
     ]
 
 

@@ -18,6 +18,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import heads, sweep
+from hifi_cli.figures.models import Tsne
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods import two_stage
@@ -46,9 +47,14 @@ def first_tokens(directory, rows, state=None):
 
 
 def test_richness_and_correlation_rows_are_the_scores(ask):
-    rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
+    def scored(kind, *variants):
+        request = ask(kind, {"warm_steps": 2, "variants": list(variants)})
+        request.overrides = ("precision=fp32",)  # the others are the variants' own
+        return request
+
+    rows = compute(scored("richness", "ST", "SL"))
     assert len(rows) == 2 * LAYERS * HEADS
-    request = ask("richness", {"warm_steps": 2, "variants": ["SL"]})
+    request = scored("richness", "SL")
     ((_, stored),) = request.kind.scores(request)
     found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
     assert found == {
@@ -56,7 +62,7 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
         for layer in range(LAYERS)
         for head in range(HEADS)
     }
-    rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
+    rows = compute(scored("correlation", "ST"))
     for layer in range(LAYERS):
         assert max(row["normalized"] for row in rows if row["layer"] == layer) == 1
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
@@ -292,3 +298,17 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, resou
     assert random["silhouette"] == pytest.approx(silhouette_score(hidden, labels), abs=1e-5)
     with pytest.raises(UsageError, match=r"task_head.kind=mlp"):
         compute(ask("tsne"))
+    one_class = compute(ask("tsne", {"examples": 1}, ("full-ft",), (1,), *words[:2]))
+    assert [row["silhouette"] for row in one_class] == [None, None]
+
+
+def test_a_class_has_one_colour_where_a_panel_lacks_another():
+    row = {"task": "cb", "head": "Random", "seed": 1, "score": 0.5, "metric": "accuracy"}
+    labels = [("train", "a"), ("train", "b"), ("train", "c"), ("dev", "a"), ("dev", "c")]
+    rows = [
+        {**row, "split": split, "label": label, "silhouette": 0.1, "x": 0.0, "y": 0.0}
+        for split, label in labels
+    ]
+    figure = Tsne().draw(pd.DataFrame(rows))
+    colours = [{line.get_label(): line.get_color() for line in ax.lines} for ax in figure.axes]
+    assert colours[0] == colours[1] and [*colours[0]] == ["a", "b", "c"]

@@ -111,6 +111,14 @@ def test_a_decoder_that_marks_nothing_is_one_and_has_no_dropout_where_none_is_as
     assert rates <= {0.0}
 
 
+def test_ehfts_task_head_fits_encoders_whose_span_models_take_two_labels(tmp_path):
+    AutoConfig.for_model("distilbert").save_pretrained(tmp_path)
+    backbone = BackboneConfig(name="distilbert", path=str(tmp_path))
+    head = TaskHeadSpec("classification", ("a", "b", "c"), False, TaskHeadConfig(kind="mlp"))
+    model = load_backbone_on_meta(backbone, task_head=head, dropout=None)
+    assert model.task_head.output.out_features == 3
+
+
 @every_family
 def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, tmp_path):
     model, untouched = random_encoder(family), random_encoder(family)
@@ -256,6 +264,7 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
     plans = [plan(each, resources) for each in (config, tagger)]
     pooling = ("pooling", "the last token's state, as of every decoder")
     assert [pooling in lines for lines in plans] == [True, False]
+    assert dict(plans[0])["parameters"].endswith("training or selection decides which train")
     assert (
         evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
         == 0

@@ -158,6 +158,9 @@ def test_a_search_is_drawn(ask, resources, encoders, caplog):
         figure.compute(request)
     for method, scores in {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}.items():
         write_search(resources.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
+    few = {"shots": 4, "epoch_metrics": [{"epoch": 2, "selection": 0.1}]}  # no part
+    place = {"backbone": encoders["bert"].name}
+    write_search(resources.results_dir, "full-ft", "rte", [0.1, 0.2], **place, **few)
     table = figure.compute(request)
     methods = [("full-ft", 1), ("full-ft", 2), ("full-ft", 3), ("bitfit", 1)]
     assert list(zip(table["method"], table["settings"], strict=True)) == methods

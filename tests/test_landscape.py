@@ -53,6 +53,13 @@ def test_trajectories_of_both_methods_and_regimes_end_at_the_origin(ask):
     assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12)
 
 
+def test_the_full_training_set_is_full_under_a_few_shot_protocol_too(ask):
+    settings = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None]}
+    request = ask("landscape", settings, ("full-ft",), (1,), "epochs=1")
+    request.spec = request.spec.model_copy(update={"protocol": "hifi-fewshot"})
+    assert max(row["step"] or 0 for row in request.kind.rows(request)) > 1
+
+
 def test_a_trajectory_follows_one_phase(ask):
     with pytest.raises(UsageError, match="diff-pruning trains in several phases"):
         compute(ask("landscape", {"shots": [None], "snapshots": 3}, ("diff-pruning",)))

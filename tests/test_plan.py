@@ -102,6 +102,9 @@ def test_what_is_missing_is_told_and_nothing_is_asked_or_written(
     assert answer.code == 0, answer.err
     assert "owner/encoder" in answer.out.partition("# missing")[2]
     assert "parameters unknown" in answer.out
+    assert "# data       not on this machine: the hub would be asked" in answer.out
+    answer = hifi(*words, "start_from=results/runs/none")
+    assert "start_from=results/runs/none: no run there" in answer.out.partition("# missing")[2]
     assert "no folder RTE" in hifi(*words, "--data-dir", tmp_path).out
     answer = hifi(*words, "--backbone", encoders["bert"], "--data-dir", data)
     assert "# missing    nothing" in answer.out and yaml.safe_load(answer.out)["task"] == "rte"
@@ -119,5 +122,5 @@ def test_the_directory_s_state_is_told(tiny, finish_run):
 
     assert state() == "new"
     finish_run()
-    assert state() == "done: would be skipped"
+    assert state() == "done: skipped without --force"
     assert state("learning_rate=0.5") == "holds a run of another configuration: --force replaces it"

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.slow
         (["grid", "demo-search", "--print", "heads={k: 1}"], "heads.k"),
         (["grid", "laptop-rates", "--print", "holdout=0.2"], "holdout"),
         (["grid", "demo-search", "--print", "variant=mine"], "variant"),
+        (["figure", "hifi-3", "--protocol", "demo", "learning_rate=1e-3"], "learning_rate"),
+        (["figure", "head-bench", "--protocol", "demo", "heads.rank=richness"], "heads.rank"),
+        (["figure", "ehft-5", "--protocol", "demo", "log_every=5"], "log_every"),
         (["figure", "hifi-6-k", "--protocol", "demo", "heads={k: 1}"], "heads"),
         (["figure", "hifi-7", "--protocol", "demo", "shots=8"], "shots"),
         (
@@ -32,6 +35,14 @@ def test_a_key_that_varies_in_a_grid_or_figure_cannot_be_set(hifi, words, key):
         and f"sets {key}" in answer.err
         and ": leave it out" in answer.err
         and not answer.out
+    )
+
+
+@pytest.mark.parametrize("command", ["score", "select"])
+def test_one_file_holds_the_result_of_one_task(hifi, command):
+    answer = hifi(command, "--protocol", "demo", "--task", "rte,cola", "--out", "x.json")
+    assert (
+        answer.code == 2 and "--out x.json is for one task: give one, or leave it out" in answer.err
     )
 
 

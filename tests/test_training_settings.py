@@ -204,6 +204,7 @@ def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, re
         prepare(make, resources, method, "layer_decay=0.9")
     with pytest.raises(UsageError, match="method linear-probing trains no layer"):
         prepare(make, resources, "linear-probing", "layer_decay=0.9")
+    prepare(make, resources, "lp-ft", "layer_decay=0.9")  # whose second stage trains them
 
 
 # --- early stopping

@@ -28,7 +28,7 @@ def score(
     Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
     """
     configs = options.resolve_runs(
-        task, _METHOD, backbone, protocol, files=files, overrides=overrides
+        task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     scored = [head_selection.score(config, resources, force=force, out=out) for config in configs]
@@ -59,7 +59,7 @@ def select(
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
     configs = options.resolve_runs(
-        task, _METHOD, backbone, protocol, files=files, overrides=overrides
+        task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
     resources = ResourceCache(results_dir, data_dir)
     chosen = [head_selection.select(config, resources, out=out) for config in configs]

@@ -44,7 +44,7 @@ Tasks = Annotated[
     several(
         "--task",
         "--tasks",
-        help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name.",
+        help="Tasks; train, score and select also take data files (CSV, TSV, JSONL, Parquet, CoNLL) and hub:owner/name.",
     ),
 ]
 Methods = Annotated[list[str] | None, several("--method", "--methods", help="Methods.")]
@@ -57,14 +57,17 @@ Backbone = Annotated[
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option(help="Experimental setup; default: the YAML's, or hifi.", rich_help_panel=WHAT),
+    typer.Option(
+        help="Experimental setup; default: the YAML's, or hifi; of finished runs any.",
+        rich_help_panel=WHAT,
+    ),
 ]
 Seeds = Annotated[
     str | None,
     typer.Option(
         "--seeds",
         "--seed",
-        help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1.",
+        help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1; of finished runs any.",
         rich_help_panel=WHAT,
     ),
 ]
@@ -207,12 +210,18 @@ def resolve_runs(
     seeds: str | None = None,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
+    out: Path | None = None,
 ) -> list[RunConfig]:
     """The configuration of every combination of task, method and seed; a data file is a task too.
+
+    Args:
+        out: a file for the result of one task.
 
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
+    if out and len(tasks or ()) > 1:
+        raise UsageError(f"--out {out} is for one task: give one, or leave it out")
     about_data, words = split_options(overrides or [])
     if not any(map(is_data_source, tasks or ())):
         about_data, words = [], overrides or []

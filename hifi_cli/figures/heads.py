@@ -17,6 +17,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
+from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.heads.scores import head_outputs, singular_values
@@ -65,6 +66,7 @@ class ScoresBySetting(Kind):
         self, request: FigureRequest
     ) -> Iterator[tuple[dict[str, str], head_selection.HeadScores]]:
         """The scores of every task under every setting, with the two names."""
+        refuse_own_keys(request.overrides, {*STANDARD, "scoring.warm_steps"}, "this figure")
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
             scores, _ = head_selection.score(request.config(task, **keys), request.resources)
@@ -341,6 +343,7 @@ class HeadBench(Kind):
         `value` is the rank correlation of their rankings, mean over the layers; 95 % of unrelated
         rankings of as many heads and layers stay below `noise`.
         """
+        refuse_own_keys(request.overrides, ["heads.rank"], "this figure")
         for task in request.spec.tasks:
             ranked = {
                 method: head_selection.rank(request.config(task, method), request.resources)

@@ -163,7 +163,9 @@ class Tsne(Kind):
                 "split": split,
                 "score": scores[split][task.primary],
                 "metric": task.primary,
-                "silhouette": silhouette_score(hidden[split], labels),
+                "silhouette": silhouette_score(hidden[split], labels)
+                if 1 < len({*labels}) < len(labels)
+                else None,
             }
             if config.seed == map_seed:
                 for label, (x, y) in zip(labels, places, strict=False):
@@ -178,7 +180,10 @@ class Tsne(Kind):
             data.drop_duplicates([*panel, "seed"]).groupby(panel)[["score", "silhouette"]].mean()
         )
         data = data[data["x"].notna()].join(means.add_suffix("_mean"), on=panel)
-        data = data.sort_values("split", ascending=False, kind="stable")  # train above dev
+        # train above dev; a category has one colour in every panel
+        data = data.sort_values("split", ascending=False, kind="stable").astype(
+            {"label": "category"}
+        )
         titles = [
             f"{row.head} head, {row.split}\n"
             f"{row.metric} {100 * row.score_mean:.0f} %, silhouette {row.silhouette_mean:.2f}"
@@ -193,7 +198,7 @@ class Tsne(Kind):
             sharey="col",
         )
         for ax, rows in panels:
-            for label, points in rows.groupby("label"):
+            for label, points in rows.groupby("label", observed=False):
                 ax.plot(points["x"], points["y"], ls="", label=label, alpha=0.75, mew=0)
             ax.set_title(ax.get_title(), fontsize=7)
             ax.set(xticks=[], yticks=[])
@@ -298,8 +303,9 @@ class TrainingCurves(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Train, and return a row per measured step; `stage_step` counts within the stage."""
         key, spec = "settings.stage1_fraction", request.spec
-        if self.stage1_fractions:
-            refuse_own_keys(request.overrides, [key], "this figure")
+        refuse_own_keys(
+            request.overrides, ["log_every", *[key] * bool(self.stage1_fractions)], "this figure"
+        )
         for task, method in product(spec.tasks, spec.methods):
             varies = self.stage1_fractions and request.config(task, method).stage1
             settings = [{key: fraction} for fraction in self.stage1_fractions] if varies else [{}]
@@ -409,7 +415,7 @@ class Landscape(Kind):
         refuse_own_keys(request.overrides, ["shots"], "this figure")
         spec, resources = request.spec, request.resources
         for task, shots, method, seed in product(spec.tasks, self.shots, spec.methods, spec.seeds):
-            few_shot = {"shots": shots, "epochs": self.few_shot_epochs} if shots else {}
+            few_shot = {"shots": shots} | ({"epochs": self.few_shot_epochs} if shots else {})
             config = request.config(task, method, seed, **few_shot)
             recorder = SnapshotRecorder(self.snapshots)
             trainer = train(config, resources, recorder)

@@ -113,7 +113,9 @@ class SearchBudget(Kind):
         spec, tried = request.spec, tried_settings(Study(request.resources.results_dir))
         config = request.config(spec.tasks[0])
         tried = tried[
-            (tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)
+            (tried["protocol"] == config.protocol)
+            & (tried["backbone"] == config.backbone.name)
+            & (tried["shots"].fillna(0) == (config.shots or 0))
         ]
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]

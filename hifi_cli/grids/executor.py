@@ -133,8 +133,10 @@ def run(
 
     def start(cell: GridCell) -> "Future[int]":
         # a stopped run has removed the former result, and continues from its checkpoint without it
-        is_former = RunDirectory.of(cell.config, state.results_dir).results.is_file()
-        replaces = force and (cell not in failures or is_former)
+        replaces = force and (
+            cell not in failures
+            or RunDirectory.of(cell.config, state.results_dir).results.is_file()
+        )
         return submit(cell.command(where, force=replaces), log_of(cell))
 
     def log_of(cell: GridCell) -> Path:

@@ -125,7 +125,7 @@ def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
 
 
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """The configured heads, or as many as would be selected: sizes do not depend on which."""
+    """The configured heads, or as many as would be selected."""
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
     any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers

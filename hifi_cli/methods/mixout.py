@@ -83,8 +83,11 @@ class Mixout(Method):
 
     def _mixed_linears(self, encoder: Encoder) -> list[str]:
         if self.settings.place == "all":
-            modules = encoder.model.named_modules()
-            return [name for name, module in modules if isinstance(module, nn.Linear)]
+            return [
+                name
+                for name, module in encoder.model.named_modules()
+                if isinstance(module, nn.Linear)
+            ]
         return [
             path
             for layer in range(encoder.num_layers)

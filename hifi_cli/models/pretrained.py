@@ -228,7 +228,7 @@ def _class_and_config(
     labels = dict(enumerate(task_head.labels))
     ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
-    of_task = {"id2label": labels, "label2id": ids} if labels else {}
+    of_task = {"id2label": labels, "label2id": ids} if labels and not task_head.is_own else {}
     with _reading(backbone, source):
         config = transformers.AutoConfig.from_pretrained(source, **where, **of_task)
     if dropout is not None:

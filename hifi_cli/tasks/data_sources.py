@@ -254,7 +254,7 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
             " give a file with validation=FILE"
         )
     cut_rows = len(parts["validation"])
-    few = f"; warning: one validation row is {100 / cut_rows:.3g} points of accuracy; give validation=FILE or a larger fraction"
+    few = f"; warning: one validation row is {100 / cut_rows:.3g} % of them; give validation=FILE or a larger fraction"
     logger.info(
         f"{Path(data.origin.get('train', 'the data')).name}: {len(train)} rows: {len(parts['train'])} train,"
         f" {cut_rows} validation{few if cut_rows < 30 else ''}"

@@ -170,12 +170,13 @@ def _multirc_answers(value: Any) -> list[dict[str, Any]]:
 def _record_queries(value: Any) -> list[dict[str, Any]]:
     """Return a record per query, with the hub's column names; `end` is an entity's last character."""
     passage = value["passage"]["text"]
-    places = value["passage"]["entities"]
     return [
         {
             "passage": passage,
             "query": query["query"],
-            "entities": [passage[place["start"] : place["end"] + 1] for place in places],
+            "entities": [
+                passage[place["start"] : place["end"] + 1] for place in value["passage"]["entities"]
+            ],
             # the test split has none
             "answers": [answer["text"] for answer in query.get("answers", [])],
             "idx": {"passage": value["idx"], "query": query["idx"]},
@@ -402,8 +403,8 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
-    answer = record.values["answer"]  # an official one is empty
-    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
+    # an official answer is empty
+    texts = (record.text("paragraph"), f"{record.text('question')} {record.values['answer']}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 

@@ -127,6 +127,18 @@ class ResourceCache:
         initialize_missing(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
+    def run_to_start_from(self, run: str) -> RunDirectory:
+        """Return the run that `start_from` names: as given, or at its place in the results.
+
+        Raises:
+            MissingError: there is none.
+        """
+        given, stored = RunDirectory(Path(run)), self.results_dir / relative_run_path(run)
+        directory = given if given.config_file.is_file() else RunDirectory(stored)
+        if not directory.config_file.is_file():
+            raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
+        return directory
+
     def _start_from(self, run: str, loaded: Pretrained, config: RunConfig) -> None:
         """Replace the encoder's weights by those of a finished run of the same backbone.
 
@@ -136,14 +148,7 @@ class ResourceCache:
                 holds.
             RunFailed: it diverged.
         """
-        # as given, or at its place in the results
-        given = RunDirectory(Path(run))
-        stored = RunDirectory(self.results_dir / relative_run_path(run))
-        directory = given if given.config_file.is_file() else stored
-        if not directory.config_file.is_file():
-            raise MissingError(
-                f"start_from={run}: no run there, nor in {stored.path}; train it first"
-            )
+        directory = self.run_to_start_from(run)
         # merged on the CPU by stock PyTorch, wherever this run trains
         how = {"device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
         prepared, result = reload(directory.path, self, backbone=config.backbone, **how)
@@ -301,7 +306,7 @@ def build_and_prepare(
         if encoder.layer_of(name) is not None or encoder.is_in_embeddings(name)
     }
     added = [name for name in trained if name not in inside and name not in pretrained]
-    if added or not inside:
+    if added or not (inside or config.stage1):  # a frozen first stage has none
         why = f"adds {added[0]}, which is in no layer" if added else "trains no layer"
         raise UsageError(f"layer_decay: method {config.method} {why}; remove it")
     return method

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, counted_noun
-from hifi_cli.heads.select import placeholder_heads
+from hifi_cli.heads.select import needs_heads, placeholder_heads
 from hifi_cli.methods.base import Phase, check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
@@ -57,6 +57,8 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     )
     data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
     sized = unless_missing(lambda: model_size(config))
+    if config.start_from:
+        unless_missing(lambda: resources.run_to_start_from(str(config.start_from)))
     examples = batch = batch_size(config, task)
     if data or not config.shots:  # without data, the official number of rows
         numbers = range(task.rows.get("train", 0))
@@ -75,11 +77,14 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
             f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
             for trained, inside in stages
         ]
-        parameters = f"{total:,}; {'; then '.join(texts) or 'training decides which train'}"
+        parameters = (
+            f"{total:,}; {'; then '.join(texts) or 'training or selection decides which train'}"
+        )
     directory = RunDirectory.of(config, resources.results_dir)
     return [
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
+        *([("data", "not on this machine: the hub would be asked")] if is_local is False else []),
         ("parameters", parameters),
         *(
             [("pooling", "the last token's state, as of every decoder")]
@@ -108,7 +113,13 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     stages, phases = [], method.phases()
     with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
-        for number, phase in enumerate(phases):
+        # heads of a group share keys and values: which ones are selected decides how many numbers
+        is_open = (
+            encoder.num_key_value_heads < encoder.num_heads
+            and needs_heads(config)
+            and not config.heads.given
+        )
+        for number, phase in enumerate([] if is_open else phases):
             if number:
                 phase.prepare_model(encoder)
             phase.method.on_phase_start(encoder.model, iter(()))
@@ -122,5 +133,5 @@ def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
     if directory.results.is_file():
-        return f"{directory.read_result().status}: would be skipped"
+        return f"{directory.read_result().status}: skipped without --force"
     return "begun: would be resumed" if directory.checkpoint.is_file() else "new"

@@ -1,4 +1,4 @@
-"""The program's size: bounds that only go down."""
+"""The program's size; a commit that raises a bound says why."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE, TESTS = ROOT / "hifi_cli", ROOT / "tests"
 # A change that makes the program smaller lowers its bound here; one that raises it says why.
-BOUNDS = {"statements": 8493, "modules": 96, "statements of tests": 8681, "modules of a run": 43}
+BOUNDS = {"statements": 8497, "modules": 96, "statements of tests": 8717, "modules of a run": 43}
 TRAIN = [
     "train",
     "--protocol",
