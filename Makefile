@@ -62,7 +62,7 @@ reproduce-laptop: $(READY)
 	fi  # packed runs hold no weights, from which these numbers are
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
-	for figure in ehft-7 ehft-1 ehft-4 ehft-stages; do \
+	for figure in ehft-7 ehft-1 ehft-4 ehft-5 ehft-stages; do \
 		$(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP_RUNS) || exit 1; \
 	done
 	rm -rf results/laptop  # its runs are among those of laptop-runs
