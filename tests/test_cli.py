@@ -42,6 +42,9 @@ def test_the_main_job(tiny, hifi, encoders, data):
     assert results["data"].keys() == results["data_origin"].keys() >= {"train", "validation"}
     assert '"/' not in json.dumps([results["data_origin"], results["provenance"]["command"]])
     assert results["provenance"]["libraries"]["torch"] == torch.__version__
+    linux = Path("/proc/cpuinfo")
+    cpu = linux.read_text() if linux.is_file() else ""
+    assert results["provenance"]["device"] in cpu or "model name" not in cpu
     assert results["backbone_weights"] == file_digest(encoders["bert"] / "model.safetensors")
     assert yaml.safe_load((RUN / "config.yaml").read_text()) == results["config"]
     assert results["config"]["heads"]["k"] == 2

@@ -9,9 +9,11 @@ from synthetic_runs import write_run
 PLACE = {"protocol": "laptop", "backbone": "minilm"}
 
 
-def write_costs(method, task, seed, time_s, *, device="CPU", memory=100, stored=1000, **changes):
+def write_costs(
+    method, task, seed, time_s, *, device="CPU", threads=1, memory=100, stored=1000, **changes
+):
     """A finished run of 3 epochs on a device."""
-    provenance = {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": device, "threads": 1,
+    provenance = {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": device, "threads": threads,
                   "platform": "Linux"}  # fmt: skip
     measured = {
         "time_s": time_s,
@@ -31,6 +33,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     write_costs("bitfit", "cola", 1, 60.0, memory=100, stored=30)
     write_costs("lora", "mrpc", 1, 30.0)  # no run of Full-FT there
     write_costs("adapter", "rte", 1, 1.0, device="GPU")  # nor on that machine
+    write_costs("bitfit", "cola", 2, 7.0, threads=4)  # nor with as many threads
     table = table_of(hifi("table", "cost", "--format", "json"))
     rows = {row["method"]: row for row in table["rows"]}
     assert [rows["full-ft"][key] for key in ("time", "memory", "stored")] == [1, 1, 1]

@@ -157,7 +157,7 @@ def test_given_splits_are_read(tmp_path):
         (
             {},
             ["inputs=label", "label=price"],
-            "rename the column 'label': hifi calls the label 'price' so",
+            "rename the column 'label', which is hifi's own name for 'price'",
         ),
     ],
 )

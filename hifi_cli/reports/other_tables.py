@@ -101,7 +101,7 @@ def _beside_paper(
 
 
 def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
-    """What finished runs took, relative to Full-FT on the same tasks and the same device; means over tasks.
+    """What finished runs took, relative to Full-FT on the same tasks, device and threads; means over tasks.
 
     Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted structure, inference delay,
     storage).
@@ -120,10 +120,13 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     measured = relative_costs(judged[judged["left_out"] == ""])
     rows = spec.rows or [RowSpec(method=name) for name in measured.index]
     notes = [
-        "time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"
+        "time per epoch, peak memory and stored file relative to Full-FT's on the same task, device and number of threads:"
+        " means over tasks"
     ]
     alone = judged["method"][~judged["method"].isin(measured.index)]
-    reasons = judged["left_out"].replace("", "Full-FT has no run on their tasks and devices")
+    reasons = judged["left_out"].replace(
+        "", "Full-FT has no run on their tasks, devices and numbers of threads"
+    )
     notes += [
         f"left out: {reason}: {', '.join(sorted({*names}))}"
         for reason, names in alone.groupby(reasons)
@@ -152,7 +155,7 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
 def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     """Costs by method: percent of trained parameters, `time` per epoch, peak `memory` and size of the file `stored`.
 
-    The latter three are ratios to Full-FT's on the same task and device, means over tasks.
+    The latter three are ratios to Full-FT's on the same task, device and number of threads, means over tasks.
     """
     by_cell = (
         runs.assign(
@@ -162,7 +165,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
             stored=runs["delta_bytes"].astype(float),
             stored_mb=runs["delta_bytes"].astype(float) / 1e6,
         )
-        .groupby(["method", "task", "device"])[[*COSTS]]
+        .groupby(["method", "task", "device", "threads"])[[*COSTS]]
         .mean()
     )
     ratios = ["time", "memory", "stored"]

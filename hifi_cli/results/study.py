@@ -57,6 +57,7 @@ _PLACES = {
         "truncated_train": "truncated.train",
         "truncated_reported": "truncated.reported",
         "device": "provenance.device",
+        "threads": "provenance.threads",
         "weights": "backbone_weights",
         "heads": "heads_sha256",
     }.items()

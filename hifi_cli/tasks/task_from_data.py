@@ -251,7 +251,9 @@ def _columns(source: str, columns: list[str], options: DataOptions) -> tuple[lis
             f" and label=COLUMN; the columns are {', '.join(columns)}"
         )
     if "label" in {*inputs, options.id} - {label}:
-        raise UsageError(f"{source}: rename the column 'label': hifi calls the label '{label}' so")
+        raise UsageError(
+            f"{source}: rename the column 'label', which is hifi's own name for '{label}'"
+        )
     return inputs, label
 
 

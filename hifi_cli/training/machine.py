@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -104,7 +105,9 @@ def device_name(device: torch.device) -> str:
     """The name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine()
+    linux = Path("/proc/cpuinfo")  # where `platform` knows the architecture alone
+    named = re.search(r"model name\s*: (.+)", linux.read_text() if linux.is_file() else "")
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 @contextmanager
