@@ -59,7 +59,7 @@ reproduce-laptop: $(READY)
 	if [ -f results/laptop/runs.jsonl ]; then \
 		$(BIN)/hifi results merge results/laptop $(LAPTOP_RUNS) && mkdir -p results/laptop-runs/figures && \
 		cp -n results/laptop/figures/*.csv results/laptop-runs/figures/; \
-	fi  # packed runs hold no weights, from which these numbers are
+	fi  # these figures are computed from weights, which packed runs lack
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
 	for figure in ehft-7 ehft-1 ehft-4 ehft-5 ehft-stages; do \

@@ -264,7 +264,9 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
     plans = [plan(each, resources) for each in (config, tagger)]
     pooling = ("pooling", "the last token's state, as of every decoder")
     assert [pooling in lines for lines in plans] == [True, False]
-    assert dict(plans[0])["parameters"].endswith("training or selection decides which train")
+    assert dict(plans[0])["parameters"].endswith(
+        "training or the selected heads decide which train"
+    )
     assert (
         evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
         == 0

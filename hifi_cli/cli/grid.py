@@ -14,7 +14,6 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
-from hifi_cli.results.record import RunDirectory
 
 
 def grid(
@@ -142,8 +141,6 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
     logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.command(
-            where, force=RunDirectory.of(cell.config, state.results_dir).results.is_file()
-        )
+        command = cell.command(where, force=state.has_result(cell))
         logger.error(f"failed: {cell.config.run_label}: {reason}")
         logger.error(f"  to repeat it: {command_line(command)}")

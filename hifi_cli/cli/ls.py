@@ -104,7 +104,7 @@ def _print_yaml(kind: str, name: str) -> None:
         if method.needs_heads:
             fields |= {f"# heads.{key}": field for key, field in HeadsConfig.model_fields.items()}
         if fields:
-            print("# settings, with the values where nothing above or in a protocol sets them:")
+            print("# settings and their defaults, which the lines above and protocols override:")
             _print_fields(fields)
 
 

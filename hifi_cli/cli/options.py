@@ -58,7 +58,7 @@ Backbone = Annotated[
 Protocol = Annotated[
     str | None,
     typer.Option(
-        help="Experimental setup; default: the YAML's, or hifi; of finished runs any.",
+        help="Experimental setup; default: the YAML's, or hifi; for finished runs: all.",
         rich_help_panel=WHAT,
     ),
 ]
@@ -67,7 +67,7 @@ Seeds = Annotated[
     typer.Option(
         "--seeds",
         "--seed",
-        help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1; of finished runs any.",
+        help="Seeds: 1,2,3 or 1-5; default: those of the YAML, or 1; for finished runs: all.",
         rich_help_panel=WHAT,
     ),
 ]

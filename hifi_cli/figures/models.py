@@ -149,10 +149,13 @@ class Tsne(Kind):
         # what this layer reads
         hidden = {split: trainer.runner.predict(part) for split, part in parts.items()}
         both = np.concatenate([*hidden.values()])
-        tsne = TSNE(
-            perplexity=min(self.perplexity, (len(both) - 1) / 3), random_state=0, init="pca"
-        )
-        places = iter(tsne.fit_transform(both) if config.seed == map_seed else ())
+        if config.seed == map_seed:
+            tsne = TSNE(
+                perplexity=min(self.perplexity, (len(both) - 1) / 3), random_state=0, init="pca"
+            )
+            places = dict(
+                zip(parts, np.split(tsne.fit_transform(both), [len(parts["train"])]), strict=True)
+            )
         for split, part in parts.items():
             labels = loss_targets(task, part)
             measured = {
@@ -168,7 +171,7 @@ class Tsne(Kind):
                 else None,
             }
             if config.seed == map_seed:
-                for label, (x, y) in zip(labels, places, strict=False):
+                for label, (x, y) in zip(labels, places[split], strict=True):
                     yield {**measured, "x": x, "y": y, "label": task.labels[label]}
             else:
                 yield measured

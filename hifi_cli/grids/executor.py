@@ -61,14 +61,21 @@ class GridState:
             self.add(cell)
         self.finished_before = len(self.finished)
 
+    def has_result(self, cell: GridCell) -> bool:
+        """Whether there is a result in the cell's directory, of this run or of a former one."""
+        return RunDirectory.of(cell.config, self.results_dir).results.is_file()
+
     def add(self, cell: GridCell, code: int = 0) -> bool:
         """Whether a cell has a result, done or diverged.
 
         Args:
             code: exit code of the command that trained it.
         """
-        directory = RunDirectory.of(cell.config, self.results_dir)
-        result = directory.read_result() if directory.results.is_file() else None
+        result = (
+            RunDirectory.of(cell.config, self.results_dir).read_result()
+            if self.has_result(cell)
+            else None
+        )
         # After a failure a result is a former one, which --force would have replaced, unless the
         # run diverged: it ends with 1
         if result is None or (code != 0 and (result.is_done or code != 1)):
@@ -133,10 +140,7 @@ def run(
 
     def start(cell: GridCell) -> "Future[int]":
         # a stopped run has removed the former result, and continues from its checkpoint without it
-        replaces = force and (
-            cell not in failures
-            or RunDirectory.of(cell.config, state.results_dir).results.is_file()
-        )
+        replaces = force and (cell not in failures or state.has_result(cell))
         return submit(cell.command(where, force=replaces), log_of(cell))
 
     def log_of(cell: GridCell) -> Path:

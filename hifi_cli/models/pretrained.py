@@ -235,6 +235,7 @@ def _class_and_config(
         for key in [
             key
             for key, rate in vars(config).items()
+            # ESM's token_dropout is a flag
             if ("dropout" in key or "pdrop" in key) and not isinstance(rate, bool)
         ]:
             setattr(config, key, dropout)

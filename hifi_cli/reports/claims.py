@@ -353,8 +353,7 @@ def evaluate(
     def runs_of(
         protocol: str, backbone: str, score: EpochChoice | None, metric: str | None
     ) -> pd.DataFrame:
-        shots = shots_of(protocol)
-        runs = of_table(study.runs, protocol=protocol, backbone=backbone, shots=shots)
+        runs = of_table(study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol))
         return judged(scored(study, runs, score, metric), counted)
 
     rows, notes, lacking, figures = [], [], [], []

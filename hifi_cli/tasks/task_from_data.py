@@ -19,7 +19,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import MissingError, UsageError, first_of, logger
-from hifi_cli.files import digest, file_digest, safe_name, write_text
+from hifi_cli.files import file_digest, safe_name, write_text
 from hifi_cli.tasks.data_sources import class_names, hub_records, load_tables
 from hifi_cli.tasks.rows import as_number, is_missing, labels_in, read
 from hifi_cli.tasks.task_spec import (
@@ -118,7 +118,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     """
     values: dict[str, Any] = {}
     for override in overrides:
-        # without quotes it is no YAML, in which | and , have a meaning
+        # as it is, unless it is in quotes: | and , alone mean something else in YAML
         separator = re.fullmatch(r"separator=(?!['\"])(.+)", override)
         values |= {"separator": separator[1]} if separator else parse_override(override)
     options = parse(DataOptions, values, "command line")
@@ -174,7 +174,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
         if split in files
     ]
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return content["label"], f"# made from {source} {digest(trained_on)}\n{text}"
+    return content["label"], f"{' '.join(['# made from', source, *trained_on])}\n{text}"
 
 
 _Source = tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, list[str]]]

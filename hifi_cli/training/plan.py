@@ -77,9 +77,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
             f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
             for trained, inside in stages
         ]
-        parameters = (
-            f"{total:,}; {'; then '.join(texts) or 'training or selection decides which train'}"
-        )
+        parameters = f"{total:,}; {'; then '.join(texts) or 'training or the selected heads decide which train'}"
     directory = RunDirectory.of(config, resources.results_dir)
     return [
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
@@ -113,13 +111,13 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     stages, phases = [], method.phases()
     with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
-        # heads of a group share keys and values: which ones are selected decides how many numbers
-        is_open = (
+        # heads of a group share keys and values: how many numbers train depends on the selected ones
+        depends_on_selection = (
             encoder.num_key_value_heads < encoder.num_heads
             and needs_heads(config)
             and not config.heads.given
         )
-        for number, phase in enumerate([] if is_open else phases):
+        for number, phase in enumerate([] if depends_on_selection else phases):
             if number:
                 phase.prepare_model(encoder)
             phase.method.on_phase_start(encoder.model, iter(()))
