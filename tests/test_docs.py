@@ -45,8 +45,7 @@ def test_make_commands_are_there():
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_readme_can_be_finished_and_leads_to_every_page():
-    assert len(PAGES["README.md"].splitlines()) <= 150
+def test_readme_leads_to_every_page():
     for page in PAGES.keys() - {"README.md"}:
         assert f"(docs/{page})" in PAGES["README.md"] and "(../README.md)" in PAGES[page]
 
