@@ -1,5 +1,6 @@
 """Where a run computes: the device that was requested or an error, never another one in silence."""
 
+import importlib.metadata
 import os
 
 import pytest
@@ -133,3 +134,17 @@ def test_deterministic_sets_what_pytorch_requires(make, pretend_gpu):
     assert (
         not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
     )
+
+
+def test_a_library_that_is_not_installed_is_left_out_of_the_provenance(monkeypatch):
+    """`datasets` for example: data files are read without it, and a run must not fail at its end."""
+    version = importlib.metadata.version
+
+    def without_datasets(name):
+        if name == "datasets":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_datasets)
+    libraries = machine.describe_provenance(torch.device("cpu"))["libraries"]
+    assert "datasets" not in libraries and libraries["torch"] == version("torch")

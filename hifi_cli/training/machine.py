@@ -197,12 +197,21 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
         "hifi": __version__,
         "git": _git_state(),
         "python": platform.python_version(),
-        "libraries": {library: importlib.metadata.version(library) for library in _LIBRARIES},
+        "libraries": _installed_versions(_LIBRARIES),
         "device": " and ".join(dict.fromkeys(map(device_name, devices))),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
         "processes": processes,
     }
+
+
+def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
+    """The versions of the libraries that are installed: data files are read without `datasets`."""
+    versions = {}
+    for library in libraries:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[library] = importlib.metadata.version(library)
+    return versions
 
 
 def method_code(config: RunConfig) -> str | None:
