@@ -1,5 +1,9 @@
 """Steps that CUDA graphs repeat train as others do. Recording needs a GPU: here what was recorded is called again."""
 
+import gc
+import weakref
+from contextlib import contextmanager
+
 import pytest
 import torch
 from prepared_models import prepare
@@ -13,6 +17,7 @@ from step_trace import (
     new_trainer,
 )
 
+from hifi_cli.errors import RunFailed
 from hifi_cli.training import cuda_graphs, loop
 from hifi_cli.training.cuda_graphs import StepGraphs
 from hifi_cli.training.data import load_splits
@@ -23,9 +28,10 @@ METHODS = ["full-ft", "hifi-layerwise", "lora"]
 @pytest.mark.parametrize("method", METHODS)
 def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
     """In float64. As on a GPU, a repeated step sees the inputs of its recording with new values."""
-    replays, results = [], []
+    replays, recorded, results = [], [], []
 
     def record(_, compute):
+        recorded.append(compute)
         loss = torch.zeros(())
         return lambda: replays.append(loss.copy_(compute())), loss
 
@@ -48,8 +54,117 @@ def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
-    assert len(replays) > len(trainer.graphs.graphs) > 1 and results[0][0].std() > 1e-3
+    assert len(replays) > len(recorded) > 1 and results[0][0].std() > 1e-3
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
+
+
+class FakeGraphs:
+    """Stands in for CUDA graphs: a recording computes, and no graph may be freed meanwhile.
+
+    An automatic collection may come at any allocation; here one comes in every recording, if the
+    collector is on.
+    """
+
+    def __init__(self, monkeypatch):
+        self.is_recording, self.freed_while_recording, self.made = False, 0, []
+        fakes = self
+
+        class Graph:
+            def __init__(self):
+                fakes.made.append(weakref.ref(self))
+
+            def __del__(self):
+                fakes.freed_while_recording += fakes.is_recording
+
+            def replay(self):
+                pass
+
+            def pool(self):
+                return "the pool"
+
+        @contextmanager
+        def recording(graph, pool):
+            fakes.is_recording = True
+            if gc.isenabled():
+                gc.collect()
+            yield
+            fakes.is_recording = False
+
+        self.new_graph = Graph
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+        monkeypatch.setattr(torch.cuda, "graph", recording)
+        monkeypatch.setattr(cuda_graphs, "obstacles", lambda *_: "")
+
+    def alive(self):
+        return sum(graph() is not None for graph in self.made)
+
+
+def recorded_trainer(make, resources, *words):
+    prepared, config = prepare(make, resources, *words, "kernels=graphs", "epochs=6")
+    return loop.Trainer(prepared, load_splits(config, resources))
+
+
+@pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit"])
+def test_the_graphs_of_a_stage_are_freed_at_its_end(make, resources, monkeypatch, method):
+    """By reference counts alone: a collection could come while the next run records its graphs."""
+    fakes, alive = FakeGraphs(monkeypatch), {}
+    trainer = recorded_trainer(make, resources, method)
+
+    class CountGraphs(loop.Callback):
+        def on_step_end(self, trainer):
+            first_step = (
+                trainer.phase_ends[trainer.progress.phase - 1] if trainer.progress.phase else 0
+            )
+            if trainer.progress.step == first_step + 1:
+                alive[trainer.progress.phase] = fakes.alive()
+
+    trainer.callback = CountGraphs()
+    gc.collect()
+    gc.disable()
+    try:
+        trainer.train()
+        assert len(fakes.made) > 1 and fakes.alive() == 0
+    finally:
+        gc.enable()
+    # the first step of a stage records nothing: what lives then is of the stage before
+    assert set(alive.values()) == {0}
+
+
+def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, resources, monkeypatch):
+    fakes = FakeGraphs(monkeypatch)
+    trainer = recorded_trainer(make, resources, "full-ft")
+
+    class MakeGarbage(loop.Callback):
+        """Leaves a graph in a cycle, which only a collection frees, after the trainer started."""
+
+        def on_step_end(self, trainer):
+            cycle = [fakes.new_graph()]
+            cycle.append(cycle)
+
+    trainer.callback = MakeGarbage()
+    trainer.train()
+    recorded = len(fakes.made) - trainer.progress.step
+    assert recorded > 0 and fakes.freed_while_recording == 0
+
+
+def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
+    make, resources, monkeypatch
+):
+    FakeGraphs(monkeypatch)
+
+    @contextmanager
+    def refused(graph, pool):
+        try:
+            yield
+            raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
+        finally:
+            raise RuntimeError("the recording was invalidated")
+
+    monkeypatch.setattr(torch.cuda, "graph", refused)
+    message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing\).*kernels=auto"
+    with pytest.raises(RunFailed, match=message):
+        recorded_trainer(make, resources, "full-ft").train()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -79,6 +194,8 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
         (("prefix-tuning", "precision=bf16"), "attention on padded batches"),
         (("child-tuning-f", "precision=bf16"), "method child-tuning-f"),
         (("full-ft", "dropout=0", "gradient_accumulation_steps=2"), "gradient_accumulation_steps"),
+        (("boft", "dropout=0"), "adapters of type boft"),
+        (("fourierft", "dropout=0"), "adapters of type fourierft"),
     ],
 )
 def test_what_does_not_allow_graphs_is_named(make, resources, words, obstacle):

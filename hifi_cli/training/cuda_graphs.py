@@ -10,11 +10,15 @@ as usual, and the third is recorded. Clipping, a method's hooks and AdamW comput
 Every batch is as wide as the longest train example. Only embeddings and task head compute on that
 width: attention on padding would make steps slower, so that such runs are not recorded.
 
-Recording has not been seen on a GPU: tests call the recorded function again instead.
+Freeing a graph while another one is recorded spoils the recording. Graphs may be freed by a garbage
+collection at any allocation, long after the run that they belong to. So a stage frees its graphs
+when it ends (`StepGraphs.close`), and nothing is collected during a recording.
 """
 
+import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, token_places
 from hifi_cli.tasks.encode import collate
@@ -32,6 +37,8 @@ from hifi_cli.training.step import ModelRunner, step_out_of_memory, task_loss
 
 _MULTIPLE = 128  # tokens
 _WARM_UP = 2  # steps of a size before its graph: libraries choose their kernels in them
+# These adapters of peft copy from the host or wait for the device in their forward pass.
+_UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 _KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
 
 
@@ -42,6 +49,8 @@ def obstacles(runner: ModelRunner, method: Method) -> str:
     parameters that it puts in the place of others would not be seen.
     """
     config, task, hooks = runner.config, runner.task, type(method)
+    # the settings of peft's methods have the type of the adapter
+    adapter = str(getattr(method.settings, "type", "")).lower()
     found = {
         "no GPU": runner.device.type != "cuda",
         "several processes": runner.processes.num_processes > 1,
@@ -51,6 +60,7 @@ def obstacles(runner: ModelRunner, method: Method) -> str:
         f"task {config.task}": task.kind not in _KINDS or task.format == "wic",
         f"method {config.method}": hooks.before_step is not Method.before_step
         or hooks.regularization_loss is not Method.regularization_loss,
+        f"adapters of type {adapter}": adapter in _UNRECORDABLE_ADAPTERS,
         "attention on padded batches": not (
             runner.uses_varlen
             and runner.encoder.attention_function is sdpa_attention_forward  # not Prefix-Tuning's
@@ -78,6 +88,8 @@ class StepGraphs:
     """
 
     def __init__(self, runner: ModelRunner, parameters: list[nn.Parameter], longest: int) -> None:
+        # Frees what is garbage already: a graph of a run that failed, for example.
+        gc.collect()
         self.runner, self.parameters = runner, parameters
         self.width = -(-longest // runner.width_multiple) * runner.width_multiple
         self.gradients: dict[nn.Parameter, Tensor] = {}
@@ -86,6 +98,12 @@ class StepGraphs:
             tuple[int, int], tuple[dict[str, Tensor], Callable[[], None], Tensor]
         ] = {}
         self.pool: Any = None
+
+    def close(self) -> None:
+        """Free the graphs and their memory, at the end of the stage that they were recorded in."""
+        self.graphs.clear()
+        self.gradients.clear()
+        self.pool = None
 
     def accumulate_gradient(self, examples: list[Example], _: Any = None) -> Tensor:
         """Compute the gradient of the mean loss over a batch; returns that loss.
@@ -153,9 +171,35 @@ class StepGraphs:
         return loss.detach()
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """Record what `compute` does, without doing it; returns what does it, and its loss."""
+        """Record what `compute` does, without doing it; return what does it, and its loss.
+
+        Raises:
+            RunFailed: it cannot be recorded. PyTorch's allocator and random generator are then in
+                the middle of a recording: the process can train nothing more.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            loss = compute()
-        self.pool = graph.pool()  # graphs follow each other: they may use the same memory
+        try:
+            with _no_garbage_collection(), torch.cuda.graph(graph, pool=self.pool):
+                loss = compute()
+        except RuntimeError as error:
+            # The first error is the cause; leaving the recording raises another one after it.
+            cause = str(error.__context__ or error).strip().partition("\n")[0][:150]
+            raise RunFailed(
+                f"the training step cannot be recorded as a CUDA graph ({cause});"
+                " set kernels=auto, which does not record"
+            ) from error
+        # The graphs of a stage follow each other, so that they may use the same memory.
+        self.pool = graph.pool()
         return graph.replay, loss
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Switch the garbage collector off inside this block."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -237,6 +237,15 @@ class Trainer:
         else:
             self.setup_phase(0)
         self.callback.on_train_begin(self)
+        try:
+            self._train_epochs()
+        finally:
+            self.close_graphs()
+        if progress.epoch < self.config.epochs and self.is_finished:
+            logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
+
+    def _train_epochs(self) -> None:
+        progress = self.progress
         with deferred_signals() as signals:
             while not self.is_finished:
                 self.model.train()
@@ -256,8 +265,12 @@ class Trainer:
                 self.before_evaluation()
                 self.end_epoch()
                 self.stop_or_save(signals)
-        if progress.epoch < self.config.epochs:
-            logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
+
+    def close_graphs(self) -> None:
+        """Free the recorded steps of the current phase."""
+        if self.graphs:
+            self.graphs.close()
+            self.graphs = None
 
     def stop_or_save(self, signals: list[type[BaseException]]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
@@ -273,6 +286,7 @@ class Trainer:
         """Start a phase: prepare the model, call the method's hook, create the optimizer."""
         self.progress.phase = number
         self.seed_process(0)
+        self.close_graphs()
         self.runner.unwrap()
         if self.word_rows:
             self.word_rows.merge()
@@ -317,7 +331,6 @@ class Trainer:
         factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
-        self.graphs = None
         if self.runner.config.kernels == "graphs":
             from hifi_cli.training import cuda_graphs  # of no use to other runs
 
