@@ -41,7 +41,8 @@ def test_whole_runs_on_generated_data(tmp_path):
 
 @pytest.mark.exhaustive
 def test_the_gpu_check_runs_on_a_cpu(tmp_path):
-    script, parts = BENCH.parent / "gpu_check", "rates,kernels,steps,correctness"
+    script = BENCH.parent / "gpu_check"
+    parts = "rates,kernels,steps,correctness,deterministic,graphs"
     done = subprocess.run(
         [sys.executable, str(script), "--small", "--parts", parts, "--out", str(tmp_path)],
         capture_output=True,
@@ -51,13 +52,34 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     measured = json.loads((tmp_path / "gpu-cpu-small.json").read_text())
-    for row in measured["kernels"][1:-1] + measured["correctness"]:
+    for row in measured["kernels"][1:] + measured["correctness"] + measured["graphs"][1:]:
         assert row["losses"] == row["logits"] == row["resumed"] == 0 < row["bf16 losses"] < 0.05
+    assert all(row["again"] and row["resumed"] for row in measured["deterministic"])
     steps = {
         (row["step of"], row["layout"], row["precision"], row["tokens"]): row
         for row in measured["steps"]
     }
-    row = steps["full-ft", "varlen", "bf16", 128]
-    rival = min(steps["Trainer, full-ft", name, "bf16", 128]["ms"] for name in ("padded", "cuDNN"))
+    row = steps["full-ft", "varlen", "bf16", 53]
+    layouts = ("padded", "grouped")
+    rival = min(steps["Trainer, full-ft", name, "bf16", 53]["ms"] for name in layouts)
     assert row["/ Trainer"] == pytest.approx(row["ms"] / rival, rel=0.01)
     assert 0 < row["of the measured peak"] < 1 and "| full-ft | True | 0.0 |" in done.stdout
+
+
+@pytest.mark.exhaustive
+def test_slices_of_the_gpu_check_measure_each_row_once(tmp_path):
+    """Several processes share the rows of a part, each with a file of its own."""
+    checked = []
+    for index in range(2):
+        words = ["--small", "--device", "cpu", "--parts", "graphs", "--slice", f"{index}/2"]
+        subprocess.run(
+            [sys.executable, str(BENCH.parent / "gpu_check"), *words, "--out", str(tmp_path)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            timeout=900,
+            check=True,
+        )
+        rows = json.loads((tmp_path / f"gpu-cpu-small-{index}.json").read_text())["graphs"]
+        checked.append([row["checked"] for row in rows])
+    methods = ["full-ft", "hifi-layerwise", "lora"]
+    names = ["graphs with dropout", *(f"{name}, kernels=graphs" for name in methods)]
+    assert checked == [names[::2], names[1::2]]

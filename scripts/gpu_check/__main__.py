@@ -28,7 +28,8 @@ from hifi_cli.grids.executor import visible_gpus
 from hifi_cli.training import machine
 from hifi_cli.training.machine import device_name, select_device
 
-PARTS = "rates,kernels,steps,correctness,more steps"  # what tells most comes first
+# A recording that fails spoils its process, so that graphs come after what does without them.
+PARTS = "rates,kernels,steps,profile,deterministic,correctness,graphs,graph-steps,more-steps"
 
 
 def main() -> int:
@@ -46,6 +47,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--seconds", type=float, default=540, help="begin no row after these (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--slice",
+        default="0/1",
+        help="I/N: every Nth row, from row I; its file has the slice in its name",
     )
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
@@ -70,28 +76,36 @@ def main() -> int:
     name = (
         device_name(device).replace(" ", "-").replace("/", "-") if device.type == "cuda" else "cpu"
     )
-    path = arguments.out / f"gpu-{name}{'-small' if arguments.small else ''}.json"
+    first, every = map(int, arguments.slice.split("/"))
+    part_of = f"-{first}" if every > 1 else ""
+    path = arguments.out / f"gpu-{name}{'-small' if arguments.small else ''}{part_of}.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     jobs: dict[str, Callable[[], list[Job]]] = {
         "rates": lambda: rates.jobs(setting, device),
         "kernels": lambda: correctness.kernel_jobs(setting, device),
         "steps": lambda: steps.jobs(setting, device, ["bf16"], results),
+        "profile": lambda: steps.profile_jobs(setting, device, arguments.out),
+        "deterministic": lambda: correctness.deterministic_jobs(device),
         "correctness": lambda: correctness.method_jobs(setting, device),
-        "more steps": lambda: steps.jobs(setting, device, ["tf32", "fp32"], results),
+        "graphs": lambda: correctness.graph_jobs(device),
+        "graph-steps": lambda: steps.graph_jobs(setting, device, results),
+        "more-steps": lambda: steps.jobs(setting, device, ["tf32", "fp32"], results),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     described = machine.describe_provenance(device)
     del described["command"]
     results["measured"] = {"date": datetime.date.today().isoformat(), **described}
     chosen = [part for part in jobs if part in arguments.parts.split(",")]
-    rows = [(part, job) for part in chosen for job in jobs[part]()]
+    rows = [(part, job) for part in chosen for job in jobs[part]()[first::every]]
     results |= {part: [] for part, _ in rows}
     for part, (about, measure) in rows:
         if time.monotonic() > end:
             print(f"gpu_check: --seconds are over before {part}: {about}", file=sys.stderr)
             break
         try:
+            start = time.monotonic()
             row = about | measure()
+            row["s"] = round(time.monotonic() - start, 1)
         except Exception as error:  # the other rows are measured all the same
             traceback.print_exc()
             row = about | {"ok": False, "error": f"{type(error).__name__}: {error}"[:200]}

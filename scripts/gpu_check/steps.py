@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from setting import (
 )
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import SequentialSampler
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -37,15 +39,15 @@ from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.machine import tf32
 
+RECORDED = ("full-ft", "hifi-layerwise", "lora")
 METHODS = ("full-ft", "hifi-layerwise", "lora", "bitfit", "child-tuning-d", "diff-pruning")
-TOKENS = (36, 128)
+TOKENS = (11, 53)  # as CoLA and MRPC
 PRECISIONS = {
     "fp32": ["precision=fp32", "tf32=false"],
     "tf32": ["precision=fp32", "tf32=true"],
     "bf16": ["precision=bf16", "tf32=true"],
 }
 LAYOUTS = {
-    "graphs": ["kernels=graphs"],
     "varlen": ["kernels=auto"],
     "packed": ["kernels=torch"],
     "padded": ["kernels=torch", "padding_free=false"],
@@ -62,19 +64,57 @@ def jobs(
     """
     rows: list[Job] = []
     for precision, tokens in product(precisions, TOKENS):
-        for rival, cudnn in (("full-ft", False), ("full-ft", True), ("lora", False)):
-            about = {"step of": f"Trainer, {rival}", "layout": "cuDNN" if cudnn else "padded"}
-            measure = partial(rival_step, rival, setting, device, tokens, precision, cudnn)
+        for rival, layout in (("full-ft", "padded"), ("full-ft", "grouped"), ("lora", "padded")):
+            about = {"step of": f"Trainer, {rival}", "layout": layout}
+            measure = partial(rival_step, rival, setting, device, tokens, precision, layout)
             rows.append((about | {"precision": precision, "tokens": tokens}, measure))
-        for method, layout in product(METHODS, LAYOUTS):
-            # float32 with dropout has no attention without padding, and so no graphs
-            if precision == "bf16" or layout in ("packed", "padded"):
+        for layout, method in product(LAYOUTS, METHODS):
+            # float32 with dropout has no attention without padding; the others show one layout
+            if (precision == "bf16" or layout != "varlen") and (
+                layout == "varlen" or method in RECORDED
+            ):
                 about = {"step of": method, "layout": layout}
                 measure = partial(
                     our_step, method, layout, setting, device, tokens, precision, results
                 )
                 rows.append((about | {"precision": precision, "tokens": tokens}, measure))
     return rows
+
+
+def graph_jobs(setting: Setting, device: torch.device, results: dict[str, Any]) -> list[Job]:
+    """A row for each length and method, and one for a cuDNN rival, which plans each new shape."""
+    rows: list[Job] = []
+    for tokens, method in product(TOKENS, RECORDED):
+        about = {"step of": method, "layout": "graphs", "precision": "bf16", "tokens": tokens}
+        arguments = (method, "graphs", setting, device, tokens, "bf16", results)
+        rows.append((about, partial(our_step, *arguments)))
+    about = {"step of": "Trainer, full-ft", "layout": "cuDNN", "precision": "bf16", "tokens": 53}
+    return [*rows, (about, partial(rival_step, "full-ft", setting, device, 53, "bf16", "cuDNN"))]
+
+
+def profile_jobs(setting: Setting, device: torch.device, out: Path) -> list[Job]:
+    """Where the time of a step goes: the longest kernels and the longest work of the host."""
+
+    def measure(method: str) -> dict[str, Any]:
+        fresh_memory(device)
+        trainer = new_trainer(
+            run_config(method, setting, device, "precision=bf16", "kernels=auto"), setting, 53
+        )
+        batches = batches_of(trainer)[:4]
+        for batch in batches * 2:
+            trainer.train_step(batch)
+        wait_for(device)
+        kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * (device.type == "cuda"))]
+        with profile(activities=kinds) as profiler:
+            for batch in batches:
+                trainer.train_step(batch)
+            wait_for(device)
+        sorts = ["self_cpu_time_total", *(["self_cuda_time_total"] * (device.type == "cuda"))]
+        tables = [profiler.key_averages().table(sort_by=by, row_limit=18) for by in sorts]
+        (out / f"profile-{method}.txt").write_text("\n".join(tables))
+        return {}
+
+    return [({"profiled": method}, partial(measure, method)) for method in RECORDED[:2]]
 
 
 def our_step(
@@ -88,18 +128,20 @@ def our_step(
 ) -> dict[str, Any]:
     """Measure a method's step."""
     fresh_memory(device)
-    keys = [*PRECISIONS[precision], *LAYOUTS[layout]]
+    keys = [*PRECISIONS[precision], *(LAYOUTS | {"graphs": ["kernels=graphs"]})[layout]]
     trainer = new_trainer(run_config(method, setting, device, *keys), setting, tokens)
     seconds, host_seconds = seconds_per_step(trainer)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     rivals = [
         row["ms"]
-        for row in results.get("steps", []) + results.get("more steps", [])
+        for row in results.get("steps", []) + results.get("more-steps", [])
         if row["step of"] == "Trainer, full-ft"
         and (row["precision"], row["tokens"]) == (precision, tokens)
         and "ms" in row
     ]
+    graphs = len(trainer.graphs.graphs) if trainer.graphs else 0
     return {
+        "ok": layout != "graphs" or graphs > 0 or device.type == "cpu",
         "ms": round(1e3 * seconds, 3),
         "host ms": round(1e3 * host_seconds, 3),
         **profiled(trainer),
@@ -108,7 +150,7 @@ def our_step(
         ),
         "GB": round(memory / 1e9, 2),
         "/ Trainer": round(1e3 * seconds / min(rivals), 3) if rivals else None,
-        "graphs": len(trainer.graphs.graphs) if trainer.graphs else 0,
+        "graphs": graphs,
     }
 
 
@@ -156,6 +198,13 @@ def profiled(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+class _InOrder(TransformersTrainer):
+    """The same batches in both passes, so that the timed one meets no new shape."""
+
+    def _get_train_sampler(self, *_: Any, **__: Any) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset)
+
+
 class _StepClock(TrainerCallback):
     """The mean time of the steps of the second half."""
 
@@ -172,7 +221,7 @@ class _StepClock(TrainerCallback):
 
 
 def rival_step(
-    rival: str, setting: Setting, device: torch.device, tokens: int, precision: str, cudnn: bool
+    rival: str, setting: Setting, device: torch.device, tokens: int, precision: str, layout: str
 ) -> dict[str, Any]:
     """A step in transformers' Trainer: full fine-tuning, or peft's LoRA on query and value.
 
@@ -181,7 +230,7 @@ def rival_step(
     """
     fresh_memory(device)
     torch.manual_seed(0)
-    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+    torch.backends.cuda.enable_cudnn_sdp(layout == "cuDNN")
     with device:
         model: nn.Module = BertForSequenceClassification(BertConfig(**setting.shape))
     if rival == "lora":
@@ -192,10 +241,12 @@ def rival_step(
             LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=["query", "value"]),
         )
     examples = random_examples(tokens, setting.batch_size * setting.steps, 500)
+    if layout == "grouped":  # as group_by_length does, if all texts were one group
+        examples.sort(key=len, reverse=True)
 
     def batch_of(rows: list[Example]) -> dict[str, Tensor]:
         return {
-            **collate(rows, PAD),
+            **collate(rows, PAD, multiple=8),
             "labels": torch.tensor([int(row.row.label or 0) for row in rows]),
         }
 
@@ -214,7 +265,7 @@ def rival_step(
             remove_unused_columns=False,
             dataloader_pin_memory=device.type == "cuda",
         )
-        rival_trainer = TransformersTrainer(
+        rival_trainer = _InOrder(
             model=model,
             args=arguments,
             train_dataset=examples,  # type: ignore[arg-type]
@@ -224,4 +275,5 @@ def rival_step(
         rival_trainer.remove_callback(PrinterCallback)
         with tf32(precision != "fp32"):
             rival_trainer.train()
-    return {"ms": round(1e3 * clock.seconds, 3)}
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return {"ms": round(1e3 * clock.seconds, 3), "GB": round(memory / 1e9, 2)}
