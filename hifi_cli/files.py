@@ -8,7 +8,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from pydantic_core import from_json
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger, printable
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
+_SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -189,6 +191,52 @@ def file_digest(path: Path) -> str:
     """The SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cached_file_digest(path: Path) -> str:
+    """`file_digest`, remembered for a file of the same path, size and times.
+
+    Weights take seconds to read, and a command that finds a run finished needs nothing else of them.
+    """
+    return str(remembered("sha256", [path], lambda: file_digest(path)))
+
+
+def remembered(what: str, files: Sequence[Path], compute: Callable[[], Any]) -> Any:
+    """A JSON value that some files decide, computed once for files of the same path, size and times.
+
+    It is kept in the user's cache directory. A cache that cannot be read or written costs time only.
+
+    Args:
+        what: what is computed of the files, and with which settings.
+        files: all files that decide the value.
+    """
+    states = [(str(file.resolve()), file.stat()) for file in files]
+    newest = max(state.st_mtime for _, state in states)
+    if abs(time.time() - newest) < _SETTLED_SECONDS:
+        # A file that has just been written may be written again within the clock's resolution.
+        return compute()
+    key = digest(
+        [
+            what,
+            [
+                [name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+                for name, state in states
+            ],
+        ],
+        32,
+    )
+    store = _cache_directory() / key[:2] / f"{key}.json"
+    with suppress(OSError, ValueError):
+        return json.loads(store.read_bytes())
+    value = compute()
+    with suppress(RunFailed, OSError):
+        write_text(store, json.dumps(value))
+    return value
+
+
+def _cache_directory() -> Path:
+    """`~/.cache/hifi/digests`, or where XDG_CACHE_HOME says."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hifi" / "digests"
 
 
 # --- locks

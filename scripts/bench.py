@@ -196,7 +196,7 @@ def train_with_trainer(task: str, rows: int) -> None:
     )
 
     from hifi_cli.config.sources import resolve
-    from hifi_cli.models.pretrained import locate
+    from hifi_cli.models.encoder_files import locate
 
     train, validation, pretrained = examples_of(task, rows)
     source, _ = locate(

@@ -34,7 +34,7 @@ from transformers import (
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
-from hifi_cli.models.pretrained import locate
+from hifi_cli.models.encoder_files import locate
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training.data import ResourceCache

@@ -11,7 +11,8 @@ from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner
 
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}  # of the machine, not of the run
+# of the machine, not of the run
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "processes", "provenance"}
 
 
 def run_path(root, method="hifi-layerwise"):
@@ -84,7 +85,18 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
         uninterrupted.model_dump()
     )
     assert not directory.checkpoint.exists()
+    check_processes(resumed)
     return uninterrupted
+
+
+def check_processes(resumed):
+    """A run that was stopped once names both processes, which share its steps and its time."""
+    first, second = resumed.processes
+    last_step = resumed.processes[-1].last_step
+    assert [first.first_step, first.last_step + 1] == [1, second.first_step] and last_step > 1
+    assert first.precision == second.precision == resumed.precision
+    assert resumed.time_s == pytest.approx(first.seconds + second.seconds, rel=0.2, abs=0.2)
+    assert resumed.wall_s >= first.seconds + second.seconds - 0.01
 
 
 def flip_bit(path, at=0.5):

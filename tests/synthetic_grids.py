@@ -3,6 +3,7 @@
 from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
+from hifi_cli.identity import IdentityReader
 
 
 def cells(*words, name="demo", **changes):
@@ -13,12 +14,14 @@ def cells(*words, name="demo", **changes):
 def write_cell(cell, results_dir, state="done", score=0.5):
     """Store a run's result."""
     directory, config = results_dir / cell.config.run_path, cell.config.model_dump(mode="json")
+    identity = IdentityReader(results_dir, None).identity(cell.config)
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000}, "collapsed": False,
         "epochs": dict.fromkeys(("total", "last", "best", "max"), 2),
         "setting_hash": cell.config.setting_hash,
+        "task_digest": identity.task, "data": identity.data or {}, "backbone_weights": identity.encoder or "w",
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
     store_run(directory, config, content)

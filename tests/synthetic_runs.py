@@ -18,6 +18,7 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 
 
 MEASURED = {  # keys of results.json that no table shows
+    "schema_version": 2, "task_digest": "k", "draws": {"order of data": 1}, "processes": [],
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "metrics": {}, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
     "variant": None, "truncated": None, "method_code": None, "time_s": 1.0, "delta_bytes": 1, "epoch_metrics": [],

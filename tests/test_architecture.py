@@ -22,6 +22,7 @@ LEVELS = [
     {"results"},
     {"training"},
     {"methods", "grids"},
+    {"identity"},
     {"reports"},
     {"tasks"},
     {"models"},

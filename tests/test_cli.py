@@ -16,7 +16,6 @@ from project_files import copy_yaml
 
 from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.config.run_config import Ranking
-from hifi_cli.files import file_digest
 from hifi_cli.heads import measures, ranking
 from hifi_cli.training.data import load_splits, prepare_run
 
@@ -45,7 +44,10 @@ def test_the_main_job(tiny, hifi, encoders, data):
     linux = Path("/proc/cpuinfo")
     cpu = linux.read_text() if linux.is_file() else ""
     assert results["provenance"]["device"] in cpu or "model name" not in cpu
-    assert results["backbone_weights"] == file_digest(encoders["bert"] / "model.safetensors")
+    assert results["schema_version"] == 2 and len(results["backbone_weights"]) == 64
+    (process,) = results["processes"]
+    assert process["device"] == results["provenance"]["device"] and process["first_step"] == 1
+    assert process["precision"] == results["precision"] == "fp32"
     assert yaml.safe_load((RUN / "config.yaml").read_text()) == results["config"]
     assert results["config"]["heads"]["k"] == 2
     lines = [json.loads(line) for line in (RUN / "predictions.jsonl").read_text().splitlines()]

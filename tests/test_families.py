@@ -18,8 +18,9 @@ from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.methods.prefix_tuning import PrefixTuning
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder_files import locate
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.models.pretrained import load_backbone, load_backbone_on_meta, locate
+from hifi_cli.models.pretrained import load_backbone, load_backbone_on_meta
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.results.record import RunDirectory
 from hifi_cli.results.reload import evaluate, fits_peft, write_peft

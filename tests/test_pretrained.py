@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from hifi_cli.models.pretrained import local_weights_digest
+from hifi_cli.models.encoder_files import weights_digest_of_schema_1
 
 
 def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
@@ -22,7 +22,7 @@ def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
             len(list(directory.glob("model-*.safetensors"))) > 1
             and not (directory / "model.safetensors").exists()
         )
-        ids.append(local_weights_digest(directory))
+        ids.append(weights_digest_of_schema_1(directory))
     assert len(set(ids)) == 2 and all(len(digest) == 64 for digest in ids)
 
 

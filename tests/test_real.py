@@ -89,7 +89,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.run_config import RunConfig
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
-    from hifi_cli.models.pretrained import locate
+    from hifi_cli.models.encoder_files import locate
     from hifi_cli.tasks import data_sources, encode, metrics, task_spec
 
     data = {}

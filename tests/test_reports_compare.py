@@ -169,7 +169,7 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
     [
         ({"report": "last"}, "reported epoch (last and best)"),
         ({"split": "test"}, "split (test and validation)"),
-        ({"backbone_weights": "u"}, "encoder weights"),
+        ({"backbone_weights": "u"}, "encoder"),
         ({"epochs": 5, "data": {}}, "epochs (5 and 3), data"),
     ],
 )
@@ -317,9 +317,7 @@ def test_two_backbones_are_compared_under_one_method(hifi):
     assert "modernbert-base minus each other backbone" in answer.out and "method lora" in answer.out
     write_run("results", "lora", "rte", 1, 0.9, backbone="qwen3-0.6b", backbone_weights="others")
     rows, notes = said(hifi("compare", "lora", *words))
-    assert rows[0]["pairs"] == 7 and any(
-        "left out: different encoder weights" in note for note in notes
-    )
+    assert rows[0]["pairs"] == 7 and any("left out: different encoder" in note for note in notes)
     assert (
         "no finished run of minilm"
         in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err

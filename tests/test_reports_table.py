@@ -63,7 +63,7 @@ def test_a_table_of_what_there_is_misses_nothing(hifi):
         ),
         (
             {"backbone_weights": "u"},
-            "1 run left out: different encoder weights (--include unequal includes them)",
+            "1 run left out: different encoder (--include unequal includes them)",
         ),
         (
             {"method_code": "c"},

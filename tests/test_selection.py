@@ -1,5 +1,6 @@
 """What decides a run's head scores and its heads."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -21,9 +22,13 @@ def heads_files(resources):
     ]
 
 
-def drawn_by_hand(seed, k):
-    """The k highest of as many uniform numbers as a layer has heads, layer after layer from one generator."""
-    values = np.random.default_rng(seed).random((LAYERS, HEADS))
+def drawn_by_hand(seed, k, task="rte"):
+    """The k highest of as many uniform numbers as a layer has heads, layer after layer from one generator.
+
+    Seed and task decide: the first 32 bits of the SHA-256 of both, as JSON.
+    """
+    both = hashlib.sha256(f'[{seed},"{task}"]'.encode()).hexdigest()
+    values = np.random.default_rng(int(both[:8], 16)).random((LAYERS, HEADS))
     return [sorted(np.argsort(-layer)[:k].tolist()) for layer in values]
 
 
@@ -35,6 +40,9 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
     assert {file["seed"]: file["heads"] for file in heads_files(resources)} == {
         result.seed: result.heads for result in results
     }
+    other_task = head_selection.heads_to_tune(make("hifi-random", task="cola"), resources)
+    assert other_task == drawn_by_hand(1, 2, "cola") != results[0].heads
+    assert results[0].draws["choice of heads"] == 2
     assert results[0].setting_hash == results[1].setting_hash
     assert results[0].heads_sha256 is results[1].heads_sha256 is None  # the runs may be averaged
 

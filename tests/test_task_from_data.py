@@ -266,7 +266,7 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     predicted = json.loads(hifi("predict", run, new).out)
     assert predicted["prediction"] in predicted["probabilities"].keys() == {"1", "2", "3"}
     changed = hifi(*train, "inputs=sentence2")
-    assert changed.code == 4 and "with other rows or settings of the data" in changed.err
+    assert changed.code == 4 and "another task as it is read (task_digest)" in changed.err
     write(path, reviews(44))
     assert hifi(*train, "inputs=[sentence1,sentence2]").code == 4, "other rows"
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")

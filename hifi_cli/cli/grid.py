@@ -93,7 +93,7 @@ def grid(
         cells = grid_cells.cells(spec, name, words)
     cells = grid_cells.shard(cells, shard) if shard else cells
     where = ["--results-dir", str(results_dir), *options.arguments(data_dir=data_dir)]
-    state = executor.GridState(cells, results_dir)
+    state = executor.GridState(cells, results_dir, data_dir)
     if not force:
         state.read()
     if print_only:

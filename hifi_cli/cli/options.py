@@ -82,7 +82,7 @@ Include = Annotated[
     list[str] | None,
     several(
         "--include",
-        choices=("limited", "unequal"),
+        choices=("limited", "unequal", "draws"),
         help="Also count runs that are left out by default.",
     ),
 ]

@@ -128,7 +128,15 @@ def _report(states: dict[str, str]) -> None:
     for path, state in states.items():
         print(f"{state:8}  {path}")
     print(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
-    if conflicts := [path for path, state in states.items() if state == "conflict"]:
+    conflicts = [path for path, state in states.items() if state == "conflict"]
+    of_schemas = {path: state for path, state in states.items() if state.startswith("schema")}
+    if of_schemas:
+        path, state = next(iter(of_schemas.items()))
+        raise ConflictError(
+            f"{len(of_schemas)} of {len(states)} runs were not copied, as a run of another schema is in their place:"
+            f" {path} ({state}); keep them in another results directory"
+        )
+    if conflicts:
         raise ConflictError(
             f"{len(conflicts)} of {len(states)} runs were not copied, as another run or an unfinished one is in their"
             f" place: {first_of(conflicts)}; move one of the two"

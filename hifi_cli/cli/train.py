@@ -87,11 +87,10 @@ def train(
     if dry_run:
         return _print_plans(configs, resources)
     directories = [RunDirectory.of(config, results_dir) for config in configs]
-    for config, directory in zip(configs, directories, strict=True):  # before any of them trains
+    for config in configs:  # before any of them trains
         check_settings(config)
-        if not force:
-            directory.check_is_of(config)
-        if force or not directory.results.is_file():  # a finished run needs no data
+        finished = None if force else resources.identities.check_finished(config)
+        if not finished:
             resources.rows(config.task)
     results = []
     for number, config in enumerate(configs, start=1):

@@ -24,6 +24,7 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError, format_duration, logger
 from hifi_cli.files import safe_name
 from hifi_cli.grids.cells import GridCell
+from hifi_cli.identity import IdentityReader
 from hifi_cli.results.record import RunDirectory, RunResult
 
 # Starts a `hifi` command, and appends its output to a file; the result is its exit code.
@@ -45,6 +46,7 @@ class GridState:
 
     cells: list[GridCell]
     results_dir: Path
+    data_dir: Path | None = None
     finished: dict[GridCell, RunResult] = field(default_factory=dict)
     failed: dict[GridCell, str] = field(default_factory=dict)
     finished_before: int = 0
@@ -54,10 +56,12 @@ class GridState:
         """Find the finished cells.
 
         Raises:
-            ConflictError: the directory of a cell holds a run of another configuration.
+            ConflictError: the directory of a cell holds another run: of another configuration, task,
+                data, encoder, own code or version of the random draws.
         """
+        identities = IdentityReader(self.results_dir, self.data_dir)
         for cell in self.cells:
-            RunDirectory.of(cell.config, self.results_dir).check_is_of(cell.config)
+            identities.check_finished(cell.config)
             self.add(cell)
         self.finished_before = len(self.finished)
 

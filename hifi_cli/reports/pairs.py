@@ -36,20 +36,24 @@ CONDITIONS = {
     "selection": "selection",
     "precision": "precision",
     "limit": "limit",
-    "weights": "encoder weights",
+    "weights": "encoder",
+    "task_digest": "task as read",
     "data": "data",
+    "common_draws": "random draws",
     "split": "split",
     "metric": "primary metric",
 }
 # and what runs of one method on one task must share besides, apart from the seed
 _IDENTITY = {
-    **CONDITIONS,
+    **{column: name for column, name in CONDITIONS.items() if column != "common_draws"},
+    "draws": "random draws",
     "method_code": "method code",
     "heads": "heads",
     "setting_hash": "settings",
 }
 # of which the values say nothing to a reader
-_DIGESTS = {"weights", "data", "method_code", "heads", "setting_hash"}
+_DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
+_DRAWS = ("draws", "common_draws")
 # Keys of a configuration that tables show themselves, or that say how and not what is computed
 _NOT_SETTINGS = {
     *("task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"),
@@ -164,7 +168,7 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
 
     Args:
         runs: those of one protocol and number of shots.
-        counted: flags (`limited`, `unequal`, `changed`) of runs that are included.
+        counted: flags (`limited`, `unequal`, `draws`, `changed`) of runs that are included.
     """
     changed, epochs = {}, {}
     for run in runs.drop_duplicates("setting_hash").itertuples():
@@ -185,16 +189,35 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
     for flag, (reason, holds) in reasons.items():
         if flag not in counted:
             left_out = left_out.mask(holds & (left_out == ""), reason)
-    if "unequal" not in counted:
+    # Whatever is included, runs of two schemas say too little of each other to be averaged.
+    newest = runs["schema_version"].max()
+    older = (runs["schema_version"] != newest) & (left_out == "")
+    of_schema = "of schema " + runs["schema_version"].astype(str)
+    left_out = left_out.mask(older, of_schema + f", not {newest} as others")
+    identity = _required(_IDENTITY, counted)
+    if identity:
         # the settings of limited runs differ by the limit at least
         full = runs[(left_out == "") & runs["limit"].isna()]
         cells = [full[key] for key in ("method", "backbone", "task")]
-        numbers = full[[*_IDENTITY]].groupby(cells).transform("nunique", dropna=False)
+        numbers = full[[*identity]].groupby(cells).transform("nunique", dropna=False)
         for _, cell in full[numbers.gt(1).any(axis=1)].groupby(["method", "backbone", "task"]):
-            for index, conditions in unlike(cell, _IDENTITY).items():
+            for index, conditions in unlike(cell, identity).items():
                 causes = " and ".join(conditions).removesuffix(" and settings")
-                left_out[index] = f"different {causes} (--include unequal includes them)"
+                flag = "draws" if all("draws" in name for name in conditions) else "unequal"
+                left_out[index] = f"different {causes} (--include {flag} includes them)"
     return runs.assign(left_out=left_out)
+
+
+def _required(conditions: Mapping[str, str], counted: Collection[str]) -> dict[str, str]:
+    """The conditions in which runs must agree, where some flags of runs are included.
+
+    Random draws are included by their own flag alone: who compares unequal runs on purpose need not
+    know that they also draw other numbers.
+    """
+    draws = {column: name for column, name in conditions.items() if column in _DRAWS}
+    others = {column: name for column, name in conditions.items() if column not in _DRAWS}
+    required = {} if "unequal" in counted else others
+    return required if "draws" in counted else required | draws
 
 
 def _changed_settings(run: Any, config: RunConfig) -> str:
@@ -335,14 +358,18 @@ def pair(
     run_at = usable.set_index("path")[[*CONDITIONS, "own_epochs"]].to_dict("index")
     paths = zip(both["path_first"], both["path_second"], strict=True)
     both["differing"] = [", ".join(differences(run_at[a], run_at[b])) for a, b in paths]
-    is_unequal = both["metric_first"] != both["metric_second"]
-    if "unequal" not in counted:
-        is_unequal = both["differing"] != ""
+    required = _required(CONDITIONS, counted)
+    agree = [
+        not differences(run_at[a], run_at[b], required)
+        for a, b in zip(both["path_first"], both["path_second"], strict=True)
+    ]
+    is_unequal = (both["metric_first"] != both["metric_second"]) | ~np.array(agree, dtype=bool)
     for (task, differing), same in both[both["differing"] != ""].groupby(["task", "differing"]):
         note = f"{labels[0]} and {labels[1]} differ in {differing}"
         is_left_out = is_unequal[same.index].all()
+        flag = "draws" if differing.startswith("random draws") else "unequal"
         note = (
-            f"left out: {note}; --include unequal compares them"
+            f"left out: {note}; --include {flag} compares them"
             if is_left_out
             else f"compared although {note}"
         )

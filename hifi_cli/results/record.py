@@ -23,6 +23,11 @@ from hifi_cli.files import (
     write_text,
 )
 
+# The schema of results.json. Runs of two schemas are never averaged.
+# 1: `data` are digests of files, and `backbone_weights` of weights alone; the fields that schema 2
+#    added are missing.
+SCHEMA = 2
+
 
 class Record(BaseModel):
     """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
@@ -181,11 +186,38 @@ def kept_score(report: EpochChoice) -> Literal["last", "best"]:
     return "last" if report == "last" else "best"
 
 
+class TrainingProcess(Record):
+    """A process that trained a run, or a part of it: a stopped run may go on elsewhere.
+
+    Attributes:
+        device: name of its GPU or CPU.
+        device_type: `cpu` or `cuda`.
+        precision: of its matrix products in training, fp32 or bf16.
+        threads: of PyTorch.
+        processes: that trained together, as torchrun starts them.
+        first_step, last_step: optimizer steps that count, from 1; a killed process loses those after
+            its last checkpoint.
+        seconds: of training, up to the last step that counts.
+    """
+
+    device: str
+    device_type: str
+    precision: str
+    threads: int
+    processes: int
+    first_step: int
+    last_step: int
+    seconds: float
+
+
 class RunResult(StoredFile):
     """The content of results.json: everything about a finished run.
 
     It is written last, so it marks a run as finished.
     """
+
+    schema_version: int = 1
+    """The schema of this file; files of schema 1 do not name it."""
 
     status: Literal["done", "diverged"]
     """`diverged`: the training loss was not finite, and there is no score."""
@@ -198,6 +230,8 @@ class RunResult(StoredFile):
     setting_hash: str
     """The same without the seed; runs with the same one may be averaged."""
     task: str
+    task_digest: str | None = None
+    """Digest of the task as it was read: kind, format, inputs, labels, metrics. None: schema 1."""
     method: str
     backbone: str
     protocol: str
@@ -240,25 +274,31 @@ class RunResult(StoredFile):
     heads_sha256: str | None
     """Digest of the attention heads, where runs of all seeds share them."""
     data: dict[str, str]
-    """Fingerprint of every split."""
+    """Digest of the rows of every split as they were read. Schema 1: of its file."""
     data_origin: dict[str, str]
     """Where the rows of every split came from."""
     backbone_weights: str
-    """Commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of that and
-    of the delta of the run that this one started from."""
+    """Digest of the encoder's weights, configuration and tokenizer, wherever the files came from;
+    with `start_from`, of that and of the delta of the run that this one started from. Schema 1:
+    commit on the hub, or SHA-256 of the weights file."""
     started_from: list[dict[str, str]] = []
     """The run whose weights this run started from, then the run that that one started from, and so
     on: each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`."""
     method_code: str | None = None
     """SHA-256 of the user's own code that implements the method or ranks its heads; None: none."""
+    draws: dict[str, int] = {}
+    """Version of each component that drew random numbers; see `hifi_cli.config.draws`."""
+    processes: list[TrainingProcess] = []
+    """Every process that trained the run, in order."""
     precision: str
-    """Of training's matrix products, fp32 or bf16."""
+    """Of training's matrix products, fp32 or bf16; both where processes differed."""
     gradient_accumulation_steps: int
     """Parts that every batch was cut into."""
     time_s: float | None = None
     """Seconds of training; None: diverged."""
     wall_s: float
-    """Seconds of the whole last process."""
+    """Seconds of all processes that trained the run, from the prepared model to the stored
+    predictions. Schema 1: of the last process."""
     peak_memory_bytes: int
     delta_sha256: str | None = None
     """Of delta.safetensors; None: diverged."""
@@ -309,7 +349,12 @@ class RunResult(StoredFile):
         return int(getattr(self.epochs, name or self.report))
 
 
-_OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
+def labelled_splits(data: Mapping[str, str]) -> dict[str, str]:
+    """Of the digests of all splits, those that decide scores: rows of test splits have no labels."""
+    return {split: value for split, value in data.items() if not split.startswith("test")}
+
+
+OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
 
 RUNS = ("runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*")  # directories; the second of variants
@@ -344,26 +389,19 @@ class RunDirectory:
 
     # --- a run that begins, and ends
 
-    def claim(self, config: RunConfig, is_held: bool, *, force: bool) -> RunResult | None:
-        """The result of a finished run of this configuration; None: it is to be trained.
+    def claim(self, is_held: bool) -> None:
+        """Take the directory over from processes that were killed while they wrote to it.
 
         Args:
             is_held: whether the caller got the lock.
 
         Raises:
-            ConflictError: another process holds it, or the directory holds another run.
+            ConflictError: another process holds it.
         """
         if not is_held:
             raise ConflictError(f"another process is writing {self.path}; wait for it")
-        for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):  # of a process that was killed
+        for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):
             part.unlink()
-        if force:
-            return None
-        self.check_is_of(config)
-        if not self.results.is_file():
-            return None
-        self.checkpoint.unlink(missing_ok=True)
-        return self.read_result()
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.
@@ -373,15 +411,19 @@ class RunDirectory:
         """
         if not self.config_file.is_file() and not self.results.is_file():
             return
+        if self.results.is_file():
+            schema = self.read_result().schema_version
+            if schema != SCHEMA:
+                raise ConflictError(
+                    f"{self.path} holds a run of schema {schema}, and this version of hifi writes"
+                    f" schema {SCHEMA}; {OTHER_PLACE}"
+                )
         stored = self.read_config()
         for kind, file, copy in self._user_files(config):
-            if _text_of(file) != _text_of(copy):
-                is_of_data = _text_of(copy).startswith("# made from ")  # by `task_from_data`
+            # of a task its digest and that of its rows tell more than its text
+            if kind != "tasks" and _text_of(file) != _text_of(copy):
                 raise ConflictError(
-                    f"{self.path} was trained on {registry.read_yaml(copy)['source']} with other rows or settings"
-                    f" of the data (for example validation=); {_OTHER_PLACE}"
-                    if is_of_data
-                    else f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {_OTHER_PLACE}"
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
             there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))
@@ -391,7 +433,7 @@ class RunDirectory:
                 if there.get(key) != here.get(key)
             ]
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({first_of(differing)}); {_OTHER_PLACE}"
+                f"{self.path} holds a run of another configuration ({first_of(differing)}); {OTHER_PLACE}"
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:

@@ -7,7 +7,7 @@ overwritten and nothing executed.
 import json
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,16 @@ _FILES = (
 )
 _CODE = ("own/methods/*.py", "own/rankings/*.py")
 # Two runs at one path that agree in them are the same run
-_SAME = ("config_hash", "data", "backbone_weights", "scores")
+_SAME = (
+    "schema_version",
+    "config_hash",
+    "task_digest",
+    "data",
+    "backbone_weights",
+    "method_code",
+    "draws",
+    "scores",
+)
 
 
 def pack(source: Path, out: Path) -> int:
@@ -85,8 +94,8 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
         trust: copy the code of users' own methods too.
 
     Returns:
-        What became of each run, by its path; a conflict is another run at its path, or one that is
-        not finished.
+        What became of each run, by its path: copied, same, or a conflict, which is another run at its
+        path, or one that is not finished; where their records have two schemas, both are named.
 
     Raises:
         MissingError: there is no run.
@@ -99,9 +108,7 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     for path, files in _files(theirs, [*_FILES, *(_CODE if trust else ())]).items():
         if path in ours.records or (target / path).exists():
             own, other = ours.records.get(path, {}), theirs.records[path]
-            states[path] = (
-                "same" if all(own.get(key) == other[key] for key in _SAME) else "conflict"
-            )
+            states[path] = _state(own, other)
         else:
             with atomic_path(target / path) as folder:
                 _copy(files, source / path, folder)
@@ -109,6 +116,15 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
                     _unpack(theirs, path, folder)
             states[path] = "copied"
     return states
+
+
+def _state(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """What a record is to that of the run in its place, whose own is empty if it is not finished."""
+    schemas = [record.get("schema_version", 1) for record in (own, other)]
+    if own and schemas[0] != schemas[1]:
+        return f"schema {schemas[1]} there, {schemas[0]} here"
+    is_same = all(own.get(key) == other.get(key) for key in _SAME)
+    return "same" if is_same else "conflict"
 
 
 def _unpack(study: Study, path: str, folder: Path) -> None:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
+from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
@@ -27,6 +28,7 @@ from hifi_cli.results.record import (
     RunDirectory,
     RunResult,
     kept_score,
+    labelled_splits,
     unfinished_runs,
     validated,
 )
@@ -47,7 +49,7 @@ _PLACES = {
         **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
         **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
         **{key: key for key in ["delta_bytes", "precision", "method_code"]},
-        **{key: key for key in ["config_hash", "setting_hash"]},
+        **{key: key for key in ["config_hash", "setting_hash", "schema_version", "task_digest"]},
         **{name: f"scores.{name}" for name in _SCORES},
         **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
         **{name: f"params.{name}" for name in _PARAMS},
@@ -62,7 +64,7 @@ _PLACES = {
         "heads": "heads_sha256",
     }.items()
 }
-_COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data"]
+_COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data", "draws", "common_draws"]
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
     *["state", "protocol", "backbone", "task", "method", "variant", "seed", "shots", "metric"],
@@ -157,7 +159,9 @@ class Study:
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
         `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
-        `method_code`, `heads`, `setting_hash`; `config`, as it is nested, and `config_hash`.
+        `method_code`, `heads`, `setting_hash`, `schema_version`, `task_digest`; `draws`: those random
+        draws whose version is not this program's, as a text, and `common_draws`: those of them that
+        runs of every method have; `config`, as it is nested, and `config_hash`.
 
         Raises:
             UsageError: a run is damaged, or at another path than its configuration's.
@@ -185,7 +189,8 @@ class Study:
             **names,
             "config": UNHASHED_DEFAULTS | result.config,
             "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
-            "data": digest(result.data),
+            "data": digest(labelled_splits(result.data)),
+            **_draws(result),
         }
 
     @property
@@ -260,6 +265,18 @@ class Study:
         return MissingError(
             f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}"
         )
+
+
+def _draws(result: RunResult) -> dict[str, str]:
+    """The columns `draws` and `common_draws` of a run."""
+    changed = changed_draws(result.draws)
+    common = {name: changed[name] for name in changed if name in COMMON_DRAWS}
+    return {"draws": _versions_text(changed), "common_draws": _versions_text(common)}
+
+
+def _versions_text(versions: dict[str, int]) -> str:
+    texts = [f"{name} version {versions[name]}" for name in sorted(versions)]
+    return ", ".join(texts) or "those of this program"
 
 
 def _at(content: dict[str, Any], key: str, inner: str | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import compress
@@ -11,7 +11,8 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError, first_of, logger
-from hifi_cli.files import digest, file_digest, resolve_commit, unavailable_error
+from hifi_cli.files import digest, remembered, resolve_commit, unavailable_error
+from hifi_cli.tasks import rows as rows_module
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.rows import RawRecord, parse_rows, read
 from hifi_cli.tasks.task_spec import (
@@ -70,6 +71,47 @@ def load(
     return data
 
 
+def fingerprint_of_files(
+    spec: TaskSpec, data_dir: Path | None, load_data: Callable[[], TaskData]
+) -> dict[Split, str] | None:
+    """Return the digests of a task's rows, as `TaskData.fingerprint`; None if no files of it are here.
+
+    Rows that were read before, from files that have not changed since, are not read again.
+
+    Args:
+        load_data: reads the rows.
+    """
+    try:
+        files = _files_read(spec, data_dir)
+    except MissingError:
+        return None
+    if not files:
+        return None
+    # the code that reads decides too
+    readers = [Path(module.__file__ or "") for module in (rows_module, task_spec)]
+    what = f"rows {spec.model_dump_json()}"
+    found: dict[Split, str] = remembered(
+        what, [*files, *readers, Path(__file__)], lambda: load_data().fingerprint
+    )
+    return found
+
+
+def _files_read(spec: TaskSpec, data_dir: Path | None) -> list[Path]:
+    """Return the files that `load` reads for a task; none if its rows come from the hub.
+
+    Raises:
+        MissingError: there are none.
+    """
+    directory = find_directory(spec, data_dir)
+    if not directory:
+        return []
+    files = [*_files(spec.local, directory).values()]
+    for name in spec.validation_of.values():
+        other = task_spec.load(name)
+        files += _files_read(other, data_dir)
+    return files
+
+
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:
     """Count the rows of each split that is here, of `data_dir` or of the task itself; nothing is downloaded for a count.
 
@@ -118,7 +160,7 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
         if split not in files and is_labelled(split):
             file = os.path.normpath(Path(spec.local.folder, names[0]))
             logger.warning(f"note: no file {file}; the {split} split is missing")
-    digests = {split: file_digest(path) for split, path in files.items()}
+    digests = {split: rows_digest(rows) for split, rows in splits.items()}
     return TaskData(splits, digests, {split: str(path) for split, path in files.items()})
 
 

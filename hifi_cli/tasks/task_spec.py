@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest
+from hifi_cli.files import digest, file_digest
 
 Split = str  # train, validation or test; a task may have more, such as validation_mismatched
 Kind = Literal[
@@ -287,9 +287,50 @@ class Example:
 
 def rows_digest(rows: Sequence[Row]) -> str:
     """Return the SHA-256 of some rows' content."""
-    return digest(
-        [[row.id, row.sequences, row.label, row.word_spans, row.answers] for row in rows], 64
-    )
+    contents = [
+        [
+            row.id,
+            row.sequences,
+            row.label,
+            row.word_spans,
+            row.answers,
+            row.group,
+            row.candidate,
+        ]
+        for row in rows
+    ]
+    return digest(contents, 64)
+
+
+# The rules of `task_digest`; a change of them is a new version, and gives every task a new digest.
+_TASK_DIGEST_VERSION = 1
+_DECIDES_THE_TASK = {
+    "kind",
+    "format",
+    "inputs",
+    "labels",
+    "value_range",
+    "metrics",
+    "evaluate",
+    "primary",
+    "split_metrics",
+}
+
+
+def task_digest(spec: TaskSpec) -> str:
+    """Return the SHA-256 of what a task is: kind, format, inputs, labels and metrics.
+
+    Where the rows come from, under which column names, and how a split is cut is no part of it: the
+    digest of the rows as they were read tells that. So a task from the hub and from a local copy is
+    one task.
+    """
+    content = spec.model_dump(mode="json", include=_DECIDES_THE_TASK, exclude_defaults=True)
+    if spec.evaluate and Path(spec.evaluate).exists():
+        # a metric of the user's own: its code counts, not where it lies
+        metric = Path(spec.evaluate)
+        files = sorted(metric.rglob("*.py")) if metric.is_dir() else [metric]
+        content["evaluate"] = [file_digest(file) for file in files]
+    return digest({"version": _TASK_DIGEST_VERSION, **content}, 64)
 
 
 @dataclass(frozen=True)
@@ -298,7 +339,7 @@ class TaskData:
 
     Attributes:
         splits: the rows of each split.
-        fingerprint: SHA-256 of each split's content.
+        fingerprint: SHA-256 of each split's rows as they were read.
         origin: the files, or repository and commit, for people to read.
     """
 

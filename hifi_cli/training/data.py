@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_path, digest, file_digest
+from hifi_cli.files import atomic_path, file_digest
+from hifi_cli.identity import IdentityReader, digest_of_start, run_to_start_from
 from hifi_cli.methods.base import Heads, Method, MethodContext, build_method
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
@@ -68,6 +70,11 @@ class ResourceCache:
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
     _examples: dict[tuple[str, str, int, Split], list[Example]] = field(default_factory=dict)
+
+    @cached_property
+    def identities(self) -> IdentityReader:
+        """What the runs of the command are, read once for all of them."""
+        return IdentityReader(self.results_dir, self.data_dir, self.rows)
 
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
@@ -127,18 +134,6 @@ class ResourceCache:
         initialize_missing(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
-    def run_to_start_from(self, run: str) -> RunDirectory:
-        """Return the run that `start_from` names: as given, or at its place in the results.
-
-        Raises:
-            MissingError: there is none.
-        """
-        given, stored = RunDirectory(Path(run)), self.results_dir / relative_run_path(run)
-        directory = given if given.config_file.is_file() else RunDirectory(stored)
-        if not directory.config_file.is_file():
-            raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
-        return directory
-
     def _start_from(self, run: str, loaded: Pretrained, config: RunConfig) -> None:
         """Replace the encoder's weights by those of a finished run of the same backbone.
 
@@ -148,7 +143,7 @@ class ResourceCache:
                 holds.
             RunFailed: it diverged.
         """
-        directory = self.run_to_start_from(run)
+        directory = run_to_start_from(run, self.results_dir)
         # merged on the CPU by stock PyTorch, wherever this run trains
         how = {"device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
         prepared, result = reload(directory.path, self, backbone=config.backbone, **how)
@@ -163,7 +158,8 @@ class ResourceCache:
         names = {f"{loaded.model.base_model_prefix}.{name}" for name in weights}
         loaded.missing_keys = [name for name in loaded.missing_keys if name not in names]
         delta = str(result.delta_sha256)
-        loaded.backbone_weights = digest([loaded.backbone_weights, delta], 64)
+        loaded.backbone_weights = digest_of_start(loaded.backbone_weights, delta)
+        loaded.weights_of_schema_1 = digest_of_start(loaded.weights_of_schema_1, delta)
         start = relative_run_path(str(directory.path.resolve()))
         link = {"run": start, "config_hash": result.config_hash, "delta_sha256": delta}
         loaded.started_from = [link, *prepared.pretrained.started_from]
@@ -380,12 +376,15 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
             update={"name": config.backbone.name}
         )
         config = config.model_copy(update={"backbone": elsewhere})
-    if resources.pretrained(config).backbone_weights != result.backbone_weights:
+    pretrained = resources.pretrained(config)
+    is_old = result.schema_version == 1
+    found = pretrained.weights_of_schema_1 if is_old else pretrained.backbone_weights
+    if found != result.backbone_weights:
         started = f", or train {config.start_from} as it was" if config.start_from else ""
         raise UsageError(
-            f"the run in {path} was trained on other weights of backbone '{result.backbone}' than"
-            f" those found now ({config.backbone.name}); give --backbone with the directory or"
-            f" hub id that has them{started}"
+            f"the run in {path} was trained on another encoder than the backbone"
+            f" '{config.backbone.name}' that is found now: its weights, configuration or tokenizer"
+            f" differ; give --backbone with the directory or hub id that has them{started}"
         )
     prepared = prepare_run(config, resources, result.heads)
     load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))

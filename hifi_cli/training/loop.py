@@ -4,7 +4,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
-_LAYOUT = 9  # of the file; one of another layout is not used
+_LAYOUT = 10  # of the file; one of another layout is not used
 
 
 class Checkpoint:
@@ -129,6 +129,7 @@ class Progress:
             none yet.
         log_history: lines of metrics.jsonl so far.
         seconds: training time, evaluation included, over all resumptions.
+        processes: what the record says of every process that trained, in order.
     """
 
     epoch: int = 0
@@ -138,6 +139,7 @@ class Progress:
     best_score: float = -math.inf
     log_history: list[MetricsLine] = field(default_factory=list)
     seconds: float = 0.0
+    processes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def epoch_metrics(self) -> list[EpochMetrics]:
@@ -167,6 +169,7 @@ class Trainer:
     Args:
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
+        process: what the record says of this process; see `machine.describe_process`.
 
     Attributes:
         delta: what training changed, at the epoch that is reported.
@@ -191,7 +194,9 @@ class Trainer:
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
         max_steps: int | None = None,
+        process: Mapping[str, Any] | None = None,
     ) -> None:
+        self.process = dict(process or {})
         self.runner, self.splits, self.callback = runner, splits, callback or Callback()
         self.checkpoint, self.max_steps = checkpoint, max_steps
         self.config, self.method, self.encoder = runner.config, runner.method, runner.encoder
@@ -231,11 +236,17 @@ class Trainer:
             RunFailed: a batch does not fit in memory.
         """
         set_seed(self.config.seed)
-        self.started_at, progress = time.monotonic(), self.progress
+        progress = self.progress
+        self.started_at = time.monotonic()
+        self.process_started_at = self.started_at
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
         else:
             self.setup_phase(0)
+        step = progress.step
+        progress.processes.append(
+            {**self.process, "first_step": step + 1, "last_step": step, "seconds": 0.0}
+        )
         self.callback.on_train_begin(self)
         try:
             self._train_epochs()
@@ -425,7 +436,15 @@ class Trainer:
         if self.splits.reported:
             self.evaluate()
         self.losses.clear()
-        self.progress.seconds = time.monotonic() - self.started_at
+        self.read_clock()
+
+    def read_clock(self) -> None:
+        """Bring the seconds of the run and of this process up to date, and the steps of the process."""
+        now = time.monotonic()
+        self.progress.seconds = now - self.started_at
+        process = self.progress.processes[-1]
+        process["last_step"] = self.progress.step
+        process["seconds"] = round(now - self.process_started_at, 3)
 
     def evaluate(self) -> None:
         """Measure the model, update the best epoch, log the metrics; keep what may be reported.
@@ -483,7 +502,7 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
         if self.checkpoint and self.runner.processes.is_main_process:
-            self.progress.seconds = time.monotonic() - self.started_at
+            self.read_clock()
             history = [line.model_dump() for line in self.progress.log_history]
             state: dict[str, Any] = {
                 "progress": {**vars(self.progress), "log_history": history},

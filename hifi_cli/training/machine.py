@@ -22,11 +22,8 @@ from rich.console import Console
 from rich.progress import track
 
 from hifi_cli import __version__
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import code_file
 from hifi_cli.errors import HifiError, MissingError, logger
-from hifi_cli.files import digest, file_digest
 
 T = TypeVar("T")
 
@@ -189,6 +186,17 @@ def gather(value: T) -> list[T]:
 # --- what a record says of the machine; never environment variables
 
 
+def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """What a record says of a process that trains, without its steps and seconds."""
+    return {
+        "device": device_name(device),
+        "device_type": device.type,
+        "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
+        "threads": torch.get_num_threads(),
+        "processes": process_state().num_processes,
+    }
+
+
 def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str, Any]:
     """The command line, versions, git state of the checkout and devices that compute."""
     return {
@@ -212,15 +220,6 @@ def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return versions
-
-
-def method_code(config: RunConfig) -> str | None:
-    """The SHA-256 of the user's own code: of a run's method, or of two stages, and its ranking."""
-    files = dict.fromkeys(registry.own_file(stage.method) for stage in config.stages)
-    codes = [file.parent / code for file in files if file and (code := code_file(file))]
-    codes += filter(None, [registry.own_file(config.heads.rank)])
-    digests = [*map(file_digest, codes)]
-    return digest(digests, 64) if len(digests) > 1 else next(iter(digests), None)
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, counted_noun
 from hifi_cli.heads.select import needs_heads, placeholder_heads
+from hifi_cli.identity import run_to_start_from
 from hifi_cli.methods.base import Phase, check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
@@ -58,7 +59,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
     sized = unless_missing(lambda: model_size(config))
     if config.start_from:
-        unless_missing(lambda: resources.run_to_start_from(str(config.start_from)))
+        unless_missing(lambda: run_to_start_from(str(config.start_from), resources.results_dir))
     examples = batch = batch_size(config, task)
     if data or not config.shots:  # without data, the official number of rows
         numbers = range(task.rows.get("train", 0))

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hifi_cli.config.base import flatten
+from hifi_cli.config.draws import draws_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import (
-    ConflictError,
     MissingError,
     Terminated,
     format_duration,
@@ -22,10 +22,11 @@ from hifi_cli.errors import (
 )
 from hifi_cli.files import digest, file_digest, locked
 from hifi_cli.heads.select import heads_to_tune
+from hifi_cli.identity import own_code_digest
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import local_weights_digest
 from hifi_cli.results.record import (
+    SCHEMA,
     Epochs,
     MetricsLine,
     ParameterCounts,
@@ -34,13 +35,14 @@ from hifi_cli.results.record import (
     RunResult,
     RunScores,
     StepMetrics,
+    TrainingProcess,
     kept_score,
 )
-from hifi_cli.tasks import metrics
+from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import Example, TaskSpec
+from hifi_cli.tasks.task_spec import Example, TaskSpec, task_digest
 from hifi_cli.training import machine
 from hifi_cli.training.data import (
     PreparedRun,
@@ -79,14 +81,8 @@ def run(
     device = machine.set_up_device(config)  # refuses a missing GPU before anything is written
     load_task(config)  # refuses a metric or a loss that the task does not have
     with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as has_lock:
-        finished = machine.from_main(lambda: directory.claim(config, has_lock, force=force))
+        finished = machine.from_main(lambda: _finished(config, resources, has_lock, force=force))
         if finished:
-            weights = config.backbone.path and local_weights_digest(config.backbone.path)
-            if weights and not config.start_from and weights != finished.backbone_weights:
-                raise ConflictError(  # two encoders may share the name of a directory
-                    f"{directory.path} holds a run on other weights than those in"
-                    f" {config.backbone.path}; replace it with --force, or give variant=NAME"
-                )
             logger.info(f"{config.run_label}: finished before, {summary(finished)}")
             return finished
         heads = heads_to_tune(config, resources)
@@ -96,6 +92,7 @@ def run(
         # what a checkpoint must agree in to be continued
         decisive = [
             config.config_hash,
+            task_digest(task_spec.load(config.task)),
             heads,
             prepared.pretrained.backbone_weights,
             data.fingerprint,
@@ -103,7 +100,8 @@ def run(
             prepared.method.trains_occurring_words and prepared.processes.num_processes > 1,
         ]
         checkpoint = Checkpoint(directory.checkpoint, digest(decisive))
-        trainer = Trainer(prepared, splits, checkpoint=checkpoint)
+        process = machine.describe_process(config, device)
+        trainer = Trainer(prepared, splits, checkpoint=checkpoint, process=process)
         # nothing can refuse the run any more: what the directory holds of a former one goes
         machine.from_main(lambda: directory.begin(config, anew=force))
         if cut := truncated_rows(splits.train):
@@ -111,7 +109,7 @@ def run(
                 f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
                 f" longer than max_length={config.max_length} and cut"
             )
-        code = machine.method_code(config)  # as it is now: the file may change while the run trains
+        code = own_code_digest(config)  # as it is now: the file may change while the run trains
         machine.reset_peak_memory(device)
         start = time.monotonic()
         reason = _train(trainer, directory, report_to)
@@ -120,9 +118,18 @@ def run(
             outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
         else:
             outcome = {"status": "done", **_store(trainer, prepared, splits, directory)}
+        processes = trainer.progress.processes
+        before = sum(process["seconds"] for process in processes[:-1])
+        draws = draws_of(
+            config,
+            [process["device_type"] for process in processes],
+            selects_heads=heads is not None,
+        )
         result = RunResult(
             **outcome,
+            schema_version=SCHEMA,
             task=config.task,
+            task_digest=task_digest(task_spec.load(config.task)),
             method=config.method,
             backbone=config.backbone.name,
             protocol=config.protocol,
@@ -136,7 +143,9 @@ def run(
             truncated=splits.count(truncated_rows),
             shots=config.shots,
             fewshot=splits.fewshot,
-            precision="bf16" if machine.uses_bf16(config.precision, device) else "fp32",
+            draws=draws,
+            processes=[TrainingProcess.model_validate(process) for process in processes],
+            precision=" and ".join(sorted({process["precision"] for process in processes})),
             limit=config.limit,
             variant=config.variant,
             config=config.model_dump(mode="json"),
@@ -151,18 +160,36 @@ def run(
             data=data.fingerprint,
             # the last two parts of a path or of a dataset's name
             data_origin={split: "/".join(at.split("/")[-2:]) for split, at in data.origin.items()},
-            wall_s=round(time.monotonic() - start, 3),
+            wall_s=round(before + time.monotonic() - start, 3),
             peak_memory_bytes=machine.peak_memory(device),
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             epoch_metrics=trainer.progress.epoch_metrics,
             provenance=machine.describe_provenance(
                 device, processes=machine.process_state().num_processes
-            ),
+            )
+            | {"device": " and ".join(dict.fromkeys(process["device"] for process in processes))},
         )
         if machine.is_main():
             directory.finish(result)
     logger.info(f"{config.run_label}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
+
+
+def _finished(
+    config: RunConfig, resources: ResourceCache, has_lock: bool, *, force: bool
+) -> RunResult | None:
+    """The finished run of a configuration, if its directory holds it; None: it is to be trained.
+
+    Raises:
+        ConflictError: another process is writing it, or it holds another run.
+    """
+    directory = RunDirectory.of(config, resources.results_dir)
+    directory.claim(has_lock)
+    finished = None if force else resources.identities.check_finished(config)
+    if finished:
+        # of a process that was killed between writing the result and removing this
+        directory.checkpoint.unlink(missing_ok=True)
+    return finished
 
 
 def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
