@@ -118,11 +118,11 @@ def run(
             outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
         else:
             outcome = {"status": "done", **_store(trainer, prepared, splits, directory)}
-        processes = trainer.progress.processes
-        before = sum(process["seconds"] for process in processes[:-1])
+        trained_by = trainer.progress.processes
+        before = sum(process["seconds"] for process in trained_by[:-1])
         draws = draws_of(
             config,
-            [process["device_type"] for process in processes],
+            [process["device_type"] for process in trained_by],
             selects_heads=heads is not None,
         )
         result = RunResult(
@@ -144,8 +144,8 @@ def run(
             shots=config.shots,
             fewshot=splits.fewshot,
             draws=draws,
-            processes=[TrainingProcess.model_validate(process) for process in processes],
-            precision=" and ".join(sorted({process["precision"] for process in processes})),
+            processes=[TrainingProcess.model_validate(process) for process in trained_by],
+            precision=" and ".join(sorted({process["precision"] for process in trained_by})),
             limit=config.limit,
             variant=config.variant,
             config=config.model_dump(mode="json"),
@@ -167,7 +167,7 @@ def run(
             provenance=machine.describe_provenance(
                 device, processes=machine.process_state().num_processes
             )
-            | {"device": " and ".join(dict.fromkeys(process["device"] for process in processes))},
+            | {"device": " and ".join(dict.fromkeys(process["device"] for process in trained_by))},
         )
         if machine.is_main():
             directory.finish(result)
