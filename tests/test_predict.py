@@ -91,7 +91,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
         b"premise,hypothesis\na,b\n", name="new.csv"
     )  # never a row, although it has as many columns
     assert "no column 'sentence1'; the columns are premise, hypothesis" in error
-    assert "not readable as jsonl" in refused(b'{"sentence1": \n', name="new.jsonl")
+    assert "new.jsonl, line 1: not JSON (" in refused(b'{"sentence1": \n', name="new.jsonl")
     assert "utf-8" in refused(b"\xff\xfe\ta\n")
     assert hifi("predict", run, tmp_path / "none.tsv").code == 3
     assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3

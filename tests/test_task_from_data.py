@@ -10,7 +10,7 @@ from project_files import copy_yaml
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_from_data, task_spec
-from hifi_cli.tasks.task_from_data import task_yaml
+from hifi_cli.tasks.task_from_data import from_data
 
 SENTENCES = [
     "the dog sees a cat",
@@ -47,8 +47,8 @@ def write(path, rows):
 
 
 def spec_of(source, *overrides):
-    name, text = task_yaml(str(source), overrides)
-    return name, yaml.safe_load(text)
+    task = from_data(str(source), overrides)
+    return task.name, yaml.safe_load(task.with_summary())
 
 
 def load(source, *overrides):
@@ -74,7 +74,8 @@ def test_every_format_gives_the_same_task_and_rows(tmp_path, suffix):
 
 def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     path = write(tmp_path / "reviews.csv", reviews())
-    content = spec_of(path, "inputs=sentence2", "label=price", "validation=0.25", "split_seed=3")[1]
+    options = ["inputs=sentence2", "label=price", "validation=0.25", "split_seed=3"]
+    content = spec_of(path, *options)[1]
     assert (content["kind"], content["inputs"], content["labels"]) == (
         "regression",
         ["sentence2"],
@@ -82,15 +83,16 @@ def test_what_is_read_is_said_and_changed(tmp_path, caplog):
     )
     assert (content["metrics"], content["primary"]) == (["spearman", "pearson"], "spearman")
     assert content["cut"] == {"validation": 0.25, "seed": 3}
+    load(path, *options)
     assert (
-        "regression, inputs=[sentence2] label=price, 60 rows; change it with key=value"
-        in caplog.messages[-1]
+        "regression (labels are numbers with fractions), inputs=[sentence2] label=price, 60 rows;"
+        " change it with key=value" in caplog.messages[0]
     )
+    assert "numbers from 0 to 7.375, 60 different" in caplog.messages[1]
     assert spec_of(path, "kind=regression")[1]["labels"] == ["label"]
     assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
-    assert "fewer than two rows" not in caplog.text
-    spec_of(write(tmp_path / "few.csv", [*reviews(10), reviews()[1] | {"label": 3}]))
-    assert "labels of fewer than two rows: 3" in caplog.text
+    few = write(tmp_path / "few.csv", [*reviews(10), reviews()[1] | {"label": 3}])
+    assert "labels of only one row: 3" in from_data(str(few), []).summary
 
 
 def test_names_do_not_hide_shipped_tasks(tmp_path):
@@ -130,7 +132,11 @@ def test_given_splits_are_read(tmp_path):
     ("change", "overrides", "message"),
     [
         ({"label": ""}, [], "line 4: label is empty; fill it in or remove the row"),
-        ({"label": "nan"}, [], "line 4: label is empty; fill it in or remove the row"),
+        (
+            {"label": "nan"},
+            [],
+            "line 4: label is 'nan', no number, where 59 of 60 rows have numbers",
+        ),
         ({"price": float("nan")}, ["label=price"], "line 4: label is empty"),
         ({"price": 9 * 10**399}, ["label=price"], "is not a number in [-inf, inf]"),
         ({"sentence2": " "}, [], "line 4: sentence2 is empty; fill it in or remove the row"),
@@ -153,7 +159,7 @@ def test_given_splits_are_read(tmp_path):
             "reviews.csv: too few different texts (60) to cut off a validation split",
         ),
         ({}, ["validation=2"], "cut.validation"),
-        ({}, ["id=uid"], "no column 'uid'. Give"),
+        ({}, ["id=uid"], "no column 'uid'; did you mean 'id'? Give"),
         (
             {},
             ["inputs=label", "label=price"],

@@ -66,7 +66,7 @@ def test_a_mark_crlf_and_empty_lines_change_nothing(tmp_path, text):
         (GOOD + "1\ta\tb\tentailment\n", "train.tsv, line 4: duplicate id 1"),
         (
             GOOD.encode() + b"2\t\xff\tb\tentailment\n",
-            "train.tsv: not readable as tsv (UnicodeDecodeError: 'utf-8' codec",
+            "not UTF-8 (byte 0x",
         ),
     ],
 )

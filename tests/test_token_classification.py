@@ -96,7 +96,7 @@ def test_wrong_rows_are_named():
     with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
         rows_of(("the", "O"), ("man", "B-X"))
     for tokens, message in (
-        (["a", 1], r"tokens is \['a', 1\], not a list of texts"),
+        (["a", 1], r"tokens is \['a', 1\], not a list of words"),
         ([], "tokens is empty"),
     ):
         with pytest.raises(UsageError, match=f"line 1: {message}"):
@@ -277,13 +277,15 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
     with pytest.raises(UsageError, match="the columns are words, pos, chunk"):
-        task_from_data.task_yaml(str(path), [])
+        task_from_data.from_data(str(path), [])
     spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
     assert (spec.labels, spec.metrics) == (["X", "Y"], ["word_accuracy"])  # no entities
     path = tmp_path / "b.conll"
     path.write_text("the X O\ndog O\n")
-    with pytest.raises(UsageError, match="the words of sentence 1 have unlike numbers of columns"):
-        task_from_data.task_yaml(str(path), [])
+    with pytest.raises(
+        UsageError, match=r"b.conll, line [12]: [23] columns .*, where most lines have [23]"
+    ):
+        task_from_data.from_data(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
     with pytest.raises(UsageError, match="has no rows"):
-        task_from_data.task_yaml(str(path), [])
+        task_from_data.from_data(str(path), [])

@@ -17,7 +17,7 @@ from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError, format_duration
 from hifi_cli.results.study import Study, read_results
-from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
+from hifi_cli.tasks.task_from_data import from_data, is_data_source
 
 _WORDS = {  # what each word after `hifi ls` lists
     "tasks": "data, inputs, labels and metrics",
@@ -58,7 +58,7 @@ def ls(
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return _print_texts({word: counts.get(word, "") + what for word, what in _WORDS.items()})
     if is_data_source(words[0]):
-        return print(task_yaml(words[0], words[1:])[1], end="")
+        return print(from_data(words[0], words[1:]).with_summary(), end="")
     for word in words:
         fields = {
             key: field

@@ -14,7 +14,12 @@ from pydantic import TypeAdapter
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.task_from_data import is_data_source, register, split_options
+from hifi_cli.tasks.task_from_data import (
+    check_has_data,
+    is_data_source,
+    register,
+    split_options,
+)
 
 # panels of --help
 WHAT, DATA = "What to run or read", "Data and results"
@@ -222,8 +227,10 @@ def resolve_runs(
     """
     if out and len(tasks or ()) > 1:
         raise UsageError(f"--out {out} is for one task: give one, or leave it out")
-    about_data, words = split_options(overrides or [])
-    if not any(map(is_data_source, tasks or ())):
+    if any(map(is_data_source, tasks or ())):
+        about_data, words = split_options(overrides or [])
+    else:
+        check_has_data(overrides or [])
         about_data, words = [], overrides or []
     names = [register(task, about_data) if is_data_source(task) else task for task in tasks or ()]
     return [

@@ -74,9 +74,10 @@ def names(kind: str) -> list[str]:
 
 
 def nearest(name: str, among: Iterable[str]) -> str:
-    """A phrase that suggests the nearest known name, or nothing."""
-    matches = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
-    return f"; did you mean '{matches[0]}'?" if matches else ""
+    """A phrase that suggests the nearest known name, whatever its case, or nothing."""
+    by_lower_case = {known.lower(): known for known in among}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
+    return f"; did you mean '{by_lower_case[matches[0]]}'?" if matches else ""
 
 
 def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
@@ -88,7 +89,11 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
     suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
-    files = "; data files are .csv, .tsv, .jsonl, .parquet or .conll" if kind == "tasks" else ""
+    files = (
+        "; data files are .csv, .tsv, .jsonl, .json, .parquet, .conll or .conllu"
+        if kind == "tasks"
+        else ""
+    )
     return UsageError(
         f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all{files})"
     )

@@ -25,10 +25,9 @@ from hifi_cli.models.encoder_files import locate
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import Prediction, RunDirectory, RunResult
-from hifi_cli.tasks import metrics, submission, task_spec
-from hifi_cli.tasks import rows as task_rows
+from hifi_cli.tasks import file_formats, metrics, submission, task_spec
 from hifi_cli.tasks.metrics import Predictions
-from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
+from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.task_spec import Example, Row, Source, TaskSpec
 from hifi_cli.training.data import PreparedRun, ResourceCache, load_splits, reload, task_head_of
 from hifi_cli.training.loop import measure_reported
@@ -170,13 +169,12 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
         UsageError: its name does not say the format, or a column is missing or does not fit; the
             line is named.
     """
-    reader = READER_OF_SUFFIX.get(path.suffix.lower())
-    if reader is None:
-        names = ", ".join(READER_OF_SUFFIX)
-        raise UsageError(f"{path}: rename it so that it ends in {names}, as its format is")
+    reader = file_formats.reader_of(path)
     task = task.model_copy(update={"skip_incomplete": False})
-    records = task_rows.read(path, reader, task.inputs if reader == "conll" else None)
-    return task_rows.parse_rows(task, records, Source(), str(path), labelled=False)
+    header = task.inputs if reader == "conll" else None
+    has_quotes = reader == "tsv" and task.local.quotes
+    records = file_formats.read(path, reader, header, quotes=has_quotes)
+    return parse_rows(task, records, Source(), str(path), labelled=False)
 
 
 def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:

@@ -28,8 +28,9 @@ from hifi_cli.files import atomic_path, digest, json_text, safe_name
 from hifi_cli.results.record import RunDirectory, RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks.file_formats import RawRecord
 from hifi_cli.tasks.metrics import Output, Predictions
-from hifi_cli.tasks.rows import RawRecord, parse_label
+from hifi_cli.tasks.rows import parse_label
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
 HUB = "hub:"

@@ -14,7 +14,8 @@ from hifi_cli.errors import MissingError, UsageError, first_of, logger
 from hifi_cli.files import digest, remembered, resolve_commit, unavailable_error
 from hifi_cli.tasks import rows as rows_module
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.rows import RawRecord, parse_rows, read
+from hifi_cli.tasks.file_formats import RawRecord, class_names, read, with_class_names
+from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.task_spec import (
     REQUIRED_SPLITS,
     Cut,
@@ -151,8 +152,10 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
     for split, path in files.items():
         labelled = is_labelled(split)
         # test files of TSV have a header line, although those of CoLA with labels have none
-        has_names = labelled or spec.local.reader == "conll"
-        records = read(path, spec.local.reader, spec.local.header if has_names else None)
+        reader = spec.local.readers.get(split, spec.local.reader)
+        has_names = labelled or reader == "conll"
+        header = spec.local.header if has_names else None
+        records = read(path, reader, header, quotes=spec.local.quotes)
         wanted = spec.local.only.get(split, {}).items()
         own = (record for record in records if wanted <= record.values.items())
         splits[split] = parse_rows(spec, own, spec.local, str(path), labelled=labelled)
@@ -236,23 +239,10 @@ def load_tables(id: str, revision: str | None, config: str | None) -> tuple[Any,
 
 def hub_records(table: Any) -> Iterator[RawRecord]:
     """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
-    names_of = {
-        column: dict(enumerate(found))
-        for column, feature in table.features.items()
-        if (found := class_names(feature))
-    }
+    found = {column: class_names(feature) for column, feature in table.features.items()}
+    names_of = {column: names for column, names in found.items() if names}
     for number, values in enumerate(table):
-        for column, names in names_of.items():
-            value = values[column]
-            values[column] = (
-                [names[index] for index in value] if isinstance(value, list) else names.get(value)
-            )
-        yield RawRecord(values, f"row {number}")
-
-
-def class_names(feature: Any) -> list[str]:
-    """Return the class names of a column of class indices or lists of them; else nothing."""
-    return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
+        yield RawRecord(with_class_names(values, names_of), f"row {number}")
 
 
 # Samples

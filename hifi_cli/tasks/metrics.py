@@ -19,7 +19,7 @@ N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 # prefixes of an entity's words: after which it can go on, and with which
-_BEGINS, _CONTINUES = "BI", "IEL"
+_BEGINS, _CONTINUES = "BIM", "IMEL"
 
 
 class Output(NamedTuple):

@@ -1,217 +1,21 @@
-"""The rows of a task: a file's records, and the texts and label of a record in each task format."""
+"""The rows of a task: the texts and label of a record in each task format."""
 
-import csv
-import io
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate, zip_longest
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
-from pydantic_core import from_json
-
-from hifi_cli.errors import MissingError, UsageError, counted_noun, first_of, logger, printable
-from hifi_cli.tasks.task_spec import Kind, Label, Reader, Row, Source, TaskSpec
+from hifi_cli.errors import UsageError, counted_noun, first_of, logger
+from hifi_cli.tasks.file_formats import IncompleteRow, RawRecord
+from hifi_cli.tasks.labels import as_number, is_missing, label_name, labels_in, vector_in
+from hifi_cli.tasks.task_spec import Label, Row, Source, TaskSpec
 
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
 # Raised by code that reads a record with missing keys, or with values of another type.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
-
-
-class IncompleteRow(UsageError):
-    """A row has no text or no label."""
-
-
-@dataclass(slots=True)
-class RawRecord:
-    """A row as its source stores it.
-
-    Attributes:
-        values: value of each column, by the task's column names; None: the row ends before it.
-        where: its line, for error messages.
-        id: of the row that it becomes.
-        label: of the row that it becomes; None if it is unknown.
-    """
-
-    values: dict[str, Any]
-    where: str
-    id: str = ""
-    label: Label | None = None
-
-    def value(self, name: str) -> Any:
-        """Return the value of a column that must be there and not be empty."""
-        if name not in self.values:
-            present = ", ".join(map(str, self.values))
-            raise UsageError(f"no column '{name}'; the columns are {present[:200]}")
-        value = self.values[name]
-        if value in (None, []) or not str(value).strip():
-            raise IncompleteRow(f"{name} is empty")
-        return value
-
-    def text(self, name: str) -> str:
-        """Return the value of a text column."""
-        value = self.value(name)
-        if not isinstance(value, str):
-            raise UsageError(f"{name} is {value!r:.40}, not text")
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        """Return the value of a column that holds a list of texts, or one text that is split at spaces."""
-        value = self.value(name)
-        texts: list[str] = value.split() if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(
-            isinstance(text, str) and text.strip() for text in texts
-        ):
-            raise UsageError(f"{name} is {value!r:.40}, not a list of texts")
-        return texts
-
-
-# Files
-
-
-def read(path: Path, reader: Reader, header: list[str] | None = None) -> Iterator[RawRecord]:
-    """Read the records of a file.
-
-    Args:
-        path: the file.
-        reader: its format.
-        header: column names of a TSV or CSV file without a header line, or of a CoNLL file.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: the file is malformed; the message names the line before.
-    """
-    if not path.exists():
-        raise MissingError(f"no file {path}")
-    after = ""
-    try:
-        for record in _records(path, reader, header):
-            yield record
-            after = f", after {record.where}"
-    except (csv.Error, OSError, *_MALFORMED) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UsageError(f"{path}{after}: not readable as {reader} ({reason[:160]})") from None
-
-
-def _records(path: Path, reader: Reader, header: list[str] | None) -> Iterator[RawRecord]:
-    """Return the records of a file, each with its place in it."""
-    if reader == "parquet":
-        from pyarrow import parquet  # a tenth of a second, which other files do without
-
-        rows = enumerate(parquet.read_table(path).to_pylist())
-        return (RawRecord(values, f"row {number}") for number, values in rows)
-    text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    if reader in ("csv", "tsv"):
-        return _table(text, reader, header)
-    return _conll(text, header or []) if reader == "conll" else _json(text, reader)
-
-
-def _table(text: str, form: str, header: list[str] | None) -> Iterator[RawRecord]:
-    """Yield the rows of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
-    csv.field_size_limit(1 << 30)  # Python's own limit is 131,072 characters
-    dialect: Any = (
-        {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    )
-    table = csv.DictReader(io.StringIO(text.lstrip("\n"), newline="\n"), header, **dialect)
-    for values in table:
-        yield RawRecord(values, f"line {table.line_num}")
-
-
-def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
-    """Yield one record per sentence, of each column the list of its cells.
-
-    One word per line, its columns separated by tabs or else by spaces; a line without text ends a
-    sentence. A column without a name has its number, from 1. Lines of `-DOCSTART-` and, in files
-    with tabs, comments (# and no tab) are skipped.
-    """
-    separator = "\t" if "\t" in text else None
-    is_skipped = re.compile("-DOCSTART-.*|#[^\t]*" if separator else "-DOCSTART-.*").fullmatch
-    for number, sentence in enumerate(re.split(r"\n\s*\n", text), start=1):
-        lines = [line for line in sentence.split("\n") if line.strip() and not is_skipped(line)]
-        words = [line.split(separator) for line in lines]
-        columns = [list(column) for column in zip_longest(*words)]
-        if len({*map(len, words)}) > 1:
-            raise ValueError(f"the words of sentence {number} have unlike numbers of columns")
-        header = [*names, *map(str, range(len(names) + 1, len(columns) + 1))]
-        if words:
-            yield RawRecord(dict(zip(header, columns, strict=False)), f"sentence {number}")
-
-
-def _json(text: str, reader: str) -> Iterator[RawRecord]:
-    """Yield the records of a JSON document (SQuAD) or of each line that is not empty."""
-    for number, line in enumerate([text] if reader == "squad" else text.split("\n"), start=1):
-        for values in _RECORDS_OF[reader](from_json(line)) if line.strip() else ():
-            yield RawRecord({**values}, f"line {number}")
-
-
-def _multirc_answers(value: Any) -> list[dict[str, Any]]:
-    """Return a record per answer; its idx holds the indices of paragraph, question and answer."""
-    return [
-        {
-            "paragraph": value["passage"]["text"],
-            "question": question["question"],
-            "answer": answer["text"],
-            "idx": {
-                "paragraph": value["idx"],
-                "question": question["idx"],
-                "answer": answer["idx"],
-            },
-            "label": answer.get("label"),
-        }
-        for question in value["passage"]["questions"]
-        for answer in question["answers"]
-    ]
-
-
-def _record_queries(value: Any) -> list[dict[str, Any]]:
-    """Return a record per query, with the hub's column names; `end` is an entity's last character."""
-    passage = value["passage"]["text"]
-    return [
-        {
-            "passage": passage,
-            "query": query["query"],
-            "entities": [
-                passage[place["start"] : place["end"] + 1] for place in value["passage"]["entities"]
-            ],
-            # the test split has none
-            "answers": [answer["text"] for answer in query.get("answers", [])],
-            "idx": {"passage": value["idx"], "query": query["idx"]},
-        }
-        for query in value["qas"]
-    ]
-
-
-def _squad_questions(value: Any) -> list[dict[str, Any]]:
-    """Return a record per question, with the column names of the hub."""
-    return [
-        {
-            "id": question["id"],
-            "question": question["question"],
-            "answers": {
-                key: [answer[key] for answer in question["answers"]]
-                for key in ("text", "answer_start")
-            },
-            "context": paragraph["context"],
-        }
-        for article in value["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
-
-
-_RECORDS_OF: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
-    "jsonl": lambda value: [value],
-    "multirc": _multirc_answers,
-    "record": _record_queries,
-    "squad": _squad_questions,
-}
-
-
-# Rows
 
 
 def parse_rows(
@@ -228,38 +32,80 @@ def parse_rows(
             are not read.
 
     Raises:
-        UsageError: columns are missing, empty or invalid, or an id is not unique; the message names
-            the lines.
+        UsageError: columns are missing, empty or invalid, an id is not unique, or all rows of a
+            class are incomplete; the message names the lines.
     """
     rows: dict[str, Row] = {}
-    skipped, fix = 0, ""
+    fix = ""
+    skipped: list[Label | None] = []  # the labels of incomplete rows
+    left_out: Counter[str] = Counter()  # by the label that stands for none
     lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
     for number, record in enumerate(records):
         try:
+            if labelled and (word := _missing_word(spec, record, source)):
+                left_out[word] += 1
+                continue
             for row in _parse(spec, record, number, source, labelled=labelled):
                 if row.id in rows:
                     raise UsageError(f"duplicate id {row.id[:40]}")
                 rows[row.id] = row
         except IncompleteRow as error:
             if spec.skip_incomplete:
-                skipped += 1
+                skipped.append(record.label)
             else:
                 lines[str(error)].append(record.where)
                 fix = f"; fill it in or remove the row{', or set skip_incomplete' * labelled}"
         except UsageError as error:
             lines[str(error)].append(record.where)
         except _MALFORMED as error:
-            lines[f"not a row of format '{spec.format}': {error!r:.120}"].append(record.where)
+            lines[_reason_of(spec, error)].append(record.where)
     if lines:
         problems = [f"{first_of(where)}: {problem}" for problem, where in lines.items()]
         raise UsageError(f"{origin}, {first_of(problems, '; ')}{fix}")
+    _check_no_class_vanished(spec, origin, skipped, list(rows.values()))
     if skipped:
         logger.warning(
-            f"note: {origin}: skipped {counted_noun(skipped, 'row')} without a text or label"
+            f"note: {origin}: skipped {counted_noun(len(skipped), 'row')} without a text or label"
         )
+    for word, count in left_out.items():
+        logger.warning(f"note: {origin}: left out {counted_noun(count, 'row')} labelled '{word}'")
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return list(rows.values())
+
+
+def _missing_word(spec: TaskSpec, record: RawRecord, source: Source) -> str | None:
+    """Return the record's label if it stands for no label, as `missing` of the task says."""
+    if not spec.missing:
+        return None
+    column = next((name for name in source.columns.get("label", []) if name in record.values), None)
+    value = record.values.get(column or "label")
+    if isinstance(value, list) or is_missing(value):
+        return None
+    name = label_name(value)
+    return name if name in spec.missing else None
+
+
+def _check_no_class_vanished(
+    spec: TaskSpec, origin: str, skipped: list[Label | None], rows: list[Row]
+) -> None:
+    """Refuse to leave out every row of a class."""
+    present = {row.label for row in rows}
+    for label in dict.fromkeys(skipped):
+        if spec.classes and isinstance(label, int) and label not in present:
+            raise UsageError(
+                f"{origin}: all {counted_noun(skipped.count(label), 'row')} of the class"
+                f" '{spec.labels[label]}' have no text, and skip_incomplete would leave out the"
+                " class; fill the texts in, or remove the rows and the class"
+            )
+
+
+def _reason_of(spec: TaskSpec, error: Exception) -> str:
+    """Return why a record cannot become a row, where a format's own code failed."""
+    why = "a value is missing or of another type than in the official files"
+    if isinstance(error, KeyError):
+        why = f"'{error.args[0]}' is missing"
+    return f"not a row of format '{spec.format}': {why}"
 
 
 def _parse(
@@ -267,6 +113,9 @@ def _parse(
 ) -> list[Row]:
     """Return the rows that a record becomes; without an id it is its number."""
     if None in record.values:
+        cells = [*record.values.values(), *record.values[None]]  # type: ignore[index]
+        if any(isinstance(cell, str) and cell.startswith(' "') for cell in cells):
+            raise UsageError("a space stands between a comma and a quote; remove it")
         raise UsageError("more cells than column names; in a CSV file quote texts with commas")
     record.values |= {
         name: record.values[column]
@@ -275,6 +124,10 @@ def _parse(
         if column in record.values
     }
     if labelled and spec.kind != "span" and spec.format != "record":  # which have answers instead
+        if spec.label_columns:
+            record.values["label"] = [record.value(column) for column in spec.label_columns]
+        if spec.label_vectors:
+            record.values["label"] = _names_in_vector(spec, record.value("label"))
         record.label = parse_label(spec, record, source.labels)
     record.id = str(record.values.get(spec.id, number) if spec.id else number)
     rows = _FORMATS[spec.format](spec, record)
@@ -283,32 +136,14 @@ def _parse(
     return rows
 
 
-def label_name(value: Any) -> str:
-    """Return a label as printable text without spaces around it; True is `true`."""
-    return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
-
-
-def is_missing(value: Any) -> bool:
-    """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
-    return value is None or label_name(value).lower() in ("", "nan")
-
-
-def as_number(value: Any) -> float:
-    """Return the number that a label is, or NaN."""
-    try:
-        return float(label_name(value))
-    except ValueError:
-        return math.nan
-
-
-def labels_in(value: Any, kind: Kind, separator: str) -> list[str]:
-    """Return the label names of a row: of several a list or a text, with separators or spaces."""
-    if kind not in ("multi-label", "token-classification"):
-        return [label_name(value)]
-    if isinstance(value, str):
-        value = value.split(separator if kind == "multi-label" else None)
-    parts = value if isinstance(value, list) else [value]
-    return [name for part in parts if (name := label_name(part))]
+def _names_in_vector(spec: TaskSpec, value: Any) -> list[str]:
+    """Return the labels for which a vector of 0 and 1 has a 1."""
+    vector = vector_in(value)
+    if vector is None or len(vector) != len(spec.labels):
+        raise UsageError(
+            f"label is {value!r:.40}, not {len(spec.labels)} numbers 0 or 1, one for each label"
+        )
+    return [name for name, is_it in zip(spec.labels, vector, strict=True) if is_it]
 
 
 def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = None) -> Label:
@@ -331,8 +166,9 @@ def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = Non
     if spec.kind == "regression":
         number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
         if not (math.isfinite(number) and low <= number <= high):
+            hint = "" if low > -math.inf else "; missing=VALUE leaves such rows out"
             raise UsageError(
-                f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]"
+                f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]{hint}"
             )
         return number
     present = labels_in(value, spec.kind, spec.label_separator)
@@ -356,12 +192,22 @@ def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
 
 
 def _plain(spec: TaskSpec, record: RawRecord) -> list[Row]:
-    return [Row(record.id, (tuple(record.text(name) for name in spec.inputs),), record.label)]
+    if not spec.one_text_suffices:
+        texts = [record.text(name) for name in spec.inputs]
+        return [Row(record.id, (tuple(texts),), record.label)]
+    is_empty = [is_missing(record.present(name)) for name in spec.inputs]
+    if all(is_empty):
+        raise IncompleteRow(f"{' and '.join(spec.inputs)} are empty")
+    texts = [
+        "" if without else record.text(name)
+        for name, without in zip(spec.inputs, is_empty, strict=True)
+    ]
+    return [Row(record.id, (tuple(texts),), record.label)]
 
 
 def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
     """One text, in which a space separates the words, and the character span of each word."""
-    words = record.texts(spec.inputs[0])
+    words = record.words(spec.inputs[0])
     if isinstance(record.label, tuple) and len(record.label) != len(words):
         raise UsageError(f"{len(words)} words have {len(record.label)} tags")
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
@@ -371,7 +217,10 @@ def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
 
 def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
     """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
-    connective = CONNECTIVES[record.text("question")]
+    question = record.text("question")
+    connective = CONNECTIVES.get(question.strip().lower())
+    if connective is None:
+        raise UsageError(f"question is '{question[:40]}', not cause or effect")
     premise = record.text("premise").strip().removesuffix(".")
     choices = (record.text(name).strip() for name in ("choice1", "choice2"))
     texts = tuple(
@@ -383,17 +232,28 @@ def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
 def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
     """The two sentences as a pair, and the character span of the target word in each."""
     sentences = (record.text("sentence1"), record.text("sentence2"))
-    spans = tuple((int(record.value(f"start{at}")), int(record.value(f"end{at}"))) for at in (1, 2))
-    return [Row(record.id, (sentences,), record.label, word_spans=spans)]
+    spans = []
+    for number, sentence in enumerate(sentences, start=1):
+        start, end = record.integer(f"start{number}"), record.integer(f"end{number}")
+        if not 0 <= start < end <= len(sentence):
+            raise UsageError(
+                f"the target word, characters {start} to {end}, is outside of sentence{number},"
+                f" which has {len(sentence)} characters"
+            )
+        spans.append((start, end))
+    return [Row(record.id, (sentences,), record.label, word_spans=tuple(spans))]
 
 
 def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
     record.values |= record.values.get("target", {})  # the official files' spans are in it
-    words, pronoun = record.text("text").split(), record.text("span2_text").split()
+    words = record.text("text").split()
+    pronoun = record.text("span2_text").split()
     is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
-    length, index = len(pronoun), record.value("span2_index")
+    length, index = len(pronoun), record.integer("span2_index")
     places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
+    if not places:
+        raise UsageError(f"the pronoun '{' '.join(pronoun)[:40]}' (span2_text) is not in the text")
     # One official validation row names the word before the pronoun.
     first = min(places, key=lambda at: abs(at - index))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]

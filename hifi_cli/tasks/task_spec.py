@@ -25,7 +25,7 @@ Span = tuple[int, int]
 OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
 UNREAD = -1  # the token of a word that has none
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
-ENTITY_TAG = re.compile(r"O|[BIESLU]-(.+)")  # IOB1, IOB2, IOBES and BILOU; with the type
+ENTITY_TAG = re.compile(r"O|[BIMESLU]-(.+)")  # IOB1, IOB2, IOBES, BMES and BILOU; with the type
 FORMATS: dict[Kind, tuple[str, ...]] = {
     "classification": ("plain", "wic", "wsc", "multirc", "record"),
     "multi-label": ("plain",),
@@ -92,7 +92,11 @@ class LocalFiles(Source):
     only: dict[Split, dict[str, str]] = {}
     """The rows of a split's file that are its own, by column: those with this value."""
     reader: Reader = "tsv"
-    """File format; see `hifi_cli.tasks.rows`."""
+    """File format; see `hifi_cli.tasks.file_formats`."""
+    readers: dict[Split, Reader] = {}
+    """File format of the splits that have another one."""
+    quotes: bool = False
+    """TSV: cells may stand in quotes, in which a quote is written twice."""
     header: list[str] | None = None
     """Column names of TSV and CSV files that have no header line, and of CoNLL files."""
     generated: Literal["demo"] | None = None
@@ -156,6 +160,12 @@ class TaskSpec(ConfigModel):
     """Class names or tags in label order; for regression the name of the number; for spans none."""
     label_separator: str = "|"
     """Multi-label: the character between the labels of a row, where they are a text."""
+    label_columns: list[str] = []
+    """Multi-label: a column of 0 and 1 for each label, in label order, in the place of one column."""
+    label_vectors: bool = False
+    """Multi-label: a row's labels are a vector of 0 and 1, a place for each label in label order."""
+    missing: list[str] = []
+    """Labels that stand for no label: rows that have one are left out and counted."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
@@ -181,6 +191,8 @@ class TaskSpec(ConfigModel):
     """Official row count of each split (ReCoRD: of its queries); another count causes a warning."""
     skip_incomplete: bool = False
     """Skip and count rows without a text or label instead of refusing the file."""
+    one_text_suffices: bool = False
+    """Of two texts one may be empty; a row is incomplete only if both are."""
     config: dict[str, Any] = {}
     """Configuration keys that the task sets."""
 
