@@ -23,6 +23,7 @@ from hifi_cli.errors import MissingError, RunFailed, UsageError, logger, printab
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what its pointers begin with
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -145,6 +146,12 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         json_object(line, f"{path}, line {number}")
         for number, line in enumerate(_read_bytes(path).splitlines(), start=1)
     ]
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether a file is what Git leaves in its place without Git LFS."""
+    with path.open("rb") as file:
+        return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -68,6 +68,15 @@ class Encoder:
         return positions if positions is None or padding is None else positions - padding - 1
 
     @property
+    def vocabulary_size(self) -> int | None:
+        """Tokens that the word embedding has a row for; None for encoders without such a table."""
+        try:
+            table = self.base.get_input_embeddings()
+        except NotImplementedError:
+            return None
+        return getattr(table, "num_embeddings", None)
+
+    @property
     def is_causal(self) -> bool:
         """Whether it is a decoder: tokens see none after them, and the task head reads the last."""
         # transformers marks the attention of most decoders, and not that of these

@@ -13,8 +13,8 @@ from tokenizers.processors import Sequence, TemplateProcessing
 from torch import nn
 
 from hifi_cli.config.run_config import BackboneConfig
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import resolve_commit, unavailable_error
+from hifi_cli.errors import MissingError, UsageError, logger
+from hifi_cli.files import is_lfs_pointer, resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import (
     ADAPTER_CONFIG,
@@ -69,6 +69,7 @@ def load_backbone(
         raise _adapter_beside(source)
     model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
+    leave_out_unknown_types(tokenizer, config, source)
     with _reading(backbone, source):
         model, report = model_class.from_pretrained(
             source,
@@ -175,6 +176,25 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     return tokenizer
 
 
+def leave_out_unknown_types(tokenizer: Any, config: Any, source: str) -> None:
+    """Do without the token types of a tokenizer that numbers more of them than the encoder knows.
+
+    Encoders such as RoBERTa know one type. With the tokenizer of another family, the second text of
+    a pair would have a type that there is no embedding of.
+    """
+    if getattr(config, "type_vocab_size", None) != 1:
+        return
+    if "token_type_ids" not in tokenizer.model_input_names:
+        return
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    if any(tokenizer("a", "b").get("token_type_ids", [])):
+        logger.warning(
+            f"note: {source} knows one token type, and its tokenizer numbers the second text of a"
+            " pair 1: token types are not used"
+        )
+    tokenizer.model_input_names = names
+
+
 @torch.no_grad()
 def initialize_missing(model: nn.Module, missing_keys: list[str], seed: int) -> None:
     """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
@@ -209,8 +229,17 @@ def _class_and_config(
     ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
     of_task = {"id2label": labels, "label2id": ids} if labels and not task_head.is_own else {}
+    # A config.json may ask for other outputs than ours, as checkpoints before transformers 4 do.
+    outputs = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    check_no_pointers(source)
     with _reading(backbone, source):
-        config = transformers.AutoConfig.from_pretrained(source, **where, **of_task)
+        config = transformers.AutoConfig.from_pretrained(source, **where, **of_task, **outputs)
+    if getattr(config, "is_decoder", False) and not type(config)().is_decoder:
+        logger.warning(
+            f"note: the config.json of {source} says is_decoder; it is read as an encoder, whose tokens"
+            " see each other"
+        )
+        config.is_decoder = config.add_cross_attention = False
     if dropout is not None:
         for key in [
             key
@@ -229,6 +258,20 @@ def _class_and_config(
             " another backbone or task"
         )
     return auto_class if has_class else transformers.AutoModel, config
+
+
+def check_no_pointers(source: str) -> None:
+    """Refuse the files of a directory that was cloned without Git LFS.
+
+    Raises:
+        MissingError: a file is a pointer, not the content.
+    """
+    for pattern in ("*.json", "*.safetensors", "*.model", "*.txt"):
+        for path in sorted(Path(source).glob(pattern)):
+            if path.is_file() and is_lfs_pointer(path):
+                raise MissingError(
+                    f"{path} is a pointer of Git LFS, not the content: run git lfs pull in {source}"
+                )
 
 
 @contextmanager

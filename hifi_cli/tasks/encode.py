@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import UsageError, logger
+from hifi_cli.errors import UsageError, first_of, logger
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
 
 Item = TypeVar("Item", bound=Sized)
@@ -54,17 +54,42 @@ def tokenize(
         is_truncated = any(
             is_cut[number] or encoded.encodings[number].overflowing for number in numbers
         )
-        spans = _token_spans(encoded, numbers[0], row, order) if spec.format == "wic" else ()
+        spans: tuple[Span, ...] = ()
+        if spec.format == "wic":
+            spans = _token_spans(encoded, numbers[0], row, order, is_truncated=is_truncated)
         tagged = row.word_spans if spec.kind == "token-classification" else ()
         tokens = tuple(_first_token(encoded, numbers[0], span) for span in tagged)
         examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
-    if unread := sum(example.word_tokens.count(UNREAD) for example in examples):
-        words = sum(len(example.word_tokens) for example in examples)
-        logger.warning(
-            f"note: max_length={config.max_length} leaves {unread:,} of {words:,} words without a token:"
-            " they are not trained on and count as tagged O"
-        )
+    _warn_of_unread_words(examples, config.max_length)
     return examples
+
+
+def _warn_of_unread_words(examples: Sequence[Example], max_length: int) -> None:
+    """Say how many words have no token, because of `max_length` or because of the tokenizer."""
+    words, cut = 0, 0
+    dropped: list[str] = []
+    for example in examples:
+        tokens = example.word_tokens
+        words += len(tokens)
+        # The words behind the last one with a token are cut where the text is; the tokenizer drops
+        # the others: spaces, and characters that it does not know as any.
+        read = [at for at, token in enumerate(tokens) if token != UNREAD]
+        last = read[-1] if read and example.is_truncated else len(tokens)
+        for at, token in enumerate(tokens):
+            if token == UNREAD and at > last:
+                cut += 1
+            elif token == UNREAD:
+                dropped.append(example.row.words[at])
+    without = "they are not trained on and count as tagged O"
+    if cut:
+        logger.warning(
+            f"note: max_length={max_length} leaves {cut:,} of {words:,} words without a token: {without}"
+        )
+    if dropped:
+        shown = first_of([ascii(word) for word in dict.fromkeys(dropped)])
+        logger.warning(
+            f"note: the tokenizer has no token for {len(dropped):,} of {words:,} words ({shown}): {without}"
+        )
 
 
 def rows_of(examples: Iterable[Example]) -> list[Row]:
@@ -92,13 +117,19 @@ def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     }
 
 
-def _token_spans(encoded: Any, index: int, row: Row, order: slice) -> tuple[Span, ...]:
+def _token_spans(
+    encoded: Any, index: int, row: Row, order: slice, *, is_truncated: bool
+) -> tuple[Span, ...]:
     """Return the span of the tokens of the target word of each text."""
     token_spans = []
     for text, (start, end) in enumerate(row.word_spans[order]):
         first, last = (encoded.char_to_token(index, at, text) for at in (start, end - 1))
         if first is None or last is None:
-            raise UsageError(f"row {row.id}: the target word is truncated; increase max_length")
+            problem = "is truncated; increase max_length"
+            if not is_truncated:
+                word = row.sequences[0][order][text][start:end]
+                problem = f"{word!r:.40} has no token of this tokenizer"
+            raise UsageError(f"row {row.id}: the target word {problem}")
         token_spans.append((first, last + 1))
     return tuple(token_spans)
 

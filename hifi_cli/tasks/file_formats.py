@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import LFS_POINTER
 from hifi_cli.tasks.labels import SPACES, as_number, is_missing, split_words
 from hifi_cli.tasks.task_spec import Label, Reader
 
@@ -25,7 +26,6 @@ READER_OF_SUFFIX: dict[str, Reader] = {
     ".conll": "conll",
     ".conllu": "conll",
 }
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # The first bytes of files whose name says another format.
 _OTHER_FORMATS = {
     LFS_POINTER: "a pointer of Git LFS, not the data: run git lfs pull",

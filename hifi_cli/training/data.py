@@ -99,7 +99,8 @@ class ResourceCache:
         """Tokenize some rows; the result is not cached.
 
         Raises:
-            UsageError: a row has more tokens than the backbone has positions for.
+            UsageError: a row has more tokens than the backbone has positions for, or a token that
+                the backbone has no embedding of.
         """
         pretrained = self.pretrained(config)
         config = config.model_copy(update={"max_length": max_length})
@@ -110,6 +111,7 @@ class ResourceCache:
                 f"max_length={max_length}: a row has {longest:,} tokens, and"
                 f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
             )
+        check_vocabulary(pretrained, examples, config.backbone.name)
         return examples
 
     def pretrained(self, config: RunConfig) -> Pretrained:
@@ -163,6 +165,31 @@ class ResourceCache:
         start = relative_run_path(str(directory.path.resolve()))
         link = {"run": start, "config_hash": result.config_hash, "delta_sha256": delta}
         loaded.started_from = [link, *prepared.pretrained.started_from]
+
+
+def check_vocabulary(pretrained: Pretrained, examples: list[Example], name: str) -> None:
+    """Refuse tokens that the word embedding has no row for.
+
+    Args:
+        name: of the backbone.
+
+    Raises:
+        UsageError: a token of the examples, or the token for padding, has none.
+    """
+    known = Encoder(pretrained.model).vocabulary_size
+    tokenizer = pretrained.tokenizer
+    largest = tokenizer.pad_token_id
+    for example in examples:
+        for sequence in example.sequences:
+            largest = max(largest, int(sequence["input_ids"].max(initial=0)))
+    if known is not None and largest >= known:
+        token = tokenizer.convert_ids_to_tokens(largest)
+        raise UsageError(
+            f"backbone {name}: its tokenizer has {len(tokenizer):,} tokens, and its weights have"
+            f" embeddings for {known:,}: '{token}' has none; call"
+            f" model.resize_token_embeddings({len(tokenizer)}) and save the model, or take the"
+            " tokenizer that belongs to the weights"
+        )
 
 
 # --- the examples of a run
