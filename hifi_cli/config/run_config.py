@@ -47,7 +47,7 @@ RankingName = Annotated[
 # The epoch of a score: the best on the selection split, the last, or that with the highest score.
 EpochChoice = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-SettingValue = bool | int | float | str | list[str] | None
+SettingValue = bool | int | float | str | list[str] | list[int] | None
 # Keys that were added after runs had been stored, with their defaults, which change nothing. A hash
 # leaves out such a key at its default, so that runs that were stored without it keep their hash.
 UNHASHED_DEFAULTS = {
@@ -170,7 +170,7 @@ class TrainingConfig(ConfigModel):
     """Factor on the learning rate at the end of a linear or cosine decay."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
-    settings: dict[str, SettingValue | dict[str, SettingValue]] = {}
+    settings: dict[str, SettingValue | dict[str, SettingValue | dict[str, SettingValue]]] = {}
     """The method's own settings; `hifi ls METHOD` lists them."""
 
 

@@ -55,8 +55,12 @@ class BasedSpec(ConfigModel):
 NO_OPTIONS = {  # what peft's adapter_config.json says besides the options of the adapters
     *("peft_type", "peft_version", "task_type", "inference_mode", "auto_mapping"),
     *("base_model_name_or_path", "revision"),
-    *("target_modules", "feedforward_modules", "modules_to_save"),
+    *("target_modules", "feedforward_modules"),
 }
+# Modules of a task head, which trains whole anyway, as adapter_config.json may name them.
+HEAD_MODULES = {"classifier", "score", "pooler", "pre_classifier", "qa_outputs", "head"}
+# Keys of the adapter_config.json of the library adapters (AdapterHub).
+_OF_ADAPTERHUB = {"hidden_size", "model_class", "model_type", "config_id"}
 
 
 class MethodSpec(BasedSpec):
@@ -78,12 +82,24 @@ class MethodSpec(BasedSpec):
     def _from_adapter_config(cls, content: dict[str, Any]) -> dict[str, Any]:
         """An adapter_config.json as the method `peft` with its type, options and targets."""
         if "peft_type" not in content:
+            if _OF_ADAPTERHUB & content.keys():
+                raise ValueError(
+                    "this is a file of the library adapters (AdapterHub), not of peft; hifi reads peft's,"
+                    " and has the method adapter"
+                )
             return content
         options = {
             key: value
             for key, value in content.items()
             if key not in NO_OPTIONS and value not in (None, [], {})
         }
+        if HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
+            options.pop("modules_to_save", None)
+        for key, value in options.items():
+            if isinstance(value, dict) and any("." in name for name in value):
+                raise ValueError(
+                    f"{key}: names with a point cannot be given; write the last part of a module's name"
+                )
         kind = str(content["peft_type"]).lower()
         settings: dict[str, Any] = {"type": kind, "options": options}
         targets = content.get("target_modules")

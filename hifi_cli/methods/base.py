@@ -369,4 +369,9 @@ def _only_method(names: dict[str, Any]) -> type[Method]:
         raise UsageError(
             f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
         )
+    if own[0].prepare is Method.prepare:
+        raise UsageError(
+            f"{names['__file__']}: {own[0].__name__} has no prepare(self, encoder), which says what"
+            " trains"
+        )
     return own[0]

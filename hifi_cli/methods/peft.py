@@ -1,5 +1,6 @@
 """Methods of the peft library: adapters of any type that peft puts into modules of the encoder."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,15 @@ PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
 # Options whose other values need the weights' values.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
+# Options that peft applies to other parts of the model than the adapted modules, or that need a pass
+# over data before the training: here they would do nothing, or something else.
+_NOT_HERE = (
+    *("trainable_token_indices", "target_parameters", "layer_replication", "ensure_weight_tying"),
+    *("alora_invocation_tokens", "arrow_config", "megatron_config"),
+    *("eva_config", "corda_config", "lora_ga_config"),
+)
+_INITIAL_VALUES_FROM_DATA = ("eva", "corda", "lora_ga")
+_PATTERNS = ("rank_pattern", "alpha_pattern")  # options by ends of the modules' names
 # Types that train something else than modules, need the number of a task, or cannot be merged.
 REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 
@@ -77,7 +87,13 @@ class Peft(Method):
             raise UsageError(
                 f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}"
             )
-        modules = self.target_modules(encoder)
+        check_options(encoder, options)
+        own = {"modules_to_save"}
+        if options.get("layers_to_transform") is not None:
+            own |= {"layers_to_transform", "layers_pattern"}
+        modules = in_layers(encoder, self.target_modules(encoder), options)
+        check_patterns(modules, options)
+        options = {key: value for key, value in options.items() if key not in own}
         derived: dict[str, Any] = {"target_modules": modules}
         if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
             inner = modules_of(encoder, "ffn_output") if encoder.has_known_parts else []
@@ -133,6 +149,70 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
         hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
         raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
     return names
+
+
+def check_options(encoder: Encoder, options: dict[str, Any]) -> None:
+    """Refuse options that would have no effect, or another one than in peft.
+
+    Raises:
+        UsageError: there is one; it is named.
+    """
+    for name in _NOT_HERE:
+        if options.get(name):
+            raise UsageError(f"settings.options.{name}: not supported here; remove it")
+    if str(options.get("init_lora_weights")).lower() in _INITIAL_VALUES_FROM_DATA:
+        raise UsageError(
+            f"settings.options.init_lora_weights={options['init_lora_weights']}: not supported here,"
+            " because it needs a pass over data first"
+        )
+    for saved in options.get("modules_to_save") or ():
+        named = [
+            name
+            for name, _ in encoder.model.named_parameters()
+            if f".{saved}." in f".{name}" and name not in encoder.task_head
+        ]
+        if named:
+            raise UsageError(
+                f"settings.options.modules_to_save: {saved} would stay frozen; here the adapters and the"
+                " task head train: remove it"
+            )
+
+
+def check_patterns(modules: list[str], options: dict[str, Any]) -> None:
+    """Refuse values of single modules that no adapted module has.
+
+    Raises:
+        UsageError: there is such a value.
+    """
+    for option in _PATTERNS:
+        for ending in options.get(option) or ():
+            try:
+                pattern = re.compile(rf"(.*\.)?({ending})")
+            except re.error:
+                raise UsageError(f"settings.options.{option}: '{ending}' is no pattern") from None
+            if not any(map(pattern.fullmatch, modules)):
+                raise UsageError(
+                    f"settings.options.{option}: '{ending}' is the end of no adapted module's name"
+                )
+
+
+def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> list[str]:
+    """Return those of the modules that `layers_to_transform` leaves: a layer's number, or several.
+
+    Raises:
+        UsageError: it leaves none, or names a layer that the encoder does not have.
+    """
+    wanted = options.get("layers_to_transform")
+    if wanted is None:
+        return modules
+    layers = [wanted] if isinstance(wanted, int) else list(wanted)
+    kept = [module for module in modules if encoder.layer_of(module) in layers]
+    if not kept or not {*layers} <= {*range(encoder.num_layers)}:
+        raise UsageError(
+            f"settings.options.layers_to_transform={wanted}: the encoder has the layers 0 to"
+            f" {encoder.num_layers - 1}, and the targets must be in them"
+        )
+    return kept
 
 
 @contextmanager

@@ -310,12 +310,16 @@ def build_and_prepare(
     """Build the method of a run, and let it prepare the model.
 
     Raises:
-        UsageError: an unknown setting, a value that does not fit, or `layer_decay` with parameters
-            that it cannot place, or without layers that are trained.
+        UsageError: an unknown setting, a value that does not fit, a method that trains nothing, or
+            `layer_decay` with parameters that it cannot place, or without layers that are trained.
     """
     method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
     pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
+    if not method.phases()[0].method.trainable_parameters(encoder.model):
+        raise UsageError(
+            f"method {config.method} trains nothing: after its prepare no parameter requires a gradient"
+        )
     if config.layer_decay == 1:
         return method
     trained = [
