@@ -145,7 +145,7 @@ def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
     for names in alike.values():
         if len(names) > 1:
             shown = " and ".join(f"'{name}' ({found.counts[name]})" for name in sorted(names))
-            yield f"labels that differ in case or spaces only: {shown}"
+            yield f"labels that differ in case, spaces or hyphens only: {shown}"
     texts = [value for value in found.values if isinstance(value, str)]
     with_spaces = sum(label_name(value) != value for value in texts)
     if with_spaces and found.kind == "classification":

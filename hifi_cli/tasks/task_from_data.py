@@ -117,12 +117,18 @@ def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             about_data.append(text)
             continue
         others.append(text)
-        suggestion = registry.nearest(key, DataOptions.model_fields)
-        of_both = registry.nearest(key, [*RunConfig.model_fields, *DataOptions.model_fields])
-        is_of_a_run = key.partition(".")[0] in RunConfig.model_fields or key in TRAINER_NAMES
-        if suggestion and suggestion == of_both and not is_of_a_run:
+        if suggestion := _nearest_about_data(key):
             raise UsageError(f"command line: unknown key '{key}'{suggestion}")
     return about_data, others
+
+
+def _nearest_about_data(key: str) -> str:
+    """Return a phrase that suggests a key about data, where an unknown key is nearest to one."""
+    if key.partition(".")[0] in RunConfig.model_fields or key in TRAINER_NAMES:
+        return ""
+    suggestion = registry.nearest(key, DataOptions.model_fields)
+    of_all = registry.nearest(key, [*RunConfig.model_fields, *DataOptions.model_fields])
+    return suggestion if suggestion == of_all else ""
 
 
 def check_has_data(overrides: Sequence[str]) -> None:
@@ -133,10 +139,15 @@ def check_has_data(overrides: Sequence[str]) -> None:
     """
     for text in overrides:
         key = text.partition("=")[0].strip()
+        what = ""
         if key in DataOptions.model_fields:
+            what = f"'{text:.60}'"
+        elif suggestion := _nearest_about_data(key):
+            what = f"unknown key '{key}'{suggestion} It"
+        if what:
             raise UsageError(
-                f"'{text:.60}': {key} says how a data file or hub dataset is read, and no --task names"
-                " one; a shipped task is changed in a copy: hifi ls tasks/NAME > my-task.yaml"
+                f"command line: {what} says how a data file or hub dataset is read, and no --task"
+                " names one; a shipped task is changed in a copy: hifi ls tasks/NAME > my-task.yaml"
             )
 
 
@@ -192,10 +203,10 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     columns = _columns(source, data, options)
     found = _labels(source, data, columns, options)
     metrics = _metrics(found.kind, found.labels)
-    label = ", ".join(columns.label)
+    label = columns.label[0] if len(columns.label) == 1 else f"[{','.join(columns.label)}]"
     is_hub = "hub" in data.sections
     content: dict[str, Any] = {
-        "description": f"{found.kind} of {' and '.join(columns.inputs)} by {label}",
+        "description": f"{found.kind} of {' and '.join(columns.inputs)} by {label.strip('[]')}",
         "label": f"{data.name}-data" if data.name in registry.names("tasks") else data.name,
         "source": source,
         "kind": found.kind,
@@ -213,7 +224,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     if found.is_vector:
         content["label_vectors"] = True
     if len(columns.label) > 1:
-        content["label_columns"] = columns.label
+        content["label_columns"] = [*columns.label]  # PyYAML writes a list twice as a reference
     else:
         section["columns"] = {"label": columns.label[0]}
     if found.names_in_data:
@@ -236,8 +247,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     text = f"{' '.join(['# made from', source, *trained_on])}\n{text}"
     what = (
         f"{found.kind} ({found.why}), inputs=[{','.join(columns.inputs)}]"
-        f" label={label if len(columns.label) == 1 else f'[{label}]'}, {len(data.records)} rows;"
-        " change it with key=value"
+        f" label={label}, {len(data.records)} rows; change it with key=value"
     )
     lines = [what, *data_summary.lines(data.records, columns.all, found, metrics), *data.notes]
     return TaskFromData(
@@ -482,8 +492,11 @@ def _labels(
         names = dict(zip(names_in_data, labels, strict=True))
         counts = Counter({names[label]: count for label, count in counts.items()})
         why = f"{why}; {', '.join(f'{index} is {word}' for index, word in names.items())}"
-    if kind == "classification" and len(labels) == len(found) == 1:
-        raise UsageError(f"{source}: all rows have the label '{labels[0]}'; two classes are needed")
+    if len(labels) == len(found) == 1:
+        what = "words" if kind == "token-classification" else "rows"
+        raise UsageError(
+            f"{source}: all {what} have the label '{labels[0]}'; two classes are needed"
+        )
     return data_summary.FoundLabels(kind, why, labels, counts, values, names_in_data=names_in_data)
 
 
