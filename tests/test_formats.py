@@ -38,6 +38,12 @@ def test_a_cause_is_asked_for_by_because(tmp_path):
     assert row.sequences[0] == ("The man fell because he cried.",)
 
 
+@pytest.mark.parametrize("word", ["Cause", "CAUSE", " cause "])
+def test_copas_question_may_have_a_capital(tmp_path, word):
+    (row,) = read_train_rows(tmp_path, "copa", json.dumps(COPA | {"question": word}))
+    assert row.sequences[0] == ("The man fell because he cried.",)
+
+
 def test_the_pronoun_is_marked_where_its_index_is_one_off(tmp_path):
     target = {"span1_text": "it", "span2_index": 4, "span2_text": "it"}
     (row,) = read_train_rows(
@@ -77,6 +83,13 @@ BAD = [
     ("cb", json.dumps(CB | {"premise": 3}), "line 1: premise is 3, not text"),
     ("cb", json.dumps(CB) + "\n" + json.dumps(CB), "train.jsonl, line 2: duplicate id 0"),
     ("copa", json.dumps(COPA | {"question": "why"}), "line 1: question is 'why', not cause or effect"),
+    ("copa", json.dumps(COPA | {"question": None}), "line 1: question is empty"),
+    ("wic", json.dumps(WIC | {"end1": 900}), "is outside of sentence1, which has "),
+    ("wic", json.dumps(WIC | {"start1": 3, "end1": 3}), "line 1: the target word, characters 3 to 3, is outside of sentence1"),
+    ("wic", json.dumps(WIC | {"start2": -1}), "line 1: the target word, characters -1 to "),
+    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_index": "third"}}), "line 1: span2_index is 'third', not an integer"),
+    ("wsc", json.dumps({key: value for key, value in WSC.items() if key != "target"}), "line 1: no column 'span2_text'"),
+    ("record", json.dumps(RECORD | {"qas": [{"query": "x", "answers": []}]}), "line 1: not laid out as the official files of record; it has no 'idx'"),
     ("wic", json.dumps(WIC | {"start1": "x"}), "line 1: start1 is 'x', not an integer"),
     ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: the pronoun 'she' (span2_text) is not in the text"),
     ("cb", '{"premise": "cut \\ud83d"}', "train.jsonl, line 1: not JSON ("),

@@ -490,44 +490,48 @@ def _parquet(path: Path) -> Iterator[RawRecord]:
     """Yield the rows of a Parquet file, with the class names that the library datasets wrote into it."""
     from pyarrow import ArrowException, parquet  # a tenth of a second, which other files do without
 
-    _check_is_parquet(path)
-    names_of = parquet_class_names(path)
-    try:
-        table = parquet.read_table(path)
-    except (ArrowException, OSError) as error:
-        raise _Refused(f": the Parquet file is damaged ({str(error)[:100]})") from None
-    twice = [name for name, count in Counter(table.column_names).items() if count > 1]
+    schema = _parquet_schema(path)
+    twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise _Refused(f": two columns are called '{twice[0]}'; rename one of them")
-    for number, values in enumerate(table.to_pylist()):
+    names_of = _class_names_in(schema)
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise _Refused(f": the Parquet file is damaged ({str(error)[:100]})") from None
+    for number, values in enumerate(rows):
         yield RawRecord(with_class_names(values, names_of), f"row {number}")
 
 
-def _check_is_parquet(path: Path) -> None:
+def parquet_class_names(path: Path) -> dict[str, list[str]]:
+    """Return the class names of each column of class indices, which the library datasets wrote."""
+    return _class_names_in(_parquet_schema(path))
+
+
+def _parquet_schema(path: Path) -> Any:
+    """Return the columns of a Parquet file, with their types and notes."""
+    from pyarrow import ArrowException, parquet
+
     with path.open("rb") as file:
         start = file.read(len(LFS_POINTER))
     if start == LFS_POINTER:
         raise _Refused(f" is {_OTHER_FORMATS[LFS_POINTER]}")
     if not start.startswith(_PARQUET):
         raise _Refused(" is not a Parquet file")
-
-
-def parquet_class_names(path: Path) -> dict[str, list[str]]:
-    """Return the class names of each column of class indices, which the library datasets wrote."""
-    from pyarrow import ArrowException, parquet
-
     try:
-        schema = parquet.read_schema(path)
+        return parquet.read_schema(path)
     except (ArrowException, OSError) as error:
         raise _Refused(f": the Parquet file is damaged ({str(error)[:100]})") from None
+
+
+def _class_names_in(schema: Any) -> dict[str, list[str]]:
     if b"huggingface" not in (schema.metadata or {}):
         return {}
     from datasets import Features  # takes a second
 
     features = Features.from_arrow_schema(schema)
-    return {
-        column: names for column, feature in features.items() if (names := class_names(feature))
-    }
+    found = {column: class_names(feature) for column, feature in features.items()}
+    return {column: names for column, names in found.items() if names}
 
 
 def class_names(feature: Any) -> list[str]:

@@ -27,9 +27,9 @@ def is_missing(value: Any) -> bool:
 
     The texts `nan`, `NA` and `NULL` are names as any others.
     """
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or label_name(value) == ""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def as_number(value: Any) -> float:

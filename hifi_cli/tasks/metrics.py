@@ -2,6 +2,7 @@
 
 import re
 import string
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +56,9 @@ def sklearn_score(name: str, labels: Values, predictions: Values, **options: Any
     """Return a score of scikit-learn, which takes a second to import."""
     from sklearn import metrics
 
-    return float(getattr(metrics, name)(labels, predictions, **options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that all rows are of one class
+        return float(getattr(metrics, name)(labels, predictions, **options))
 
 
 def correlation(name: str, labels: Values, predictions: Values) -> float:
