@@ -32,6 +32,8 @@ _OTHER_FORMATS = {
     b"\x1f\x8b": "compressed by gzip: unpack it",
     b"PK\x03\x04": "a ZIP or Excel file: unpack it, or save its sheet as CSV in UTF-8",
     b"\xd0\xcf\x11\xe0": "an old Excel file: save its sheet as CSV in UTF-8",
+    b"<!doctype html": "a page of HTML, not the data: download the file itself",
+    b"<html": "a page of HTML, not the data: download the file itself",
 }
 _PARQUET = b"PAR1"
 _ENCODINGS = {  # by the mark that a file begins with; UTF-32 first, whose mark begins as UTF-16's
@@ -160,6 +162,8 @@ def read(
             yield from _json(text, reader)
     except _Refused as error:
         raise UsageError(f"{path}{error}") from None
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -182,7 +186,7 @@ def text_of(path: Path) -> str:
     """
     content = path.read_bytes()
     for mark, what in _OTHER_FORMATS.items():
-        if content.startswith(mark):
+        if content[: len(mark)].lower() == mark.lower():
             raise _Refused(f" is {what}")
     if content.startswith(_PARQUET):
         raise _Refused(" is a Parquet file: rename it so that it ends in .parquet")
@@ -550,7 +554,7 @@ def with_class_names(values: dict[str, Any], names_of: dict[str, list[str]]) -> 
         value = values[column]
         if isinstance(value, list):
             if not all(isinstance(index, int) and 0 <= index < len(names) for index in value):
-                raise _Refused(f": {column} has a class other than 0 to {len(names) - 1}: {value}")
+                raise UsageError(f"{column} has a class other than 0 to {len(names) - 1}: {value}")
             values[column] = [names[index] for index in value]
         else:
             is_known = value is not None and 0 <= value < len(names)

@@ -433,9 +433,15 @@ def _columns(source: str, data: _Data, options: DataOptions) -> _Columns:
 
 
 def _header_hint(reader: str, columns: list[str]) -> str:
-    """Return what to do if the names of the columns look like a row."""
-    is_row = any(name.count(" ") > 2 or not isnan(as_number(name)) for name in columns)
-    if reader not in ("csv", "tsv") or not is_row:
+    """Return what to do if the names of the columns look like a row, or like several in one."""
+    if reader not in ("csv", "tsv"):
+        return ""
+    separators = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
+    expected = "commas" if reader == "csv" else "tabs"
+    for separator, name in separators.items():
+        if len(columns) == 1 and separator in columns[0] and name != expected:
+            return f". The cells seem to be separated by {name}; a .{reader} file has {expected}"
+    if not any(name.count(" ") > 2 or not isnan(as_number(name)) for name in columns):
         return ""
     return ". The first line is read as their names; if it is a row, write a line of names above it"
 
@@ -472,6 +478,12 @@ def _labels(
             pairs.append((record.where, value))
     if not pairs:
         raise UsageError(f"{source}: every cell of {name} is empty")
+    nested = [where for where, value in pairs if _is_nested(value)]
+    if nested:
+        raise UsageError(
+            f"{source}, {first_of(nested)}: {name} holds objects or lists in lists; give a text, a"
+            " number, or a list of them"
+        )
     values = [value for _, value in pairs]
     kind, why = _kind(data, columns, values, options)
     is_vector = is_several
@@ -498,6 +510,12 @@ def _labels(
             f"{source}: all {what} have the label '{labels[0]}'; two classes are needed"
         )
     return data_summary.FoundLabels(kind, why, labels, counts, values, names_in_data=names_in_data)
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, dict):
+        return True
+    return isinstance(value, list) and any(isinstance(part, dict | list) for part in value)
 
 
 def _kind(

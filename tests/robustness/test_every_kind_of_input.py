@@ -199,6 +199,11 @@ CASES = {
     "endings-test": Case("a.jsonl", json_lines("label", "a", "b"), ["test=new.csv"], rows=30, others={"new.csv": "text,x\na,b\n"}),
     "endings-unknown": Case("a.csv", TWO, ["validation=dev.txt"], "dev.txt: rename it so that it ends in .csv, .tsv", others={"dev.txt": TWO}),
     "endings-label": Case("a.csv", TWO, ["validation=dev.jsonl"], "dev.jsonl, line 1, line 2, line 3 and 27 more: unknown label 'x'", others={"dev.jsonl": json_lines("label", "x")}),
+    "semicolons": Case("a.csv", TWO.replace(",", ";"), message="The cells seem to be separated by semicolons; a .csv file has commas"),
+    "commas-in-tsv": Case("a.tsv", TWO, message="The cells seem to be separated by commas; a .tsv file has tabs"),
+    "html": Case("a.csv", "<!DOCTYPE html>\n<html>", message="a.csv is a page of HTML, not the data"),
+    "label-object": Case("a.jsonl", json_lines("label", {"a": 1}, "b"), message="label holds objects or lists in lists"),
+    "labels-nested": Case("a.jsonl", json_lines("labels", [["a"], ["b"]]), message="labels holds objects or lists in lists"),
     # CoNLL.
     "conll-ids": Case("a.conll", sentences("# id 7f-a\tdomain=xx", "NUMBER _ _ O", "cow _ _ B-ACT"), kind="token-classification", labels=["B-ACT", "O"], rows=20, metric="ner_f1"),
     "conll-ids-spaces": Case("a.conll", sentences("# id 7f-a domain=xx", "NUMBER _ _ O", "cow _ _ B-ACT"), kind="token-classification", labels=["B-ACT", "O"], rows=20),

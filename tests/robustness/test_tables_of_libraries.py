@@ -50,6 +50,17 @@ def test_names_of_tags_are_read_from_the_file(path):
     assert labels == [["O", "B-ACT"]] * 12
 
 
+def test_a_tag_without_a_name_is_refused(path):
+    tags = ClassLabel(names=["O", "B-ACT"])
+    features = Features({"tokens": Sequence(Value("string")), "ner_tags": Sequence(tags)})
+    rows = {"tokens": [["the", "dog"]] * 12, "ner_tags": [[0, -1]] * 12}
+    Dataset.from_dict(rows, features=features).to_parquet(path)
+    with pytest.raises(
+        UsageError, match=r"a.parquet: ner_tags has a class other than 0 to 1: \[0, -1\]"
+    ):
+        labels_read(path)
+
+
 def test_a_hidden_label_is_none(path):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
     rows = {"text": TEXTS, "label": [0, 1, -1] * 4}
