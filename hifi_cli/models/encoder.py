@@ -71,7 +71,7 @@ class Encoder:
     def vocabulary_size(self) -> int | None:
         """Tokens that the word embedding has a row for; None for encoders without such a table."""
         try:
-            table = self.base.get_input_embeddings()
+            table = cast(Any, self.base).get_input_embeddings()
         except NotImplementedError:
             return None
         return getattr(table, "num_embeddings", None)

@@ -306,6 +306,57 @@ def _quotes_fill_columns(lines: list[list[str]]) -> bool:
 # CoNLL
 
 
+@dataclass(frozen=True)
+class _ConllLayout:
+    """How the lines of a CoNLL file are laid out.
+
+    Attributes:
+        separator: a tab, or the spaces of ASCII.
+        columns: of most lines of words.
+        last_cells: what the words have in their last column.
+        is_conllu: whether it is CoNLL-U, whose first column numbers the words.
+    """
+
+    separator: str
+    columns: int
+    last_cells: set[str]
+    is_conllu: bool
+
+    def cells(self, line: str) -> list[str]:
+        """Return the cells of a line."""
+        return line.split("\t") if self.separator == "\t" else split_words(line)
+
+    def is_comment(self, line: str, *, is_first: bool) -> bool:
+        """Return whether a line is a comment; `is_first`: no word of its sentence stands before it."""
+        if not line.startswith("#"):
+            return False
+        if self.separator == "\t" and "\t" not in line:
+            return True
+        cells = self.cells(line)
+        if not is_first:
+            return False
+        # The word `#` has a tag that other words have too; a comment has none.
+        is_word = len(cells) == self.columns and (line[1:2] != " " or cells[-1] in self.last_cells)
+        return not is_word
+
+    def is_outside(self, cells: list[str]) -> bool:
+        """Return whether a line of CoNLL-U has several words (`1-2`), or one that no text has (`1.1`)."""
+        return self.is_conllu and not cells[0].isdecimal()
+
+
+def _layout_of(lines: list[str]) -> _ConllLayout:
+    """Return the layout that most lines have; columns are separated by tabs if most have one."""
+    words = [line for line in lines if line.strip() and not line.startswith(("#", _DOCSTART))]
+    with_tab = sum("\t" in line for line in words)
+    separator = "\t" if 2 * with_tab > len(words) else SPACES
+    rows = [line.split("\t") if separator == "\t" else split_words(line) for line in words]
+    lengths = Counter(map(len, rows))
+    columns = lengths.most_common(1)[0][0] if lengths else 0
+    is_conllu = columns == CONLLU_COLUMNS and all(re.fullmatch(r"[\d.-]+", row[0]) for row in rows)
+    last_cells = {row[-1] for row in rows if len(row) == columns}
+    return _ConllLayout(separator, columns, last_cells, is_conllu)
+
+
 def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
     """Yield one record per sentence, of each column the list of its cells.
 
@@ -315,57 +366,37 @@ def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
     that are not in the text (`1.1`) are skipped.
     """
     lines = text.split("\n")
-    separator = _separator(lines)
-    cells = [_cells(line, separator) for line in lines]
-    is_word = [bool(line.strip()) and not line.startswith(("#", _DOCSTART)) for line in lines]
-    words = [row for row, is_one in zip(cells, is_word, strict=True) if is_one]
-    lengths = Counter(map(len, words))
-    columns = lengths.most_common(1)[0][0] if lengths else 0
-    last_cells = {row[-1] for row in words if len(row) == columns}
-    is_conllu = columns == CONLLU_COLUMNS and all(re.fullmatch(r"[\d.-]+", row[0]) for row in words)
-    header = [*names, *map(str, range(len(names) + 1, columns + 1))]
+    layout = _layout_of(lines)
+    header = [*names, *map(str, range(len(names) + 1, layout.columns + 1))]
     sentence: list[list[str]] = []
     first = number = 0
-    for at, (line, row) in enumerate(zip([*lines, ""], [*cells, []], strict=True), start=1):
-        if not line.strip():
-            if sentence:
-                number += 1
-                by_column = [list(column) for column in zip(*sentence, strict=True)]
-                where = f"sentence {number} (line {first})"
-                yield RawRecord(dict(zip(header, by_column, strict=False)), where)
-                sentence = []
-            continue
-        if line.startswith(_DOCSTART):
-            continue
-        if line.startswith("#") and not sentence:
-            # The word `#` has a tag that other words have too; a comment has none.
-            fits = len(row) == columns and (line[1:2] != " " or row[-1] in last_cells)
-            if not fits:
-                continue
-        elif re.match(r"#[^\t]*$", line) and separator == "\t":
-            continue
-        if len(row) != columns:
-            raise _Refused(
-                f", line {at}: {len(row)} columns ({line[:40]!r}), where most lines have {columns};"
-                f" columns are separated by {'one tab' if separator == chr(9) else 'spaces'}, and an"
-                " empty line ends a sentence"
-            )
-        if is_conllu and not row[0].isdecimal():
-            continue
-        if not sentence:
-            first = at
-        sentence.append(row)
+    for at, line in enumerate([*lines, ""], start=1):
+        if line.strip():
+            cells = _word_cells(line, at, layout, is_first=not sentence)
+            if cells:
+                first = first if sentence else at
+                sentence.append(cells)
+        elif sentence:
+            number += 1
+            by_column = [list(column) for column in zip(*sentence, strict=True)]
+            values = dict(zip(header, by_column, strict=False))
+            yield RawRecord(values, f"sentence {number} (line {first})")
+            sentence = []
 
 
-def _separator(lines: list[str]) -> str:
-    """Return what separates the columns: a tab if most words' lines have one, else spaces."""
-    words = [line for line in lines if line.strip() and not line.startswith(("#", _DOCSTART))]
-    with_tab = sum("\t" in line for line in words)
-    return "\t" if 2 * with_tab > len(words) else SPACES
-
-
-def _cells(line: str, separator: str) -> list[str]:
-    return line.split("\t") if separator == "\t" else split_words(line)
+def _word_cells(line: str, at: int, layout: _ConllLayout, *, is_first: bool) -> list[str]:
+    """Return the cells of a word's line, or none for a line that holds no word of the text."""
+    if line.startswith(_DOCSTART) or layout.is_comment(line, is_first=is_first):
+        return []
+    cells = layout.cells(line)
+    if len(cells) != layout.columns:
+        separator = "one tab" if layout.separator == "\t" else "spaces"
+        raise _Refused(
+            f", line {at}: {len(cells)} columns ({line[:40]!r}), where most lines have"
+            f" {layout.columns}; columns are separated by {separator}, and an empty line ends a"
+            " sentence"
+        )
+    return [] if layout.is_outside(cells) else cells
 
 
 # JSON

@@ -196,17 +196,37 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
             to give.
     """
     options = _parse_options(overrides)
-    read_source = _read_hub if source.startswith(HUB) else _read_file
-    data = read_source(source, options)
+    data = _read_hub(source, options) if source.startswith(HUB) else _read_file(source, options)
     if not data.records:
         raise UsageError(f"{source} has no rows")
     columns = _columns(source, data, options)
     found = _labels(source, data, columns, options)
     metrics = _metrics(found.kind, found.labels)
+    content = _content(source, data, columns, found, options)
+    parse(TaskSpec, content, source)
     label = columns.label[0] if len(columns.label) == 1 else f"[{','.join(columns.label)}]"
-    is_hub = "hub" in data.sections
+    what = (
+        f"{found.kind} ({found.why}), inputs=[{','.join(columns.inputs)}] label={label},"
+        f" {len(data.records)} rows; change it with key=value"
+    )
+    more = data_summary.lines(data.records, columns.all, found, metrics)
+    summary = [" ".join(printable(line).split()) for line in (what, *more, *data.notes)]
+    made_from = " ".join(["# made from", source, *_digests(data)])
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return TaskFromData(content["label"], f"{made_from}\n{text}", summary)
+
+
+def _content(
+    source: str,
+    data: "_Data",
+    columns: "_Columns",
+    found: data_summary.FoundLabels,
+    options: DataOptions,
+) -> dict[str, Any]:
+    """Return the content of the task's YAML."""
+    metrics = _metrics(found.kind, found.labels)
     content: dict[str, Any] = {
-        "description": f"{found.kind} of {' and '.join(columns.inputs)} by {label.strip('[]')}",
+        "description": f"{found.kind} of {' and '.join(columns.inputs)} by {', '.join(columns.label)}",
         "label": f"{data.name}-data" if data.name in registry.names("tasks") else data.name,
         "source": source,
         "kind": found.kind,
@@ -220,7 +240,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
         "skip_incomplete": options.skip_incomplete,
         **data.sections,
     }
-    section = data.sections["hub" if is_hub else "local"]
+    section = data.sections["hub" if "hub" in data.sections else "local"]
     if found.is_vector:
         content["label_vectors"] = True
     if len(columns.label) > 1:
@@ -236,23 +256,18 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     if "validation" not in {**section.get("files", {}), **section.get("splits", {})}:
         fraction = 0.1 if options.validation is None else options.validation
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
-    parse(TaskSpec, content, source)
-    files = data.sections["local"].get("files", {})
-    trained_on = [
-        file_digest(Path(data.sections["local"]["directory"], files[split]))
+    return content
+
+
+def _digests(data: "_Data") -> list[str]:
+    """Return the digests of the files that are trained and selected on."""
+    local = data.sections["local"]
+    files = local.get("files", {})
+    return [
+        file_digest(Path(local["directory"], files[split]))
         for split in ("train", "validation")
         if split in files
     ]
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    text = f"{' '.join(['# made from', source, *trained_on])}\n{text}"
-    what = (
-        f"{found.kind} ({found.why}), inputs=[{','.join(columns.inputs)}]"
-        f" label={label}, {len(data.records)} rows; change it with key=value"
-    )
-    lines = [what, *data_summary.lines(data.records, columns.all, found, metrics), *data.notes]
-    return TaskFromData(
-        content["label"], text, [" ".join(printable(line).split()) for line in lines]
-    )
 
 
 # The words of the command line
