@@ -168,4 +168,9 @@ def _doubts_about_tags(found: FoundLabels) -> Iterator[str]:
 def _positive_class(found: FoundLabels, metrics: list[str]) -> Iterator[str]:
     if "f1" in metrics:
         first, second = found.labels
-        yield f"f1 is of the class '{second}', the second; labels=[{second},{first}] makes it '{first}'"
+        # Names of integers stand in the integers' order: the other order would rename the classes.
+        in_data = found.names_in_data or found.labels
+        yield (
+            f"f1 is of the class '{second}', the second; labels=[{in_data[1]},{in_data[0]}] makes it"
+            f" '{first}'"
+        )

@@ -224,6 +224,8 @@ CASES = {
     "words-no-break-text": Case("a.jsonl", "".join(json.dumps({"tokens": f"n{row} 10\xa0000", "tags": "O B-N"}) + "\n" for row in range(9)), ["kind=token-classification"], kind="token-classification", first=(("n0 10\xa0000",), ["O", "B-N"])),
     "words-all-blank": Case("a.jsonl", words(["cow"], ["B-X"]) + '{"tokens": [" "], "ner_tags": ["O"]}\n', message="line 21: tokens is empty"),
     # F1.
+    "f1-of-integers": Case("a.csv", table("text,label", "0", "1"), ["labels=[neg,pos]"], says="f1 is of the class 'pos', the second; labels=[1,0] makes it 'neg'"),
+    "f1-of-the-other": Case("a.csv", table("text,label", "0", "1"), ["labels=[1,0]"], labels=["1", "0"], first=((text_of(0),), "0"), says="f1 is of the class '0'"),
     "f1": Case("a.csv", table("text,label", "hate", "not_hate"), says="f1 is of the class 'not_hate', the second; labels=[not_hate,hate] makes it 'hate'"),
 }  # fmt: skip
 
