@@ -3,9 +3,11 @@
 import codecs
 import csv
 import io
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -410,10 +412,28 @@ def _json(text: str, reader: str) -> Iterator[RawRecord]:
     if reader == "jsonl" and text.lstrip().startswith("["):
         yield from _array(text)
         return
+    is_first = True
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             where = f"line {number}"
+            if is_first:
+                _check_keys_differ(line, where)
+                is_first = False
             yield from _records_in(_parsed(line, f", {where}"), reader, where)
+
+
+def _check_keys_differ(line: str, where: str) -> None:
+    """Refuse an object with two values of one key, of which a JSON parser keeps the last."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(key for key, _ in pairs)
+        twice = [key for key, count in counts.items() if count > 1]
+        if twice:
+            raise _Refused(f", {where}: two columns are called '{twice[0]}'; rename one of them")
+
+    # A line that is not JSON is refused with its reason where it is parsed.
+    with suppress(ValueError, RecursionError):
+        json.loads(line, object_pairs_hook=check)
 
 
 def _parsed(text: str, where: str) -> Any:

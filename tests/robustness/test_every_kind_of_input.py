@@ -160,6 +160,7 @@ CASES = {
     # Files.
     "columns-twice": Case("a.csv", table("text,label,text", "a,x", "b,y"), message="a.csv, line 1: two columns are called 'text'; rename one of them"),
     "columns-twice-tsv": Case("a.tsv", table("text\tlabel\ttext", "a\tx", separator="\t"), message="two columns are called 'text'"),
+    "columns-twice-json": Case("a.jsonl", '{"text": "a", "text": "b", "label": "c"}\n', message="a.jsonl, line 1: two columns are called 'text'"),
     "columns-without-name": Case("a.csv", table("text,label,,", "a,,", "b,,"), labels=["a", "b"]),
     "cr-ends": Case("a.csv", table("text,label", "a", "b", end="\r"), rows=30, labels=["a", "b"]),
     "cr-in-cell": Case("a.tsv", table("text\tlabel", "a", "b", separator="\t").replace("the cow", "the\rcow", 1), rows=30, first=((text_of(0),), "a")),
