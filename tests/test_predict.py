@@ -92,7 +92,8 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     )  # never a row, although it has as many columns
     assert "no column 'sentence1'; the columns are premise, hypothesis" in error
     assert "new.jsonl, line 1: not JSON (" in refused(b'{"sentence1": \n', name="new.jsonl")
-    assert "utf-8" in refused(b"\xff\xfe\ta\n")
+    assert "new.tsv, line 1: not UTF-8 (byte 0xff)" in refused(b"\xff\ta\n")
+    assert "the mark of UTF-16, and its text is not in it" in refused(b"\xff\xfe\ta\n")
     assert hifi("predict", run, tmp_path / "none.tsv").code == 3
     assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3
 
@@ -128,7 +129,7 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
         (said,) = predict(run, file, resources)
         if task == "multirc":
             (tmp_path / "typo.jsonl").write_text(json.dumps(content).replace("answer", "anwser"))
-            with pytest.raises(UsageError, match=r"line 1: .*KeyError\('answer'\)"):
+            with pytest.raises(UsageError, match=r"line 1: .*'answer' is missing"):
                 [*predict(run, tmp_path / "typo.jsonl", resources)]
         if task == "squad":
             assert said["prediction"] in content["context"]

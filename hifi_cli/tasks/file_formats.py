@@ -197,6 +197,11 @@ def text_of(path: Path) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
+        if not encoding.startswith("utf-8"):
+            raise _Refused(
+                f": its first bytes are the mark of {encoding.upper()}, and its text is not in it;"
+                " save the file as UTF-8"
+            ) from None
         line = content[: error.start].count(b"\n") + 1
         raise _Refused(
             f", line {line}: not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8,"
