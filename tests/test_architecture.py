@@ -157,7 +157,7 @@ def test_light_packages_never_load_torch():
         *(module for module in MODULES if package_of(module) in WITHOUT_TORCH),
         "hifi_cli.heads.ranking",
     ]
-    modules += ["hifi_cli.results.share"]
+    modules += ["hifi_cli.results.check", "hifi_cli.results.share"]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
     ended = subprocess.run(
         [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False

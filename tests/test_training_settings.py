@@ -13,7 +13,7 @@ from transformers import get_cosine_schedule_with_warmup
 
 from hifi_cli.config.run_config import RunConfig, config_hash_of
 from hifi_cli.errors import UsageError
-from hifi_cli.results.share import check
+from hifi_cli.results.check import check
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row

@@ -11,6 +11,7 @@ from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, logger, printable
 from hifi_cli.files import atomic_path
 from hifi_cli.results import share
+from hifi_cli.results.check import check as check_study
 from hifi_cli.results.study import read_results
 
 Place = Annotated[
@@ -103,7 +104,7 @@ def merge(
 
 def check(directory: Directory = options.RESULTS, format: options.OutputFormat = "text") -> None:  # noqa: A002
     """Recompute scores from predictions, and find runs that cannot be what they say: one line each, and exit code 1."""
-    checked = share.check(directory)
+    checked = check_study(directory)
     if format == "json":
         options.print_json(checked)
     else:

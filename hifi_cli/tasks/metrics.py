@@ -191,6 +191,17 @@ ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # of rows and
 }
 
 
+# prefixes of the metrics whose scores begin at -1
+_SIGNED = ("matthews", "pearson", "spearman")
+
+
+def lowest_score(name: str) -> float:
+    """Return the lowest value of a metric; a metric of an extra split has the split's name behind its own."""
+    if name.startswith(_SIGNED):
+        return -1.0
+    return 0.0
+
+
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
 
