@@ -30,11 +30,13 @@ def stored(hifi, all_runs):
 
 
 def change(run, **keys):
-    """Change the record of a run; `config` may change too, with the hash that belongs to it."""
+    """Change the record of a run; `config` may change too, with the hashes that belong to it."""
     record = read_json(run / "results.json") | keys
-    (run / "results.json").write_text(
-        json.dumps(record | {"config_hash": config_hash_of(record["config"])})
-    )
+    config = record["config"]
+    without_seed = {key: value for key, value in config.items() if key != "seed"}
+    hashes = {"config_hash": config_hash_of(config), "setting_hash": config_hash_of(without_seed)}
+    (run / "results.json").write_text(json.dumps(record | hashes))
+    (run / "config.yaml").write_text(json.dumps(config))  # YAML too
 
 
 def predictions(run, function):
@@ -151,9 +153,8 @@ def test_honest_runs_pass_and_are_counted(hifi):
         answer.out
         == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
     )
-    (RUN / "predictions.jsonl").unlink()
     content = printed(hifi("results", "check", "--format", "json"))
-    assert content == {"runs": 4, "recomputed": 3, "findings": {}}
+    assert content == {"runs": 4, "recomputed": 4, "not_recomputed": {}, "findings": {}}
     assert hifi("results", "check", "nowhere").code == 3
 
 
@@ -170,6 +171,7 @@ def test_settings_that_select_the_same_heads_may_leave_the_same_weights(hifi):
 
 def test_a_packed_study_is_checked_as_its_runs_are(hifi):
     change(RUN, **raised(read_json(RUN / "results.json")))
+    (RUN / "metrics.jsonl").unlink()  # which a packed study has not
     before = hifi("results", "check")
     assert hifi("results", "pack", "results", "--out", "packed").code == 0
     after = hifi("results", "check", "packed")

@@ -111,6 +111,8 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
         for path, problems in checked.findings.items():
             for problem in problems:
                 print(printable(f"{path}: {problem}"))
+        for path, reason in checked.not_recomputed.items():
+            print(printable(f"{path}: note: score not recomputed: {reason}"))
     if checked.findings:
         raise RunFailed(
             f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say"

@@ -71,7 +71,9 @@ def table(
     tasks, methods = options.stored_names("tasks", task), options.stored_names("methods", method)
     if name == "search":
         chosen = {**keys, "task": tasks, "method": methods}
-        return emit(other_tables.searches(study, **chosen), format, out)
+        searched = other_tables.searches(study, **chosen)
+        searched[0].notes += study.notes_on_damage
+        return emit(searched, format, out)
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
     if not layouts:
         raise study.no_run_error() if study.shown.empty else study.no_such_runs_error(**keys)
@@ -115,6 +117,7 @@ def table(
         "grid": command if name and not by else "",  # others show what there is
     }
     tables = [_built(spec, study, data_dir=data_dir, published=published, **how) for spec in specs]
+    tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
@@ -196,7 +199,9 @@ def compare(
     runs = pairs.of_one_table(runs[runs["method"].isin(names)], compared, by=by, **keys)
     counted = pairs.COUNTED.union(include or ())
     how: dict[str, Any] = {"score": score, "metric": metric, "counted": counted}
-    emit(pairs.compare(study, runs, compared, by=by, **how), format, out)
+    tables = pairs.compare(study, runs, compared, by=by, **how)
+    tables[0].notes += study.notes_on_damage
+    emit(tables, format, out)
 
 
 def claims(
@@ -236,6 +241,7 @@ def claims(
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
     counted = pairs.COUNTED.union(include or ())
     tables = _verdicts(names or [], study, **how, score=score, counted=counted, place=place)
+    tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     reproduced = sum((table.frame["verdict"] == "reproduced").sum() for table in tables)
     if strict and reproduced < sum(len(file.claims) for file in files.values()):

@@ -81,7 +81,7 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
 @cache
 def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
     """Return `logits` of all classes, index of the `label`, and `prediction`, by the example's id."""
-    table, classes = study.predictions(path), classes_of(task)
+    table, classes = study.usable_predictions(path), classes_of(task)
     if table is None or not classes:
         return None
     logits: Array = np.array(table["logits"].to_list(), dtype=np.float64)

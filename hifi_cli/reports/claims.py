@@ -504,13 +504,15 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
     Where F1 is the score, the accuracy of what is stored counts: one class has an F1 of 81 on MRPC.
     """
     run = pairs.iloc[0]
-    metric, stored = run["metric_first"], study.predictions(run["path_first"])
+    metric, stored = run["metric_first"], study.usable_predictions(run["path_first"])
     name, mean = "score", float(pairs[["score_first", "score_second"]].to_numpy().mean())
     if stored is None or metric not in METRICS or metric == "f1_micro":
         return ""
     if metric == "f1":
         paths = [*pairs["path_first"], *pairs["path_second"]]
-        predicted = [table for path in paths if (table := study.predictions(path)) is not None]
+        predicted = [
+            table for path in paths if (table := study.usable_predictions(path)) is not None
+        ]
         is_correct = pd.concat(predicted).eval("label == prediction")
         metric = name = "accuracy"
         mean = 100 * float(is_correct.mean())

@@ -35,6 +35,7 @@ def render(study: Study, tables: Sequence[Table]) -> str:
     return environment.get_template("report.html.j2").render(
         version=__version__,
         tables=tables,
+        notes=study.notes_on_damage,
         figures=[
             (path.stem, png(path.read_bytes()))
             for path in sorted((study.directory / "figures").glob("*.png"))

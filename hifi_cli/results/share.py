@@ -139,11 +139,11 @@ def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
         MissingError: there is no run.
         UsageError: a run is damaged or at another place than its own, or a file is a link.
     """
+    study.refuse_damage()  # a damaged record may have a path that leads out of the directory
     if not study.records:
         raise MissingError(f"no finished runs in {study.directory}")
     found: dict[str, list[Path]] = {}
     for path in study.records:
-        study.result(path)  # refuses a path that may lead out of the directory
         folder, place = study.directory / path, study.directory.resolve() / path
         paths = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
         files = [file.relative_to(folder) for file in paths if file.is_file()]
@@ -231,7 +231,8 @@ def export_eee(source: Path, out: Path, organization: str) -> int:
     if out.exists():
         raise UsageError(f"{out} exists; remove it, or name another directory with --out")
     study = Study(source)
-    results = [result for path in study.records if (result := study.result(path)).is_done]
+    study.refuse_damage()
+    results = [result for result in study.results.values() if result.is_done]
     if not results:
         raise MissingError(f"no finished runs in {source}")
     with atomic_path(out) as folder:

@@ -20,8 +20,8 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest, is_locked, read_json, read_jsonl
+from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun, first_of, logger
+from hifi_cli.files import digest, is_locked, json_object, read_json
 from hifi_cli.results.record import (
     RUNS,
     USER_FILES,
@@ -89,24 +89,89 @@ class Study:
         return (self.directory / PACKED).is_file()
 
     @cached_property
+    def _contents(self) -> dict[str, dict[str, Any] | HifiError]:
+        """What results.json holds of each run by its path, sorted, or why it cannot be read."""
+        if self.is_packed:
+            return self._packed_contents()
+        places = (f"{pattern}/results.json" for pattern in RUNS)
+        # half the time of pathlib's
+        found = (glob(place, root_dir=self.directory) for place in places)  # noqa: PTH207
+        paths = sorted(file.rpartition("/")[0] for file in chain(*found))
+        contents: dict[str, dict[str, Any] | HifiError] = {}
+        for path in paths:
+            try:
+                contents[path] = read_json(self.directory / f"{path}/results.json")
+            except HifiError as error:
+                contents[path] = error
+        return contents
+
+    def _packed_contents(self) -> dict[str, dict[str, Any] | HifiError]:
+        """The same of a packed study, whose damaged lines are named by their numbers."""
+        packed = self.directory / PACKED
+        contents: dict[str, dict[str, Any] | HifiError] = {}
+        for number, line in enumerate(packed.read_bytes().splitlines(), start=1):
+            place = f"{packed}, line {number}"
+            try:
+                run = json_object(line, place)
+                path, record = run["path"], run["record"]
+                if path in contents:
+                    raise UsageError(f"{place} holds {path} a second time; pack the study again")
+                contents[path] = record
+            except UsageError as error:
+                contents[f"{PACKED}, line {number}"] = error
+            except (KeyError, TypeError) as error:
+                reason = f"{place} is damaged ({error}); pack the study again"
+                contents[f"{PACKED}, line {number}"] = UsageError(reason)
+        return contents
+
+    @cached_property
+    def _typed(self) -> dict[str, RunResult | HifiError]:
+        """The record of each run by its path, or why it cannot be used."""
+        typed: dict[str, RunResult | HifiError] = {}
+        for path, content in self._contents.items():
+            if isinstance(content, HifiError):
+                typed[path] = content
+                continue
+            try:
+                typed[path] = self._result(path, content)
+            except HifiError as error:
+                typed[path] = error
+        return typed
+
+    @cached_property
+    def results(self) -> dict[str, RunResult]:
+        """The record of each run by its path, sorted, without those that are damaged."""
+        return {path: found for path, found in self._typed.items() if isinstance(found, RunResult)}
+
+    @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """What results.json holds of each run, by its path, sorted.
+        """What results.json holds of each run in `results`."""
+        return {path: dict(self._contents[path]) for path in self.results}  # type: ignore[arg-type]
+
+    @cached_property
+    def damaged(self) -> dict[str, str]:
+        """Why a run is damaged: its record cannot be read, lacks a part, or lies at another path than the run's own."""
+        return {
+            path: str(found) for path, found in self._typed.items() if isinstance(found, HifiError)
+        }
+
+    @property
+    def notes_on_damage(self) -> list[str]:
+        """One line that names the damaged runs, for tables that leave them out; none where no run is."""
+        if not self.damaged:
+            return []
+        count = counted_noun(len(self.damaged), "damaged run")
+        names = first_of([*self.damaged])
+        return [f"left out: {count}: {names} (hifi results check says what is wrong)"]
+
+    def refuse_damage(self) -> None:
+        """Raise for a study of which every run must be usable.
 
         Raises:
-            UsageError: a file is not readable.
+            UsageError: a run is damaged.
         """
-        if not self.is_packed:
-            places = (f"{pattern}/results.json" for pattern in RUNS)
-            # half the time of pathlib's
-            found = (glob(place, root_dir=self.directory) for place in places)  # noqa: PTH207
-            paths = sorted(file.rpartition("/")[0] for file in chain(*found))
-            return {path: read_json(self.directory / f"{path}/results.json") for path in paths}
-        packed = self.directory / PACKED
-        runs = read_jsonl(packed)
-        try:
-            return {run["path"]: run["record"] for run in runs}
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"{packed} is damaged ({error}); pack the study again") from None
+        for reason in self.damaged.values():
+            raise UsageError(reason)
 
     def result(self, path: str) -> RunResult:
         """The record of a run, typed.
@@ -115,8 +180,15 @@ class Study:
             UsageError: a part is missing or of a wrong type, or the run belongs at another path: a
                 copy would count twice.
         """
+        found = self._typed[path]
+        if isinstance(found, HifiError):
+            raise found
+        return found
+
+    def _result(self, path: str, content: dict[str, Any]) -> RunResult:
+        """Type a record, and compare its path with the one of the run that it describes."""
         place = f"{self.directory}/{path}"  # paths take longer than reading, in large studies
-        result = validated(RunResult, self.records[path], f"{place}/results.json")
+        result = validated(RunResult, content, f"{place}/results.json")
         if result.run_path.as_posix() != path:
             raise UsageError(
                 f"{place} holds the run that belongs in {self.directory / result.run_path}: move it there, or a copy away"
@@ -131,6 +203,22 @@ class Study:
         if not directory.predictions.is_file():
             return None
         return pd.DataFrame([row.model_dump() for row in directory.read_predictions()])
+
+    def usable_predictions(self, path: str) -> pd.DataFrame | None:
+        """The same, and None with a warning where they are damaged: one run less is no reason to show nothing."""
+        if path in self._damaged_predictions:
+            return None
+        try:
+            return self.predictions(path)
+        except HifiError as error:
+            self._damaged_predictions.add(path)
+            logger.warning(f"left out: predictions of 1 run: {error}")
+            return None
+
+    @cached_property
+    def _damaged_predictions(self) -> set[str]:
+        """The runs whose damaged predictions were named."""
+        return set()
 
     @cached_property
     def _packed_predictions(self) -> dict[str, pd.DataFrame]:
@@ -163,10 +251,12 @@ class Study:
         draws whose version is not this program's, as a text, and `common_draws`: those of them that
         runs of every method have; `config`, as it is nested, and `config_hash`.
 
-        Raises:
-            UsageError: a run is damaged, or at another path than its configuration's.
+        A damaged run is left out, with a warning that names it.
         """
-        rows = [self._row(path) for path in self.records]
+        if self.damaged:
+            reasons = first_of([*self.damaged.values()], "; ")
+            logger.warning(f"left out: {counted_noun(len(self.damaged), 'damaged run')}: {reasons}")
+        rows = [self._row(path) for path in self.results]
         # None of `shots` is a value of its own
         frame = pd.DataFrame(rows, columns=_COLUMNS, dtype=object)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
@@ -174,7 +264,7 @@ class Study:
 
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
-        result, names = self.result(path), dict[str, str]()
+        result, names = self.results[path], dict[str, str]()
         if (self.directory / f"{path}/{USER_FILES}").is_dir():  # few runs have any
             directory = RunDirectory(self.directory / path)
             names = {
@@ -248,9 +338,13 @@ class Study:
 
     def no_run_error(self) -> MissingError:
         """The error for a directory without runs that tables show."""
-        searches = f" but {len(self.runs)} of searches: hifi table search" if len(self.runs) else ""
+        others = ""
+        if len(self.runs):
+            others = f" but {len(self.runs)} of searches: hifi table search"
+        elif self.damaged:
+            others = f" but {counted_noun(len(self.damaged), 'damaged one')}: hifi results check"
         return MissingError(
-            f"no finished run in {self.directory}{searches}; make one with hifi train, or give --results-dir"
+            f"no finished run in {self.directory}{others}; make one with hifi train, or give --results-dir"
         )
 
     def no_such_runs_error(self, **options: str | None) -> MissingError:
@@ -353,11 +447,11 @@ def read_results(
     score (NaN). The settings follow by their keys: `learning_rate`, `batch_size`, `heads.k`, `settings.r`, and so on.
 
     Args:
-        with_unfinished: also those whose `state` is `running` or `unfinished`, named by their folders.
+        with_unfinished: also those whose `state` is `running`, `unfinished` or `damaged`, named by
+            their folders.
 
     Raises:
         MissingError: no such directory.
-        UsageError: a run is damaged.
     """
     if not Path(directory).is_dir():
         raise MissingError(
@@ -371,6 +465,10 @@ def read_results(
         state = "running" if is_locked(run.lock) else "unfinished"
         place = {"path": str(run.path), "flags": "", "detail": ""}
         rows.append({**dict(names), "state": state, **place})
+    for path, reason in study.damaged.items() if with_unfinished else ():
+        names = zip(("protocol", "backbone", "task", "method"), path.split("/")[1:], strict=False)
+        place = {"path": str(study.directory / path), "flags": "", "detail": reason}
+        rows.append({**dict(names), "state": "damaged", **place})
     frame = pd.DataFrame(rows)
     others = [column for column in frame if column not in _LISTED]
     integers = dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")
