@@ -1,10 +1,16 @@
-"""A batch that does not fit in memory is one clear error."""
+"""A batch that does not fit in memory is one clear error; the memory of a run is its own, or is not shown."""
+
+import weakref
 
 import pytest
 import torch
+from json_output import table_of
+from synthetic_runs import write_run
 
 from hifi_cli.errors import RunFailed
+from hifi_cli.training import machine
 from hifi_cli.training import run as runs
+from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 
 TRAINING = (
@@ -50,3 +56,45 @@ def test_the_error_names_the_setting_that_saves_memory(
             make("full-ft", "gradient_accumulation_steps=2", "eval_batch_size=16", *words),
             resources,
         )
+
+
+def test_a_run_begins_without_the_models_of_the_runs_before(make, resources, monkeypatch):
+    """Models are in circles of references, and wait for Python's collector otherwise."""
+    models, alive_at_start = [], []
+    create, reset = Trainer.__init__, machine.reset_peak_memory
+
+    def note(self, *arguments, **keys):
+        create(self, *arguments, **keys)
+        models.append(weakref.ref(self.model))
+
+    def count(device):
+        is_own = reset(device)
+        alive_at_start.append(sum(model() is not None for model in models))
+        return is_own
+
+    monkeypatch.setattr(Trainer, "__init__", note)
+    monkeypatch.setattr(machine, "reset_peak_memory", count)
+    monkeypatch.setattr(machine, "_has_trained", False)
+    methods = ("full-ft", "bitfit", "lora")
+    results = [runs.run(make(method, "epochs=1"), resources) for method in methods]
+    assert alive_at_start == [1, 1, 1]
+    assert [result.memory_is_own for result in results] == [True, False, False]
+
+
+def test_memory_that_is_not_a_runs_own_is_shown_nowhere(hifi):
+    place = {"protocol": "laptop", "backbone": "minilm"}
+    write_run("results", "full-ft", "rte", 1, 0.5, **place, peak_memory_bytes=100)
+    write_run("results", "bitfit", "rte", 1, 0.5, **place, peak_memory_bytes=50)
+    shared = {"peak_memory_bytes": 900, "memory_is_own": False}
+    write_run("results", "bitfit", "rte", 2, 0.5, **place, **shared)
+    write_run("results", "lora", "rte", 1, 0.5, **place, **shared)
+    for name in ("cost", "hifi-1"):
+        table = table_of(hifi("table", name, "--format", "json"))
+        rows = {row["method"]: row["memory"] for row in table["rows"]}
+        assert rows.get("bitfit", 0.5) == 0.5  # HiFi's table has no such row
+        assert rows["lora"] is None
+        (note,) = [note for note in table["notes"] if note.startswith("memory left out")]
+        assert "2 runs" in note
+        assert "bitfit, lora" in note
+    listed = hifi("ls", "runs", "--format", "csv").out
+    assert "900" not in listed

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.errors import MissingError
+from hifi_cli.errors import MissingError, counted_noun
 from hifi_cli.reports import pairs
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import (
@@ -131,6 +131,13 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
         f"left out: {reason}: {', '.join(sorted({*names}))}"
         for reason, names in alone.groupby(reasons)
     ]
+    shared = judged[(judged["left_out"] == "") & ~has_own_memory(judged)]
+    if len(shared):
+        names = ", ".join(sorted({*shared["method"]}))
+        notes.append(
+            f"memory left out: {counted_noun(len(shared), 'run')} that another one of the same"
+            f" command had preceded ({names}); hifi grid starts a process for each run"
+        )
     name, paper = load_published(spec.published) if spec.published else ("", NO_TABLE)
     marks = {
         column: [paper.mean(str(row.published), column) for row in rows] for column in paper.columns
@@ -152,6 +159,11 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     )
 
 
+def has_own_memory(runs: pd.DataFrame) -> pd.Series:
+    """Whether the peak memory of each run is its own; where the record does not say so, it counts as such."""
+    return runs["memory_is_own"].ne(False)
+
+
 def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     """Costs by method: percent of trained parameters, `time` per epoch, peak `memory` and size of the file `stored`.
 
@@ -161,7 +173,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
         runs.assign(
             trained_percent=100 * runs["trainable"] / runs["total"],
             time=runs["time_s"].astype(float) / runs["epoch_last"].astype(float),
-            memory=runs["peak_memory_bytes"].astype(float),
+            memory=runs["peak_memory_bytes"].astype(float).where(has_own_memory(runs)),
             stored=runs["delta_bytes"].astype(float),
             stored_mb=runs["delta_bytes"].astype(float) / 1e6,
         )

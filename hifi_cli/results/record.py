@@ -300,6 +300,10 @@ class RunResult(StoredFile):
     """Seconds of all processes that trained the run, from the prepared model to the stored
     predictions. Schema 1: of the last process."""
     peak_memory_bytes: int
+    """Of a GPU, or of the process that trained the run last."""
+    memory_is_own: bool | None = None
+    """Whether no other run had trained in the process, whose memory the peak would have too; None:
+    not known."""
     delta_sha256: str | None = None
     """Of delta.safetensors; None: diverged."""
     delta_bytes: int | None = None

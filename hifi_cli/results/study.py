@@ -48,7 +48,7 @@ _PLACES = {
         },
         **{key: key for key in ["status", "reason", "collapsed", "limit", "split", "selection"]},
         **{key: key for key in ["report", "metrics", "time_s", "wall_s", "peak_memory_bytes"]},
-        **{key: key for key in ["delta_bytes", "precision", "method_code"]},
+        **{key: key for key in ["memory_is_own", "delta_bytes", "precision", "method_code"]},
         **{key: key for key in ["config_hash", "setting_hash", "schema_version", "task_digest"]},
         **{name: f"scores.{name}" for name in _SCORES},
         **{f"epoch_{name}": f"epochs.{name}" for name in _SCORES},
@@ -245,8 +245,8 @@ class Study:
         `epoch_best`, `epoch_max`; `max_epochs`: as many as early stopping allows;
         `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
-        `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
-        `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
+        `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`, `delta_bytes`,
+        `device`, `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
         `method_code`, `heads`, `setting_hash`, `schema_version`, `task_digest`; `draws`: those random
         draws whose version is not this program's, as a text, and `common_draws`: those of them that
         runs of every method have; `config`, as it is nested, and `config_hash`.
@@ -494,5 +494,6 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
         "trained_percent": 100 * run["trainable"] / run["total"],
         "path": str(results_dir / run["path"]),
         "detail": run["reason"],
+        "peak_memory_bytes": None if run["memory_is_own"] is False else run["peak_memory_bytes"],
         **{f"metrics.{name}": 100 * value for name, value in run["metrics"].items()},
     }

@@ -1,5 +1,6 @@
 """The machine that a run computes on: device, precision, processes of torchrun, provenance."""
 
+import ctypes
 import functools
 import gc
 import importlib.metadata
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 # Results, which a grid writes into the checkout, change no number
 _SOURCES = ("hifi_cli", "configs")
+_has_trained = False  # whether this process has trained a run
 _LIBRARIES = (
     *("torch", "transformers", "tokenizers", "accelerate", "datasets", "peft"),
     *("numpy", "scipy", "scikit-learn", "safetensors"),
@@ -222,12 +224,33 @@ def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak memory use, so that the next reading belongs to one run of the process."""
+def release_memory() -> None:
+    """Give back what former runs of the process left.
+
+    Their models are in circles of references, which wait for Python's collector, and glibc's
+    allocator keeps much of what was freed.
+    """
+    gc.collect()
+    # Other C libraries have no such function
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Reset the peak memory use; return whether the next reading belongs to one run alone.
+
+    On a CPU it does in the first run of a process only. After another one the allocator places the
+    same tensors otherwise, and the reading is up to a quarter higher, although all is given back.
+    """
+    global _has_trained
+    release_memory()
+    is_own = device.type == "cuda" or not _has_trained
+    _has_trained = True
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):  # not Linux: the reading is then the process's highest so far
         Path("/proc/self/clear_refs").write_text("5")
+    return is_own
 
 
 def peak_memory(device: torch.device) -> int:

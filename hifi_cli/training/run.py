@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -110,9 +110,9 @@ def run(
                 f" longer than max_length={config.max_length} and cut"
             )
         code = own_code_digest(config)  # as it is now: the file may change while the run trains
-        machine.reset_peak_memory(device)
+        memory_is_own = machine.reset_peak_memory(device)
         start = time.monotonic()
-        reason = _train(trainer, directory, report_to)
+        reason = _train(trainer, directory, report_to, shows_memory=memory_is_own)
         params = count_parameters(prepared)
         if reason:
             outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
@@ -162,6 +162,7 @@ def run(
             data_origin={split: "/".join(at.split("/")[-2:]) for split, at in data.origin.items()},
             wall_s=round(before + time.monotonic() - start, 3),
             peak_memory_bytes=machine.peak_memory(device),
+            memory_is_own=memory_is_own,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             epoch_metrics=trainer.progress.epoch_metrics,
             provenance=machine.describe_provenance(
@@ -192,10 +193,16 @@ def _finished(
     return finished
 
 
-def _train(trainer: Trainer, directory: RunDirectory, report_to: Sequence[str]) -> str:
+def _train(
+    trainer: Trainer, directory: RunDirectory, report_to: Sequence[str], *, shows_memory: bool
+) -> str:
     """Train to the end; returns why the run diverged, if it did."""
     is_main, label = machine.is_main(), trainer.config.run_label
-    with closing(MetricLogger(trainer, directory, report_to)) if is_main else nullcontext() as log:
+    with ExitStack() as stack:
+        log = None
+        if is_main:
+            log = MetricLogger(trainer, directory, report_to, shows_memory=shows_memory)
+            stack.enter_context(closing(log))
         trainer.callback = log or Callback()
         try:
             trainer.train()
@@ -332,11 +339,18 @@ class MetricLogger(Callback):
 
     Args:
         report_to: names of trackers.
+        shows_memory: whether the peak memory is that of this run alone.
     """
 
     def __init__(
-        self, trainer: Trainer, directory: RunDirectory, report_to: Sequence[str] = ()
+        self,
+        trainer: Trainer,
+        directory: RunDirectory,
+        report_to: Sequence[str] = (),
+        *,
+        shows_memory: bool = True,
     ) -> None:
+        self.shows_memory = shows_memory
         self.trainer, self.directory, self.config = trainer, directory, trainer.config
         self.run = self.config.run_label
         self.trackers = start_trackers(report_to, self.config, directory)
@@ -391,8 +405,10 @@ class MetricLogger(Callback):
         )
         if not self.trainer.has_trained():
             status += " (warm-up only: nothing trained yet)"
-        memory = f"peak memory {machine.peak_memory(self.trainer.runner.device) / 1e9:.1f} GB"
-        logger.info(f"{self.run}: {status}, {memory}, {format_duration(left)} left")
+        if self.shows_memory:
+            peak = machine.peak_memory(self.trainer.runner.device)
+            status += f", peak memory {peak / 1e9:.1f} GB"
+        logger.info(f"{self.run}: {status}, {format_duration(left)} left")
 
     def describe(self, line: MetricsLine) -> str:
         """Say a line in a few words."""
