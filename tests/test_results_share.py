@@ -367,6 +367,30 @@ def test_export_writes_files_of_every_eval_ever(hifi):
     assert found == [("matthews", -1, 0.5), ("accuracy", 0, 0.75), ("own", None, 7)]
 
 
+def test_an_exported_score_names_its_split(hifi):
+    score = {"last": 0.5, "best": 0.5, "max": 0.5}
+    write_run(
+        "results",
+        "full-ft",
+        "mnli",
+        1,
+        0.5,
+        metrics={"accuracy_mismatched": 0.25},
+        extra_validation={"mismatched": score},
+    )
+    assert hifi("results", "export", "results", "--format", "eee", "--out", "eee").code == 0
+    (file,) = Path("eee").rglob("*.json")
+    results = read_json(file)["evaluation_results"]
+    splits = {
+        result["metric_config"]["metric_id"]: result["score_details"]["details"]["split"]
+        for result in results
+    }
+    assert splits == {"accuracy": "validation", "accuracy_mismatched": "validation_mismatched"}
+    for result in results:
+        assert result["source_data"]["additional_details"]["split"] == "validation"
+        assert result["score_details"]["details"]["epoch_selected_on"] == "validation"
+
+
 def test_without_network_the_hub_is_not_asked(hifi, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     answer = hifi("results", "pull", "hub:owner/shared")

@@ -259,7 +259,11 @@ def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
     data = {
         "dataset_name": result.task,
         "source_type": "other",
-        "additional_details": {"rows": str(result.n_examples["reported"]), **result.data_origin},
+        "additional_details": {
+            "split": result.split,
+            "rows": str(result.n_examples["reported"]),
+            **result.data_origin,
+        },
     }
     return {
         "schema_version": EEE_VERSION,
@@ -294,12 +298,24 @@ def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
                 },
                 "score_details": {
                     "score": value,
-                    "details": {"epoch": str(result.epoch(result.kept_score))},
+                    "details": {
+                        "epoch": str(result.epoch(result.kept_score)),
+                        "split": _split_of(metric, result),
+                        "epoch_selected_on": result.selection,
+                    },
                 },
             }
             for metric, value in result.metrics.items()
         ],
     }
+
+
+def _split_of(metric: str, result: RunResult) -> str:
+    """The split that a metric was measured on; a metric of an extra one ends in that one's name."""
+    for extra in result.extra_validation:
+        if metric.endswith(f"_{extra}"):
+            return f"{result.split}_{extra}"
+    return result.split
 
 
 def _bounds(metric: str) -> dict[str, Any]:
