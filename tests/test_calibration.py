@@ -42,8 +42,8 @@ def cells_of(answer, method="full-ft"):
 
 def ece_by_hand(probabilities, labels):
     total, confidence = 0.0, probabilities.max(1)
-    for low in range(10):
-        inside = (confidence > low / 10) & (confidence <= (low + 1) / 10)
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
         if inside.any():
             accuracy = (probabilities.argmax(1) == labels)[inside].mean()
             total += inside.mean() * abs(accuracy - confidence[inside].mean())

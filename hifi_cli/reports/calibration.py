@@ -14,7 +14,7 @@ from hifi_cli.results.record import kept_score
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import task_spec
 
-BINS = 10  # of the expected calibration error, equally wide (Guo et al., ICML 2017, use 15)
+BINS = 15  # of the expected calibration error, equally wide, as Guo et al. (ICML 2017)
 MEASURES = {
     "nll": "negative log-likelihood in nats",
     "brier": "Brier score, 0 to 1 for two classes and 0 to 2 for more, as scikit-learn's",
