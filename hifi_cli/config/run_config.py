@@ -132,7 +132,7 @@ class TaskHeadConfig(ConfigModel):
     width: int = Field(2048, ge=1, le=1 << 16)
     """Hidden units of `mlp`."""
     activation: Literal["none", "relu"] = "none"
-    """Activation between the two layers of `mlp`: EH-FT's text has none, its code has a ReLU."""
+    """Activation between the two layers of `mlp`: EH-FT's text does not say one, its code has a ReLU."""
     init_std: float = Field(0.005, gt=0)
     """Standard deviation of the initial weights of `mlp`."""
     one_logit: bool = False
@@ -200,7 +200,8 @@ class RunConfig(TrainingConfig):
     `balanced`: n / (classes * n_c) by the counts n_c of the training examples, as in scikit-learn. null: all equal."""
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Layer-wise learning rate decay d: the task head has the learning rate, layer l of L (counted from 1) d^(L + 1 - l)
-    times that, and the embeddings d^(L + 1) times (ELECTRA, BEiT); in both stages of a two-stage method."""
+    times that, and the embeddings d^(L + 1) times, as in BEiT's code (ELECTRA's has one more factor d for all but the task
+    head); in both stages of a two-stage method."""
     batch_size: PositiveCount = 32
     """Examples per optimizer step, over all processes and micro-batches."""
     eval_batch_size: PositiveCount = 64

@@ -137,7 +137,7 @@ FAMILIES = {
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "gemma3_text": _GEMMA3,
-    "olmo2": _GEMMA3,  # its norms of queries and keys span all heads: one head's rows scale the others
+    "olmo2": _GEMMA3,  # see docs/methods.md on its norms
     "modernbert-decoder": replace(
         _MODERNBERT,
         fused=None,
