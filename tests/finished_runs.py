@@ -11,18 +11,8 @@ from hifi_cli.training import run as runs
 from hifi_cli.training.loop import Checkpoint
 from hifi_cli.training.step import ModelRunner
 
-<<<<<<< HEAD
 # of the machine, not of the run
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "processes", "provenance"}
-=======
-MEASURED = {
-    "time_s",
-    "wall_s",
-    "peak_memory_bytes",
-    "memory_is_own",
-    "provenance",
-}  # of the machine, not of the run
->>>>>>> e0e674b2 (training: a run's peak memory is its own, or is not shown)
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "memory_is_own", "processes", "provenance"}
 
 
 def run_path(root, method="hifi-layerwise"):

@@ -35,6 +35,7 @@ WITHOUT_TORCH, RECORD_MODULES = (
     ["config", "records", "grids", "reports"],
     [
         "results.record",
+        "results.signs",
         "results.study",
     ],
 )

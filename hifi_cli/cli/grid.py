@@ -14,6 +14,7 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
+from hifi_cli.results.signs import signs_of
 
 
 def grid(
@@ -140,6 +141,8 @@ def _print_summary(name: str, state: GridState, where: list[str]) -> None:
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
     logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
+    for sign in signs_of([*state.finished.values()]):
+        logger.warning(f"note: {sign}")
     for cell, reason in {**state.failed, **state.diverged}.items():
         command = cell.command(where, force=state.has_result(cell))
         logger.error(f"failed: {cell.config.run_label}: {reason}")

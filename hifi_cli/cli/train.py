@@ -18,6 +18,7 @@ from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection, needs_heads
 from hifi_cli.methods.base import check_settings, implementation_of
 from hifi_cli.results.record import RunDirectory
+from hifi_cli.results.signs import signs_of
 from hifi_cli.training import machine
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import check_trackers, run
@@ -97,6 +98,8 @@ def train(
         if len(configs) > 1:
             logger.info(f"run {number} of {len(configs)}: {config.run_label}")
         results.append(run(config, resources, force=force, report_to=report_to or ()))
+    for sign in signs_of(results):
+        logger.warning(f"note: {sign}")
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and machine.is_main():

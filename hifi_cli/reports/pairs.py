@@ -17,6 +17,7 @@ from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun
 from hifi_cli.reports.calibration import CHURN, MEASURES, measure
 from hifi_cli.reports.render import Table
+from hifi_cli.results.signs import CHOSEN_ON_REPORTED
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import (
     LEVEL,
@@ -152,8 +153,7 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
         runs: from `scored`.
     """
     is_chosen = (runs["report"] == "best") & (runs["selection"] == "validation")
-    note = "each run's best epoch, chosen on the same rows: scores are too high; --score last has the last epoch"
-    return [note] if (is_chosen | (runs["report"] == "max")).any() else []
+    return [CHOSEN_ON_REPORTED] if (is_chosen | (runs["report"] == "max")).any() else []
 
 
 # Runs that belong together

@@ -27,6 +27,7 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
+from hifi_cli.results.signs import signs_of
 from hifi_cli.results.study import TABLE_KEYS, Study
 
 METRIC_NAMES = {
@@ -135,6 +136,7 @@ def build(
             *([_note_on_paper(spec, runs)] if theirs.size else []),
             *_notes(spec, study, runs, other_shots, scores),
             *_notes_on_scores(scores),
+            *_signs(spec, study, scores),
             *(
                 f"{METRIC_NAMES[metric]}: {MEASURES[metric]}; lower is better"
                 for metric in dict.fromkeys(measures.values())
@@ -319,6 +321,13 @@ def _notes_on_scores(scores: pd.DataFrame) -> list[str]:
     )
     spread = [f"mean ± standard deviation over {over}"] if most > 1 else []
     return [*spread, *pairs.note_on_epochs(scores)]
+
+
+def _signs(spec: TableSpec, study: Study, scores: pd.DataFrame) -> list[str]:
+    """What speaks against the scores; a table of measures of predictions stands beside one of scores."""
+    if spec.metrics:
+        return []
+    return signs_of([study.results[path] for path in scores["path"].unique()], with_selection=False)
 
 
 def _notes(

@@ -436,6 +436,11 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
     predictions = _predictions(spec, table)
     if metrics.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
+    if result.classes:
+        columns = {"label": result.classes.labels, "prediction": result.classes.predicted}
+        for column, counts in columns.items():
+            if {word: rows for word, rows in counts.items() if rows} != Counter(table[column]):
+                yield f"classes has other numbers of rows than its predictions (by {column})"
     names = [name for name in spec.metrics if name not in _NEED_TEXTS]
     if names:
         computable = spec.model_copy(

@@ -177,6 +177,25 @@ class ParameterCounts(Record):
     total: PositiveInt
 
 
+class TrainingLosses(Record):
+    """The mean training loss of the first and of the last epoch; of the halves of a single one."""
+
+    first: float
+    last: float
+
+
+class ClassCounts(Record):
+    """Rows of the reported split by class, in the order of the task's labels.
+
+    Attributes:
+        labels: rows that have the class.
+        predicted: rows that are predicted to have it.
+    """
+
+    labels: dict[str, int]
+    predicted: dict[str, int]
+
+
 def kept_score(report: EpochChoice) -> Literal["last", "best"]:
     """The score of the model that a run keeps, which is the best one also where tables show `max`.
 
@@ -260,6 +279,10 @@ class RunResult(StoredFile):
     """The primary metric on extra validation splits, as `scores` has it on the reported one."""
     epoch_metrics: list[EpochMetrics] = []
     """The lines of metrics.jsonl that are of epochs."""
+    classes: ClassCounts | None = None
+    """None: diverged, rows have no single class, or not recorded."""
+    losses: TrainingLosses | None = None
+    """None: diverged, too few losses were logged, or not recorded."""
     collapsed: bool
     """The model predicts the same for every example, or diverged."""
     params: ParameterCounts

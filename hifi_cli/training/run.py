@@ -1,6 +1,7 @@
 """One run, from its configuration to results.json."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, nullcontext
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import (
     SCHEMA,
+    ClassCounts,
     Epochs,
     MetricsLine,
     ParameterCounts,
@@ -38,6 +40,7 @@ from hifi_cli.results.record import (
     TrainingProcess,
     kept_score,
 )
+from hifi_cli.results.signs import losses_of
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
@@ -259,6 +262,11 @@ def _store(
     best_of_all = max(reported, key=reported.__getitem__)
     return {
         "collapsed": metrics.is_collapsed(predictions),
+        "classes": class_counts(task, splits.reported, predictions),
+        "losses": losses_of(
+            [line for line in progress.log_history if isinstance(line, StepMetrics)],
+            trainer.steps_per_epoch,
+        ),
         "scores": scores(task.primary),
         "epochs": Epochs(
             total=progress.epoch,
@@ -275,6 +283,20 @@ def _store(
         "delta_sha256": delta_sha256,
         "delta_bytes": delta_bytes,
     }
+
+
+def class_counts(
+    task: TaskSpec, examples: list[Example], predictions: Predictions
+) -> ClassCounts | None:
+    """How many rows have each class, and are predicted to have it; None where rows have no single class."""
+    if not task.classes:
+        return None
+    labels = Counter(label_word(task, row.label) for row in rows_of(examples))
+    predicted = Counter(label_word(task, value) for value in predictions)
+    return ClassCounts(
+        labels={word: labels[word] for word in task.classes},
+        predicted={word: predicted[word] for word in task.classes},
+    )
 
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
