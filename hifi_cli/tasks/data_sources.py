@@ -27,6 +27,7 @@ from hifi_cli.tasks.task_spec import (
     TaskSpec,
     is_labelled,
     rows_digest,
+    rows_with_texts_of,
 )
 
 PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
@@ -69,6 +70,7 @@ def load(
         data = _cut(data, spec.cut)
     for split in required:
         data.rows(split)
+    _warn_of_shared_texts(spec, data)
     return data
 
 
@@ -111,6 +113,29 @@ def _files_read(spec: TaskSpec, data_dir: Path | None) -> list[Path]:
         other = task_spec.load(name)
         files += _files_read(other, data_dir)
     return files
+
+
+def _warn_of_shared_texts(spec: TaskSpec, data: TaskData) -> None:
+    """Say where rows to validate on are rows to train on.
+
+    Of a benchmark's data only equal files are said: some of them share a few texts as they are.
+    """
+    train, validation = data.splits.get("train", []), data.splits.get("validation", [])
+    digests = [data.fingerprint.get(split) for split in ("train", "validation")]
+    is_equal = bool(train) and digests[0] == digests[1]
+    if spec.rows and not is_equal:
+        return
+    shared = rows_with_texts_of(validation, train)
+    if is_equal or (validation and shared == len(validation)):
+        logger.warning(
+            f"warning: {spec.label}: every validation row has the texts of a train row: the scores"
+            " say nothing about new texts; give other rows with validation=FILE"
+        )
+    elif shared:
+        logger.warning(
+            f"note: {spec.label}: {shared:,} of {len(validation):,} validation rows have the texts of"
+            " a train row"
+        )
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:

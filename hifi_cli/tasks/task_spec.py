@@ -345,6 +345,12 @@ def task_digest(spec: TaskSpec) -> str:
     return digest({"version": _TASK_DIGEST_VERSION, **content}, 64)
 
 
+def rows_with_texts_of(rows: Sequence[Row], others: Sequence[Row]) -> int:
+    """Return how many rows have exactly the texts of one of some others, whatever their labels."""
+    texts = {row.sequences for row in others}
+    return sum(row.sequences in texts for row in rows)
+
+
 @dataclass(frozen=True)
 class TaskData:
     """The rows of a task's splits, and their source.

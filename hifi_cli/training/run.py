@@ -45,7 +45,7 @@ from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import Example, TaskSpec, task_digest
+from hifi_cli.tasks.task_spec import Example, TaskSpec, rows_with_texts_of, task_digest
 from hifi_cli.training import machine
 from hifi_cli.training.data import (
     PreparedRun,
@@ -112,6 +112,13 @@ def run(
                 f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
                 f" longer than max_length={config.max_length} and cut"
             )
+        if splits.selection is not splits.reported:
+            selecting = rows_of(splits.selection)
+            if shared := rows_with_texts_of(selecting, rows_of(splits.train)):
+                logger.warning(
+                    f"note: {config.run_label}: {shared:,} of the {len(selecting):,} rows that select"
+                    " the epoch have the texts of a train row"
+                )
         code = own_code_digest(config)  # as it is now: the file may change while the run trains
         memory_is_own = machine.reset_peak_memory(device)
         start = time.monotonic()
