@@ -198,6 +198,9 @@ class _Check:
         same_rows = (result.task, data, result.limit, result.shots)
         self.shared["train rows (n_examples)", same_rows][path] = total
         params = result.params
+        # With masks in the delta, each run may have chosen another number of entries to train
+        if params.stored_bytes != 4 * params.stored:
+            return
         counts = (params.trainable, params.trainable_backbone, params.total)
         same_model = (result.setting_hash, result.backbone_weights, data, result.method_code, heads)
         self.shared["trained or total parameters (params)", same_model][path] = counts

@@ -1,0 +1,57 @@
+"""Honest runs of methods that store unusual deltas, under every selection, have no finding."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hifi_cli.training import run as runs
+
+pytestmark = pytest.mark.slow
+
+METHODS = [
+    *("diff-pruning", "rocoft-row", "prefix-tuning-mlp", "adalora", "random-parameters"),
+    *("eh-ft-prefix-reserve", "lp-ft", "mixout", "child-tuning-d", "hifi-random", "hifi-lora"),
+]
+SELECTIONS = {
+    "holdout": ["selection=holdout"],
+    "last": ["report=last"],
+    "maximum": ["report=max", "selection=holdout"],
+    "patience": ["epochs=4", "patience=1"],
+    "few-shot": ["shots=4"],
+    "one logit": ["task_head.kind=mlp", "task_head.width=8", "task_head.one_logit=true"],
+}
+
+
+def findings_of(hifi):
+    """What a check finds but that the test's data are smaller than the official ones."""
+    findings = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
+    found = [problem for problems in findings.values() for problem in problems]
+    return [problem for problem in found if not problem.endswith("and limit is not set")]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_run_has_no_finding(make, resources, hifi, method):
+    for seed in (1, 2):
+        runs.run(make(method, seed=seed), resources)
+    assert findings_of(hifi) == []
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_run_of_any_selection_has_no_finding(make, resources, hifi, name):
+    for seed in (1, 2):
+        runs.run(make("bitfit", *SELECTIONS[name], seed=seed), resources)
+    assert findings_of(hifi) == []
+
+
+def test_a_run_that_diverged_has_no_finding(make, resources, hifi):
+    result = runs.run(make("full-ft", "learning_rate=1e30", "max_grad_norm=null"), resources)
+    assert not result.is_done
+    assert findings_of(hifi) == []
+
+
+@pytest.mark.parametrize("task", ["multirc", "squad", "conll2003", "copa", "mnli"])
+def test_a_run_of_any_kind_of_task_has_no_finding(make, resources, task_kinds_data, hifi, task):
+    config = make("bitfit", "epochs=1", "max_length=32", task=task)
+    runs.run(config, replace(resources, data_dir=task_kinds_data))
+    assert findings_of(hifi) == []
