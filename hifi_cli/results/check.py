@@ -177,6 +177,7 @@ class _Check:
             yield "has no predictions, and a score"
             return
         self.share_rows(path, result, table)
+        yield from _of_predictions(result, spec, table)
         if spec.primary in _NEED_TEXTS:
             self.not_recomputed[path] = f"{spec.primary} needs texts, which predictions do not hold"
         elif spec.primary not in spec.metrics:
@@ -184,7 +185,6 @@ class _Check:
         else:
             del self.not_recomputed[path]
             self.recomputed += 1
-        yield from _of_predictions(result, spec, table)
 
     # --- what runs have in common
 
@@ -195,7 +195,7 @@ class _Check:
         total = rows.get("train", 0)
         if result.selection != "validation":  # a part of the train split selects the epoch
             total += rows.get("selection", 0)
-        same_rows = (result.task, data, result.limit, result.shots)
+        same_rows = (result.task, result.task_digest, data, result.limit, result.shots)
         self.shared["train rows (n_examples)", same_rows][path] = total
         params = result.params
         # With masks in the delta, each run may have chosen another number of entries to train
@@ -208,7 +208,8 @@ class _Check:
     def share_rows(self, path: str, result: RunResult, table: pd.DataFrame) -> None:
         """Note the ids and correct labels of a run's predictions."""
         rows = digest([table["id"].tolist(), table["label"].tolist()])
-        same_rows = (result.task, result.data.get(result.split), result.limit)
+        data = result.data.get(result.split)
+        same_rows = (result.task, result.task_digest, data, result.limit)
         self.shared["ids or correct labels", same_rows][path] = rows
 
     def compare_runs(self) -> None:

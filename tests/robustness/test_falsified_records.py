@@ -194,6 +194,7 @@ def everything_together():
         row["logits"] = [1.0, 0.0] if is_first else [0.0, 1.0]
     store_predictions(rows)
     claim_score(1.0)
+    edit_inner("classes", predicted=record_of(RUN)["classes"]["labels"])
 
 
 def add_byte_order_mark():
