@@ -118,15 +118,16 @@ class _Check:
 
     def find_repeated_keys(self) -> None:
         """Find records that have a key twice: programs differ in which of the two they read."""
-        if self.study.is_packed:
-            lines = (self.study.directory / PACKED).read_bytes().splitlines()
-            texts = {f"{PACKED}, line {at}": line for at, line in enumerate(lines, start=1)}
-        else:
-            files = {path: RunDirectory(self.study.directory / path) for path in self.study.results}
-            texts = {path: directory.results.read_bytes() for path, directory in files.items()}
-        for path, text in texts.items():
-            if path not in self.study.damaged and (keys := _repeated_keys(text)):
-                self.add(path, f"has a key twice ({first_of(keys)})")
+        if not self.study.is_packed:
+            for path in self.study.results:
+                file = RunDirectory(self.study.directory / path).results
+                self.attempt(path, _of_repeated_keys, file.read_bytes)
+            return
+        lines = (self.study.directory / PACKED).read_bytes().splitlines()
+        for number, line in enumerate(lines, start=1):
+            name = f"{PACKED}, line {number}"
+            if name not in self.study.damaged:
+                self.attempt(name, _of_repeated_keys, lambda text=line: text)
 
     def find_damaged_predictions(self) -> None:
         """Say once that a packed study's predictions are damaged, and not for each of its runs."""
@@ -230,7 +231,7 @@ class _Check:
                 self.add(path, f"has other {what} than {other}, which has the {why}")
 
 
-def _repeated_keys(text: bytes) -> list[str]:
+def _of_repeated_keys(read: Callable[[], bytes]) -> Iterator[str]:
     """The keys that an object of a JSON text has more than once."""
     repeated: list[str] = []
 
@@ -239,8 +240,9 @@ def _repeated_keys(text: bytes) -> list[str]:
         repeated.extend(key for key, count in counts.items() if count > 1)
         return dict(pairs)
 
-    json.loads(text, object_pairs_hook=note)
-    return repeated
+    json.loads(read(), object_pairs_hook=note)
+    if repeated:
+        yield f"has a key twice ({first_of(repeated)})"
 
 
 # --- the record alone

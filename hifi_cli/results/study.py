@@ -103,6 +103,8 @@ class Study:
                 contents[path] = read_json(self.directory / f"{path}/results.json")
             except HifiError as error:
                 contents[path] = error
+            except OSError as error:  # names the file
+                contents[path] = UsageError(f"cannot be read: {error}")
         return contents
 
     def _packed_contents(self) -> dict[str, dict[str, Any] | HifiError]:

@@ -321,6 +321,15 @@ def test_a_damaged_file_hides_no_other_finding(hifi, trained, how, file):
         assert f"{RUN.relative_to('results')}: " in answer.out
 
 
+def test_a_number_too_long_for_one_reader_hides_no_other_finding(hifi, trained):
+    shutil.copytree(trained, "results")
+    edit(OTHER_METHOD, collapsed=True)
+    replace_text('"collapsed"', f'"unknown": {"9" * 5000}, "collapsed"')
+    answer = hifi("results", "check")
+    assert answer.code == 1
+    assert f"{OTHER_METHOD.relative_to('results')}: collapsed is True" in answer.out
+
+
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_run_is_left_out_by_name(hifi, trained, how):
     shutil.copytree(trained, "results")
