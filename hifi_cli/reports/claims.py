@@ -299,6 +299,70 @@ def unmet(claim: Claim, file: ClaimsFile) -> str:
     return ""
 
 
+# The smallest number of seeds
+
+
+@dataclass(frozen=True)
+class SmallestSeeds:
+    """With how many seeds per task a claim can be decided at all, if every task counts and every difference has one sign.
+
+    Attributes:
+        to_reproduce: every comparison is shown at the whole level; None: the number is not of runs with seeds.
+        to_refute: one comparison is shown at the level divided by their number.
+    """
+
+    to_reproduce: int | None
+    to_refute: int | None
+
+
+def smallest_seeds(claim: Claim, file: ClaimsFile) -> SmallestSeeds:
+    """Return the smallest numbers of seeds that can reproduce and that can refute a claim."""
+    if isinstance(claim, NumberClaim) and claim.figure:
+        if "seed" not in claim.per:
+            return SmallestSeeds(None, None)
+        figure = figure_spec.load(claim.figure, protocol=claim.protocol or file.protocol)
+        comparisons, tasks = 1, len(figure.tasks)
+    elif isinstance(claim, NumberClaim):
+        comparisons, tasks = len(claim.methods), len(tasks_of(claim, file))
+    else:
+        comparisons, tasks = len(claim.first) * len(claim.second), len(tasks_of(claim, file))
+        if claim.every_task:
+            comparisons, tasks = comparisons * tasks, 1
+    if not tasks:
+        return SmallestSeeds(None, None)
+    return SmallestSeeds(
+        to_reproduce=_seeds_that_reach(LEVEL, tasks),
+        to_refute=_seeds_that_reach(LEVEL / comparisons, tasks),
+    )
+
+
+def _seeds_that_reach(level: float, tasks: int) -> int:
+    """The smallest number of seeds with which the sign-flip test of the mean over tasks can have a p below a level."""
+    # an interval needs two seeds
+    seeds = 2
+    while 2.0 ** (1 - seeds * tasks) >= level:
+        seeds += 1
+    return seeds
+
+
+def _note_on_seeds(numbers: dict[str, SmallestSeeds]) -> list[str]:
+    """The smallest numbers of seeds of all claims, those that share them together."""
+    groups: dict[SmallestSeeds, list[str]] = {}
+    for key, seeds in numbers.items():
+        if seeds.to_reproduce is not None:
+            groups.setdefault(seeds, []).append(key)
+    words = [
+        f"{seeds.to_reproduce} and {seeds.to_refute} for {', '.join(keys)}"
+        for seeds, keys in groups.items()
+    ]
+    if not words:
+        return []
+    return [
+        "the smallest number of seeds that can reproduce and that can refute a claim, where no task is at"
+        f" chance: {'; '.join(words)}"
+    ]
+
+
 # Findings and verdicts
 
 
@@ -358,6 +422,7 @@ def evaluate(
 
     rows, notes, lacking, figures = [], [], [], []
     not_run: dict[str, list[str]] = {}  # by reason
+    seeds: dict[str, SmallestSeeds] = {}
     for key, claim in file.claims.items():
         check_names("methods", methods_of(claim), study.names("method"))
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
@@ -384,7 +449,8 @@ def evaluate(
             if last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
-        rows.append(_row(key, claim, verdict, reason, findings))
+        seeds[key] = smallest_seeds(claim, file)
+        rows.append(_row(key, claim, verdict, reason, findings, seeds[key]))
         sentences = _sentences(claim, verdict, reason, findings)
         if verdict == "not run" and len(file.claims) > 1:
             not_run.setdefault(reason, []).append(key)
@@ -396,6 +462,7 @@ def evaluate(
         notes.append(f"more about one of them: hifi claims {name}/{next(iter(file.claims))}")
     for why, keys in not_run.items():
         notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
+    notes += _note_on_seeds(seeds)
     found = [row["verdict"] for row in rows]
     verdicts = ", ".join(
         f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found
@@ -701,7 +768,12 @@ def published_effect(
 
 
 def _row(
-    name: str, claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]
+    name: str,
+    claim: Claim,
+    verdict: Verdict,
+    reason: str,
+    findings: list[Finding],
+    seeds: SmallestSeeds,
 ) -> dict[str, Any]:
     """A row of the table: of several comparisons, one with the claim's verdict and the smallest effect."""
     finding = decisive(findings, verdict)
@@ -717,6 +789,8 @@ def _row(
         "high": high,
         "published": finding.published,
         "runs": len(frozenset().union(*(each.runs for each in findings))),
+        "seeds_to_reproduce": seeds.to_reproduce,
+        "seeds_to_refute": seeds.to_refute,
         "shown_ours": _ours(finding, claim) or None,
         "shown_published": None if finding.published is None else _number(finding.published, claim),
         "required": f"<= {at_most:g}" if at_least == -inf else required,
