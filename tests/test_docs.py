@@ -67,9 +67,9 @@ def test_commands_run(page, hifi, tmp_path):
         if name := re.match(r"# ([\w-]+\.(py|yaml))\n", content):
             (tmp_path / name[1]).write_text(content)
     has_demo_runs = False
-    packed = str(ROOT / "results" / "laptop")
+    packed = str(ROOT / "results" / "laptop-pilot")
     for line in commands_of(page, "hifi "):
-        words = shlex.split(line.replace("results/laptop", packed))[1:]
+        words = shlex.split(line.replace("results/laptop-pilot", packed))[1:]
         has_demo_runs = has_demo_runs or (words[0] == "train" and "demo" in words)
         if ">" in words:
             copy_yaml(hifi, words[1], words[-1], *words[2:-2])
