@@ -1,20 +1,28 @@
-"""The laptop study: its claims, tables and grids fit each other."""
+"""The study and its pilot: their claims, tables and grids fit each other."""
 
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 from project_files import ROOT
 
 from hifi_cli.config import registry
+from hifi_cli.config.base import flatten
+from hifi_cli.config.sources import resolve
+from hifi_cli.grids import cells
 from hifi_cli.reports import claims
 from hifi_cli.reports.claims import methods_of
 
 
 @pytest.mark.parametrize(
-    ("name", "table"), [("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")]
+    ("name", "table"),
+    [
+        *[("hifi", "laptop"), ("ehft", "laptop-ehft"), ("rankings", "laptop")],
+        *[("hifi", "study"), ("ehft", "study-ehft"), ("rankings", "study")],
+    ],
 )
 def test_the_runs_of_the_study_can_decide_its_claims(name, table):
     file = claims.load(name, protocol=table)
@@ -37,6 +45,34 @@ def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one(tabl
         )
         assert method in searched or base in searched or method.startswith("hifi-"), method
         assert not stage1 or stage1["method"] in searched, method
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [("study", 264), ("study-ehft", 192), ("study-rates", 27), ("study-ehft-rates", 15)],
+)
+def test_the_grids_of_the_study_have_the_runs_of_the_design_page(name, runs):
+    found = cells.cells(cells.load(name, {}), name)
+    assert len(found) == runs
+    seeds = {2} if name.endswith("-rates") else {*range(4, 12)}
+    assert {cell.config.seed for cell in found} == seeds
+    how = {(cell.config.device, cell.config.precision, cell.config.kernels) for cell in found}
+    assert how == {("cuda", "bf16", "graphs")}
+
+
+@pytest.mark.parametrize(("pilot", "table"), [("laptop", "study"), ("laptop-ehft", "study-ehft")])
+def test_the_study_differs_from_its_pilot_in_what_the_design_page_says(pilot, table):
+    content = registry.load("tables", table)
+    allowed = {"protocol", "device", "precision", "kernels", "log_every"}
+    for task, method in product(content["columns"], content["rows"]):
+        own, other = (
+            flatten(resolve(task=task, method=method, protocol=name).model_dump(mode="json"))
+            for name in (table, pilot)
+        )
+        differing = {key for key in own | other if own.get(key) != other.get(key)}
+        # searched again, or of their own: the learning rates and BitFit's epochs
+        searched = {"learning_rate", "stage1.learning_rate"}
+        assert differing <= allowed | searched | ({"epochs"} if method == "bitfit" else set())
 
 
 @pytest.mark.slow
