@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.grids import cells
@@ -40,7 +41,7 @@ def scores_of(name: str, results_dir: Path) -> dict[str, Scores]:
     return {method: scores for method, scores in found.items() if method not in unfinished}
 
 
-def _score(record: dict) -> float:
+def _score(record: dict[str, Any]) -> float:
     """The score of the kept epoch on the holdout; a run that diverged has the lowest of all."""
     if record["status"] != "done":
         return float("-inf")

@@ -30,7 +30,9 @@ def labelled(labels):
 
 
 def test_settings_at_their_defaults_are_in_no_hash_and_change_it_otherwise(make):
-    for record in Study(ROOT / "results/laptop-pilot").records.values():  # of before and after the key
+    for record in Study(
+        ROOT / "results/laptop-pilot"
+    ).records.values():  # of before and after the key
         former = {key: value for key, value in record["config"].items() if key != "layer_decay"}
         assert (
             RunConfig.model_validate(record["config"]).config_hash
