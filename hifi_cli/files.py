@@ -2,9 +2,11 @@
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -25,6 +27,12 @@ _SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whe
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what its pointers begin with
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
+_WRITER = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.hifi-part$")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # Python has one for a byte that is not UTF-8
+_DAY_SECONDS = 24 * 60 * 60
+_BLOCK = 1 << 20
+# Parts of the messages of torch.save where a write fails
+_TORCH_WRITERS = ("inline_container", "PytorchStreamWriter", "basic_ios", "iostream")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 _ALTERNATIVES = {
@@ -41,6 +49,11 @@ _ALTERNATIVES = {
 def safe_name(name: str) -> str:
     """`name` as one path component: never empty, never hidden, never outside of its folder."""
     return _UNSAFE.sub("--", name).strip(".-") or "unnamed"
+
+
+def well_formed(text: str) -> str:
+    """A text with U+FFFD for each byte that is not UTF-8, as names of files may hold them."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def command_line(words: Iterable[str]) -> str:
@@ -73,26 +86,46 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
 def atomic_path(path: Path) -> Iterator[Path]:
     """A path for a new file or directory, which replaces `path` if the block raises nothing.
 
+    The content is on the disk before it gets its name: a power failure leaves the former content
+    or the new one. What a killed process left in the same folder is removed first.
+
     Raises:
         RunFailed: it cannot be written, for example because the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}{TEMPORARY_SUFFIX}")
+    _remove_parts_of_dead_writers(path.parent)
+    temporary = path.with_name(_name_of_part(path.name))
     try:
         yield temporary
         _share(temporary)
+        _reach_the_disk(temporary)
         temporary.replace(path)
     except Exception as error:
-        # torch and safetensors have errors of their own for a full disk
-        if isinstance(error, OSError) or shutil.disk_usage(path.parent).free < 1 << 16:
-            raise RunFailed(
-                f"cannot write {path}: {error}; nothing was changed: make room or name another place, and repeat"
-            ) from None
-        raise
+        reason = _why_not_written(error, path.parent)
+        if reason is None:
+            raise
+        raise RunFailed(
+            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
+        ) from None
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        temporary.unlink(missing_ok=True)
+        _remove_part(temporary)
+
+
+def _why_not_written(error: Exception, folder: Path) -> str | None:
+    """Say why a write failed; None where the error is another one.
+
+    torch and safetensors have errors of their own for a full disk, a quota and a limit of sizes.
+    Neither the disk's free space nor an errno tells the latter two.
+    """
+    if isinstance(error, OSError):
+        return str(error)
+    text = str(error)
+    is_of_torch = isinstance(error, RuntimeError) and any(name in text for name in _TORCH_WRITERS)
+    is_of_safetensors = type(error).__name__ == "SafetensorError"
+    if is_of_torch or is_of_safetensors:
+        return "the disk is full, or a quota or a limit of file sizes is reached"
+    is_full = shutil.disk_usage(folder).free < 1 << 16
+    return text if is_full else None
 
 
 def _share(written: Path) -> None:
@@ -101,6 +134,88 @@ def _share(written: Path) -> None:
     os.umask(umask)
     for part in (written, *written.rglob("*")):
         part.chmod((0o777 if part.is_dir() else 0o666) & ~umask)
+
+
+def _reach_the_disk(written: Path) -> None:
+    """Wait until the content of a file, or of all files in a directory, is on the disk."""
+    for part in (written, *written.rglob("*")):
+        handle = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            # Some disks of networks cannot say it
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        finally:
+            os.close(handle)
+
+
+def has_room(folder: Path, sizes: Sequence[int]) -> bool:
+    """Whether files of so many bytes can be written; it is tried, as a quota has no other sign."""
+    trials = [folder / _name_of_part("room") for _ in sizes]
+    try:
+        for trial, size in zip(trials, sizes, strict=True):
+            with trial.open("wb") as file:
+                for begin in range(0, size, _BLOCK):
+                    file.write(bytes(min(_BLOCK, size - begin)))
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError:
+        return False
+    finally:
+        for trial in trials:
+            _remove_part(trial)
+    return True
+
+
+# --- files and directories that are being written: .NAME.MACHINE-PROCESS-RANDOM.hifi-part
+
+
+def _name_of_part(name: str) -> str:
+    """A hidden name beside `name`, which says who writes; short enough where `name` is long."""
+    return f".{name[:60]}.{_machine()}-{os.getpid()}-{uuid4().hex[:8]}{TEMPORARY_SUFFIX}"
+
+
+@functools.cache
+def _machine() -> str:
+    """Digest of what has process ids of its own: a machine, or a container on it."""
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return digest([platform.node(), namespace], 8)
+
+
+def _remove_parts_of_dead_writers(folder: Path) -> None:
+    for part in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        if _writer_is_dead(part):
+            _remove_part(part)
+
+
+def _writer_is_dead(part: Path) -> bool:
+    """Whether the process that wrote a part has ended; on another machine, after a day of rest."""
+    writer = _WRITER.search(part.name)
+    if writer and writer["machine"] == _machine():
+        try:
+            os.kill(int(writer["process"]), 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            pass
+        return False
+    try:
+        return time.time() - part.lstat().st_mtime > _DAY_SECONDS
+    except OSError:
+        return False
+
+
+def _remove_part(part: Path) -> None:
+    """Remove a part; one that cannot be removed is left to a later writer."""
+    if part.is_dir() and not part.is_symlink():
+        shutil.rmtree(part, ignore_errors=True)
+        return
+    with suppress(OSError):
+        part.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -118,8 +233,20 @@ def write_or_print(text: str, out: Path | None) -> None:
 
 
 def json_text(value: Any) -> str:
-    """`value` as indented JSON; refuses NaN, which JSON does not have."""
+    """`value` as indented JSON, well formed; refuses NaN, which JSON does not have."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8: JSON cannot hold it
+        value = _well_formed(value)
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def _well_formed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed(content) for key, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [_well_formed(content) for content in value]
+    return well_formed(value) if isinstance(value, str) else value
 
 
 # --- reading
@@ -191,7 +318,9 @@ def _printable(value: Any) -> Any:
 
 def digest(value: Any, length: int = 16) -> str:
     """The first `length` hex digits of the SHA-256 of `value` as canonical JSON."""
-    return hashlib.sha256(_CANONICAL.encode(value).encode()).hexdigest()[:length]
+    # names of files need not be UTF-8
+    content = _CANONICAL.encode(value).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(content).hexdigest()[:length]
 
 
 def file_digest(path: Path) -> str:
@@ -274,6 +403,15 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock file at `path`, on a read-only disk too."""
     return path.exists() and _flock_error(path) != 0
+
+
+def is_held_by_a_process(path: Path) -> bool:
+    """Whether the kernel knows a living process that holds the lock file at `path`.
+
+    Unlike `is_locked`, it is false where the lock is that the file exists: nobody may be left to
+    remove it, and waiting for that would never end.
+    """
+    return path.exists() and _flock_error(path) == errno.EWOULDBLOCK
 
 
 def _flock_error(path: Path) -> int:
