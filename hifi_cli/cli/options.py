@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import UsageError, logger
+from hifi_cli.files import well_formed
 from hifi_cli.tasks.task_from_data import (
     check_has_data,
     is_data_source,
@@ -227,6 +228,10 @@ def resolve_runs(
     """
     if out and len(tasks or ()) > 1:
         raise UsageError(f"--out {out} is for one task: give one, or leave it out")
+    names_and_values = [*(tasks or []), *(methods or []), *(overrides or []), backbone, protocol]
+    for word in names_and_values:
+        if word and well_formed(word) != word:
+            raise UsageError(f"'{word}' is not UTF-8, as a run's record requires it: rename it")
     if any(map(is_data_source, tasks or ())):
         about_data, words = split_options(overrides or [])
     else:

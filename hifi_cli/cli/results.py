@@ -73,8 +73,9 @@ def export(
     runs = read_results(directory)
     for column in runs.columns[runs.dtypes == "object"]:
         runs[column] = runs[column].map(override_value, na_action="ignore")
-    with atomic_path(out) as temporary:
-        runs.to_parquet(temporary, index=False)
+    # pyarrow takes no name of a file that is not UTF-8
+    with atomic_path(out) as temporary, temporary.open("wb") as file:
+        runs.to_parquet(file, index=False)
     print(out)
 
 

@@ -70,14 +70,15 @@ def pack(source: Path, out: Path) -> int:
                 tables.append(table.assign(run=path, **texts))
             _copy(files, source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
-        pd.concat(tables).to_parquet(
-            folder / PREDICTIONS,
-            index=False,
-            compression="zstd",
-            compression_level=19,
-            use_dictionary=["run", "id", "label"],
-            use_byte_stream_split=["logits.list.element"],  # a third smaller
-        )
+        with (folder / PREDICTIONS).open("wb") as file:  # pyarrow takes no name that is not UTF-8
+            pd.concat(tables).to_parquet(
+                file,
+                index=False,
+                compression="zstd",
+                compression_level=19,
+                use_dictionary=["run", "id", "label"],
+                use_byte_stream_split=["logits.list.element"],  # a third smaller
+            )
     return len(lines)
 
 

@@ -21,7 +21,7 @@ from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun, first_of, logger
-from hifi_cli.files import digest, is_locked, json_object, read_json
+from hifi_cli.files import digest, is_locked, json_object, read_json, well_formed
 from hifi_cli.results.record import (
     RUNS,
     USER_FILES,
@@ -465,11 +465,11 @@ def read_results(
         folders = run.path.relative_to(study.directory).parts[1:]
         names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
         state = "running" if is_locked(run.lock) else "unfinished"
-        place = {"path": str(run.path), "flags": "", "detail": ""}
+        place = {"path": well_formed(str(run.path)), "flags": "", "detail": ""}
         rows.append({**dict(names), "state": state, **place})
     for path, reason in study.damaged.items() if with_unfinished else ():
         names = zip(("protocol", "backbone", "task", "method"), path.split("/")[1:], strict=False)
-        place = {"path": str(study.directory / path), "flags": "", "detail": reason}
+        place = {"path": well_formed(str(study.directory / path)), "flags": "", "detail": reason}
         rows.append({**dict(names), "state": "damaged", **place})
     frame = pd.DataFrame(rows)
     others = [column for column in frame if column not in _LISTED]
@@ -494,7 +494,7 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
         "epochs": run["epoch_last"],
         "flags": " ".join(flag for flag, is_set in flags.items() if is_set and is_done),
         "trained_percent": 100 * run["trainable"] / run["total"],
-        "path": str(results_dir / run["path"]),
+        "path": well_formed(str(results_dir / run["path"])),
         "detail": run["reason"],
         "peak_memory_bytes": None if run["memory_is_own"] is False else run["peak_memory_bytes"],
         **{f"metrics.{name}": 100 * value for name, value in run["metrics"].items()},
