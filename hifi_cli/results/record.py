@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 
@@ -18,6 +19,7 @@ from hifi_cli.errors import ConflictError, MissingError, first_of
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,
     json_text,
+    locked,
     read_json,
     read_jsonl,
     write_text,
@@ -415,6 +417,22 @@ class RunDirectory:
         return registry.NameWithFile(name, copy, is_trusted=trust) if copy.is_file() else name
 
     # --- a run that begins, and ends
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Hold the lock of the run; yields whether it is held.
+
+        Where no lock can be written, as on a read-only disk, a finished run is read without it:
+        nothing there can change.
+        """
+        with ExitStack() as stack:
+            try:
+                is_held = stack.enter_context(locked(self.lock, wait=False))
+            except OSError:
+                if not self.results.is_file():
+                    raise
+                is_held = True
+            yield is_held
 
     def claim(self, is_held: bool) -> None:
         """Take the directory over from processes that were killed while they wrote to it.

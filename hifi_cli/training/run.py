@@ -21,7 +21,7 @@ from hifi_cli.errors import (
     format_duration,
     logger,
 )
-from hifi_cli.files import digest, file_digest, locked
+from hifi_cli.files import digest, file_digest
 from hifi_cli.heads.select import heads_to_tune
 from hifi_cli.identity import own_code_digest
 from hifi_cli.methods.base import Method
@@ -83,7 +83,7 @@ def run(
     directory = RunDirectory.of(config, resources.results_dir)
     device = machine.set_up_device(config)  # refuses a missing GPU before anything is written
     load_task(config)  # refuses a metric or a loss that the task does not have
-    with locked(directory.lock, wait=False) if machine.is_main() else nullcontext(True) as has_lock:
+    with directory.hold() if machine.is_main() else nullcontext(True) as has_lock:
         finished = machine.from_main(lambda: _finished(config, resources, has_lock, force=force))
         if finished:
             logger.info(f"{config.run_label}: finished before, {summary(finished)}")
