@@ -5,6 +5,7 @@ An error is one line: what is wrong, and how to fix it.
 
 import logging
 import re
+import signal
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -41,9 +42,19 @@ class ConflictError(HifiError):
 
 
 class Terminated(BaseException):
-    """SIGTERM was received. Like KeyboardInterrupt, it is not an Exception."""
+    """A signal told the process to stop. Like KeyboardInterrupt, it is not an Exception.
 
-    exit_code = 143
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.number = number
+        self.exit_code = 128 + number
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.number).name}"
 
 
 def printable(text: str) -> str:

@@ -28,7 +28,7 @@ LEVELS = [
     {"models"},
     {"records"},  # the part of results that reports and training read
     {"config"},
-    {"heads", "statistics", "files"},
+    {"heads", "statistics", "files", "stopping", "launcher"},
     {"errors"},
 ]
 WITHOUT_TORCH, RECORD_MODULES = (

@@ -66,7 +66,8 @@ def test_the_requested_gpu_is_the_selected_one(with_gpus):
 
 
 def test_every_process_has_a_gpu_of_its_own(with_gpus):
-    with_gpus(2, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")
+    together = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with_gpus(2, **together, MASTER_ADDR="localhost", MASTER_PORT="29500")
     assert str(select_device("auto")) == "cuda:1"
     for requested, processes in (("cuda:0", "2"), ("cuda", "4")):
         with_gpus(2, LOCAL_WORLD_SIZE=processes)

@@ -3,21 +3,22 @@
 import atexit
 import gc
 import logging
-import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pkgutil import resolve_name
-from types import FrameType
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from hifi_cli import __version__
+from hifi_cli import __version__, launcher, stopping
+from hifi_cli.cli.environment import check_environment
+from hifi_cli.cli.streams import prepare_streams
 from hifi_cli.errors import HifiError, RunFailed, Terminated, logger, printable
+from hifi_cli.launcher import LauncherError
+from hifi_cli.stopping import end_with_the_grid
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 COMMANDS = {  # module and function, what it does, and the arguments of an example
@@ -163,10 +164,7 @@ class StderrHandler(logging.Handler):
     """Writes to what sys.stderr is at the time: a progress bar takes its place for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            print(printable(self.format(record)), file=sys.stderr, flush=True)
-        except BrokenPipeError:  # nobody reads the messages any more: training goes on
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        print(printable(self.format(record)), file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -174,12 +172,16 @@ def main() -> None:
     # What imports create lives until the end: it is not searched for garbage, nor freed one by one.
     gc.disable()
     atexit.register(gc.freeze)
-    is_first_process = os.environ.get("RANK", "0") == "0"  # torchrun numbers a run's processes
+    prepare_streams()
     logger.handlers[:] = [StderrHandler()]
     logger.propagate = False
-    logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
-    signal.signal(signal.SIGTERM, _terminate)
+    is_first_process = True
     try:
+        stopping.listen()
+        end_with_the_grid()
+        is_first_process = launcher.rank() == 0
+        logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
+        check_environment()
         code = app(standalone_mode=False)
         if code == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
@@ -189,17 +191,14 @@ def main() -> None:
         if "--debug" in sys.argv:
             traceback.print_exc()
         message, code = _described(error)
-        if message and (
-            is_first_process or not isinstance(error, HifiError) or isinstance(error, RunFailed)
-        ):
+        is_of_all_processes = isinstance(error, HifiError) and not isinstance(
+            error, (RunFailed, LauncherError)
+        )
+        if message and (is_first_process or not is_of_all_processes):
             line = printable(" ".join(f"hifi: {message}".split()))
             # arguments need not be UTF-8
             print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _terminate(_: int, __: FrameType | None) -> None:
-    raise Terminated
 
 
 def _setting(option: str) -> str:
@@ -225,7 +224,7 @@ def _described(error: BaseException) -> tuple[str, int]:
         case HifiError():
             return str(error), error.exit_code
         case Terminated():
-            return "stopped by SIGTERM", error.exit_code
+            return str(error), error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", 130
         case _ if lines:  # in the file of a user's method or ranking

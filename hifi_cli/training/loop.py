@@ -2,14 +2,11 @@
 
 import math
 import random
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,11 +14,12 @@ import torch
 from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
-from hifi_cli.errors import Terminated, UsageError, counted_noun, logger
-from hifi_cli.files import atomic_path, digest
+from hifi_cli.errors import RunFailed, Terminated, UsageError, counted_noun, logger
+from hifi_cli.files import atomic_path, digest, has_room
 from hifi_cli.methods.base import Phase
 from hifi_cli.models.modules import WordRows
 from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
+from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
+_RECORD_BYTES, _PREDICTION_BYTES = 1 << 15, 256  # about what results.json and a prediction take
 _LAYOUT = 10  # of the file; one of another layout is not used
 
 
@@ -66,10 +65,12 @@ class Checkpoint:
             "python": random.getstate(),
             "numpy": (name, keys.tolist(), *rest),  # in types that torch loads with `weights_only`
         }
-        with atomic_path(self.path) as temporary:
-            torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
-        end = time.monotonic()
-        self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
+        try:
+            with atomic_path(self.path) as temporary:
+                torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
+        finally:  # one that cannot be saved is tried again after a while, not after each step
+            end = time.monotonic()
+            self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
 
     def read(self) -> dict[str, Any] | None:
         """The saved state; None, with a warning, if it is damaged or another run's."""
@@ -98,24 +99,6 @@ def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"], device)
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
-
-
-@contextmanager
-def deferred_signals() -> Iterator[list[type[BaseException]]]:
-    """The exceptions of the SIGINT and SIGTERM of the block; a second signal raises at once."""
-    received: list[type[BaseException]] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        received.append(KeyboardInterrupt if number == signal.SIGINT else Terminated)
-        if len(received) > 1:
-            raise received[-1]
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @dataclass
@@ -283,15 +266,31 @@ class Trainer:
             self.graphs.close()
             self.graphs = None
 
-    def stop_or_save(self, signals: list[type[BaseException]]) -> None:
+    def stop_or_save(self, signals: list[int]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
         stops = bool(signals)
         if self.runner.processes.num_processes > 1:  # which must agree
             stops = bool(reduce(torch.tensor(float(stops), device=self.runner.device), "sum"))
         if stops or (self.checkpoint and self.checkpoint.is_due()):
-            self.save_checkpoint()
+            try:
+                self.save_checkpoint()
+            except RunFailed as error:
+                if not stops and not self.has_room_for_results():
+                    raise
+                logger.warning(f"{self.config.run_label}: no checkpoint is saved: {error}")
         if stops:
-            raise signals[0] if signals else Terminated
+            raise exception_of(signals[0]) if signals else Terminated
+
+    def has_room_for_results(self) -> bool:
+        """Whether what the run itself will store can be written: then it can do without checkpoint.
+
+        The delta's size is exact. That of predictions and record is a generous guess.
+        """
+        assert self.checkpoint is not None
+        delta = self.method.delta(self.model).values()
+        delta_bytes = sum(tensor.numel() * tensor.element_size() for tensor in delta)
+        other_bytes = _RECORD_BYTES + _PREDICTION_BYTES * len(self.splits.reported)
+        return has_room(self.checkpoint.path.parent, [delta_bytes, other_bytes])
 
     def setup_phase(self, number: int) -> None:
         """Start a phase: prepare the model, call the method's hook, create the optimizer."""

@@ -22,7 +22,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from rich.console import Console
 from rich.progress import track
 
-from hifi_cli import __version__
+from hifi_cli import __version__, launcher
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import HifiError, MissingError, logger
 
@@ -69,6 +69,7 @@ def select_device(requested: str) -> torch.device:
     Raises:
         MissingError: fewer GPUs are there than requested, or than processes.
     """
+    launcher.ignore_leftovers()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
     names_a_gpu = named not in ("", "-1", "NoDevFiles")  # which was then requested
@@ -129,11 +130,21 @@ def process_state(*, cpu: bool = False) -> PartialState:
 
     Args:
         cpu: whether they compute on CPUs although there is a GPU.
+
+    Raises:
+        UsageError: the environment speaks of processes that nobody started.
     """
-    if "LOCAL_RANK" in os.environ:
-        # imported later, by DDP, its default arguments would keep the process group alive
-        import torch.distributed.nn
-    return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
+    launcher.ignore_leftovers()
+    if "LOCAL_RANK" not in os.environ:
+        return PartialState()
+    # imported later, by DDP, its default arguments would keep the process group alive
+    import torch.distributed.nn
+
+    on_cpus = cpu or not torch.cuda.is_available()
+    if torch.distributed.is_initialized():
+        return PartialState(cpu=on_cpus)
+    with launcher.waiting_for_the_others():
+        return PartialState(cpu=on_cpus)
 
 
 def destroy_process_group() -> None:

@@ -1,0 +1,115 @@
+"""The processes that torchrun or accelerate start for one run, as their environment variables say."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from hifi_cli.errors import UsageError, logger
+
+_REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+_RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
+_LEFTOVERS = (*_REQUIRED, "LOCAL_WORLD_SIZE")
+_PATIENCE_SECONDS = 300.0  # in which the first process must answer: it may read data for a while
+_SILENCE_SECONDS = 10.0  # after which a process says for whom it waits
+
+
+class LauncherError(UsageError):
+    """The variables of a launcher do not fit together; every process says so."""
+
+
+def rank() -> int:
+    """The number of this process among those of a launcher; 0 where no launcher started it."""
+    if _missing():
+        return 0
+    return _number("RANK")
+
+
+def ignore_leftovers() -> None:
+    """Remove the variables of a launcher that started no other process; a line names incomplete ones.
+
+    Raises:
+        LauncherError: they speak of several processes, and some of them are missing.
+    """
+    found = [name for name in _LEFTOVERS if name in os.environ]
+    if not found:
+        return
+    missing = _missing()
+    means_several = any(_number(name) > _lowest(name) for name in found)
+    if means_several and not missing:
+        return
+    said = " ".join(f"{name}={os.environ[name]}" for name in found)
+    absent = ", ".join(missing)
+    if means_several:
+        raise LauncherError(
+            f"{said} in the environment means several processes, but not set are {absent}: start"
+            f" all with torchrun or accelerate launch, or unset {', '.join(found)} to use one process"
+        )
+    for name in found:
+        del os.environ[name]
+    if missing:
+        logger.warning(f"{said} in the environment is ignored: {absent} of a launcher are not set")
+
+
+@contextmanager
+def waiting_for_the_others() -> Iterator[None]:
+    """While the processes find one another: say for whom this one waits, and give up where nobody answers.
+
+    Raises:
+        LauncherError: the first process does not answer.
+    """
+    processes = 1 if _missing() else _number("WORLD_SIZE")
+    if processes == 1:
+        yield
+        return
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    said = f"RANK={os.environ['RANK']} WORLD_SIZE={processes} in the environment"
+    if rank() > 0:
+        _wait_for_the_first(where, said)
+    line = f"waiting for {processes} processes at {where}, as {said} says"
+    timer = threading.Timer(_SILENCE_SECONDS, logger.warning, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _wait_for_the_first(where: str, said: str) -> None:
+    """Wait until something listens at the address of the first process."""
+    start = time.monotonic()
+    is_silent = True
+    while time.monotonic() < start + _PATIENCE_SECONDS:
+        address = (os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
+        with suppress(OSError), socket.create_connection(address, timeout=5):
+            return
+        if is_silent and time.monotonic() > start + _SILENCE_SECONDS:
+            logger.error(f"{said}: waiting for the first process at {where}")
+            is_silent = False
+        time.sleep(0.2)
+    raise LauncherError(
+        f"{said}, but no process answers at {where} (MASTER_ADDR, MASTER_PORT): start all"
+        " processes with torchrun or accelerate launch, or unset these variables to train with one"
+    )
+
+
+def _missing() -> list[str]:
+    """The variables that a launcher sets and that are not set; none where no launcher is needed."""
+    missing = [name for name in _REQUIRED if name not in os.environ]
+    return missing + [name for name in _RENDEZVOUS if name not in os.environ]
+
+
+def _lowest(name: str) -> int:
+    """The value of a variable for a single process."""
+    return 1 if name.endswith("WORLD_SIZE") else 0
+
+
+def _number(name: str) -> int:
+    text = os.environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise LauncherError(f"{name}={text} in the environment is no number: unset it") from None

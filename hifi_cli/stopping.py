@@ -1,0 +1,101 @@
+"""Signals that stop a command: it saves a checkpoint, stops, and exits with 128 + the signal."""
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from hifi_cli.errors import Terminated
+
+# A closed terminal sends SIGHUP; schedulers warn with SIGUSR1 or SIGUSR2 before a job's time is over
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+# Where a user or a scheduler repeats them, they want the end at once
+_URGENT = (signal.SIGINT, signal.SIGTERM)
+
+
+def listen() -> None:
+    """Let each signal raise Terminated; one that is ignored, as SIGHUP under nohup, stays ignored."""
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
+
+
+def exception_of(number: int) -> BaseException:
+    """The exception that a signal stands for."""
+    if number == signal.SIGINT:
+        return KeyboardInterrupt()
+    return Terminated(number)
+
+
+@contextmanager
+def deferred_signals() -> Iterator[list[int]]:
+    """The signals that came in the block, which raise nothing; a second Ctrl-C or SIGTERM does at once."""
+    received: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        is_repeated = number in received
+        received.append(number)
+        if is_repeated and number in _URGENT:
+            raise exception_of(number)
+
+    previous = {number: signal.signal(number, note) for number in _heard()}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            is_done_with = number in received and number not in _URGENT
+            signal.signal(number, signal.SIG_IGN if is_done_with else handler)
+
+
+def _heard() -> list[signal.Signals]:
+    """The signals to note: none that is ignored, nor one that the user's own program handles."""
+    urgent = [number for number in _URGENT if signal.getsignal(number) != signal.SIG_IGN]
+    others = [number for number in SIGNALS if signal.getsignal(number) is _stop]
+    return [*urgent, *(number for number in others if number not in urgent)]
+
+
+def _stop(number: int, _: FrameType | None) -> Any:
+    if number not in _URGENT:
+        # Terminal and shell both send SIGHUP, and the end must not be interrupted
+        signal.signal(number, signal.SIG_IGN)
+    raise Terminated(number)
+
+
+# --- commands that a grid starts end with it, also where it is killed
+
+
+_GRID_PIPE = "HIFI_GRID_PIPE"
+
+
+@functools.cache
+def pipe_to_children() -> int:
+    """The end of a pipe for processes started here; its other end closes when this process ends."""
+    reading, _ = os.pipe()
+    return reading
+
+
+def options_of_child(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of Popen for a `hifi` command that ends with this process."""
+    reading = pipe_to_children()
+    return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading]}
+
+
+def end_with_the_grid() -> None:
+    """In a process that a grid started: stop as by SIGTERM as soon as the grid has ended."""
+    # Not for processes started from here, which do not have the pipe
+    text = os.environ.pop(_GRID_PIPE, "")
+    if text.isdecimal():
+        threading.Thread(target=_stop_at_the_end_of, args=[int(text)], daemon=True).start()
+
+
+def _stop_at_the_end_of(pipe: int) -> None:
+    with suppress(OSError):
+        os.read(pipe, 1)  # returns when the other end is closed
+        # The main thread itself: what it waits for is interrupted then
+        main_thread = threading.main_thread().ident
+        if main_thread is not None:
+            signal.pthread_kill(main_thread, signal.SIGTERM)
