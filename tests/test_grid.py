@@ -3,6 +3,7 @@
 import itertools
 import shlex
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from synthetic_grids import cells, write_cell
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
+from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.executor import GridState
 from hifi_cli.reports import table_spec
+from hifi_cli.results.record import RunDirectory
 
 TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
 WHERE = ["--results-dir", "results"]
@@ -105,7 +108,8 @@ class Scripted:
         self.ran.append(name + " --force" * ("--force" in command))
         codes = self.script.get(name, [])
         code = codes.pop(0) if codes else 0
-        log.write_text(f"much\n  10 %\r  20 %\nhifi: {name} went wrong\n")
+        with log.open("a") as file:
+            file.write(f"much\n  10 %\r  20 %\nhifi: {name} went wrong\n")
         if code == 0:
             write_cell(cell, self.results_dir)
         elif code == 143 and "--force" in command:  # a forced run removes the result when it begins
@@ -156,6 +160,93 @@ def test_a_forced_run_that_was_stopped_continues_and_one_that_never_began_has_fa
     state, ran = scripted_run(tmp_path, script, all_cells, force=True)
     assert [name for name in ran if name.startswith(names[0])] == [f"{names[0]} --force", names[0]]
     assert [cell.config.run_label for cell in state.failed] == [names[1]] and not state.diverged
+
+
+def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, caplog, monkeypatch):
+    """The other process finishes the first of its cells, and dies over the second."""
+    monkeypatch.setattr(executor, "_POLL_SECONDS", 0.01)
+    all_cells = cells(tasks=["demo-entailment"], seeds=[1])
+    first, second, *_ = all_cells
+    held = [RunDirectory.of(cell.config, tmp_path).lock for cell in (first, second)]
+    with ExitStack() as other_process:
+        for lock in held:
+            assert other_process.enter_context(locked(lock, wait=False))
+        submit = Scripted(all_cells, {}, tmp_path)
+
+        def then_the_other_process_ends(command, log):
+            ended = submit(command, log)
+            if len(submit.ran) == len(all_cells) - 2:
+                write_cell(first, tmp_path)
+                other_process.close()
+            return ended
+
+        state = GridState(all_cells, tmp_path)
+        executor.run(state, then_the_other_process_ends, tmp_path / "logs", WHERE)
+    names = {first.config.run_label, second.config.run_label}
+    assert {*submit.ran[-2:]} == names and len(submit.ran) == len(all_cells)
+    assert len(state.finished) == len(all_cells) and not state.failed
+    waited = [line for line in caplog.messages if "another process trains it" in line]
+    assert len(waited) == 2
+
+
+def test_a_command_that_met_another_process_is_repeated_and_one_of_another_run_is_not(tmp_path):
+    """Both end with 4; the other process has ended before the grid can look for its lock."""
+    met, conflict = "demo-entailment/bitfit/seed1", "demo-entailment/full-ft/seed1"
+    state, ran = scripted_run(tmp_path, {met: [4, 4], conflict: [4] * 9})
+    assert [cell.config.run_label for cell in state.failed] == [conflict]
+    assert ran.count(met) == ran.count(conflict) == 3
+    assert len(state.finished) == 7
+
+
+def test_the_reason_of_a_failure_is_of_this_commands_part_of_the_log(tmp_path):
+    """The other part is of an earlier command, or of another grid that writes at the same time."""
+    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    state = GridState(all_cells, tmp_path)
+    log = tmp_path / "logs/demo-entailment-full-ft-seed1.log"
+    log.parent.mkdir()
+
+    def failing(lines, code=3):
+        def submit(_, log):
+            with log.open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            ended: Future[int] = Future()
+            ended.set_result(code)
+            return ended
+
+        state.failed.clear()
+        executor.run(state, submit, log.parent, WHERE)
+        return state.failed[all_cells[0]]
+
+    log.write_text("hifi: an error of yesterday\n")
+    assert failing([]) == "exit code 3"
+    assert failing(["terminate called"]) == "terminate called"
+    assert failing(["hifi: no data", "full-ft/seed1: epoch 2 of 2"]) == "hifi: no data"
+
+
+def test_force_is_not_advised_where_a_run_is_done(hifi, monkeypatch):
+    """Another process has finished the run after this grid's command failed."""
+
+    @contextmanager
+    def failing_executor(_):
+        def submit(command, log):
+            log.write_text("hifi: no memory\n")
+            (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+            write_cell(cell, Path("results"))
+            ended: Future[int] = Future()
+            ended.set_result(1)
+            return ended
+
+        yield submit
+
+    monkeypatch.setattr(executor, "local_executor", failing_executor)
+    words = ("--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
+    answer = hifi("grid", "demo", *words)
+    assert (
+        answer.code == 1 and "failed: demo-entailment/full-ft/seed1: hifi: no memory" in answer.err
+    )
+    assert "to repeat it: hifi train" in answer.err and "--force" not in answer.err
+    forced = hifi("grid", "demo", *words, "--force")
+    assert "--force" in forced.err  # as the user wanted it
 
 
 def test_runs_that_start_from_another_wait_for_it_and_finished_ones_are_skipped(tmp_path, hifi):

@@ -109,7 +109,7 @@ def grid(
         ):
             executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
-        _print_summary(name, state, where)
+        _print_summary(name, state, where, force=force)
     is_search = any(spec.varied.values())
     kinds = ("table", "figure", "claims")
     shown = [[kind, named] for kind in kinds if (named := getattr(spec, kind))] or [["table"]]
@@ -136,14 +136,19 @@ def _cells_of_figure(
     raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({what})")
 
 
-def _print_summary(name: str, state: GridState, where: list[str]) -> None:
-    """Print one line about the grid, and for each failed cell the command that repeats it."""
+def _print_summary(name: str, state: GridState, where: list[str], *, force: bool) -> None:
+    """Print one line about the grid, and for each failed cell the command that repeats it.
+
+    It has --force where the run has diverged, which is its result, and where the user gave it:
+    otherwise it would train a run again that is done.
+    """
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
     logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
     for sign in signs_of([*state.finished.values()]):
         logger.warning(f"note: {sign}")
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.command(where, force=state.has_result(cell))
+        replaces = cell in state.diverged or (force and state.has_result(cell))
+        command = cell.command(where, force=replaces)
         logger.error(f"failed: {cell.config.run_label}: {reason}")
         logger.error(f"  to repeat it: {command_line(command)}")

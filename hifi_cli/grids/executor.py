@@ -19,10 +19,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from hifi_cli import stopping
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.errors import MissingError, UsageError, format_duration, logger
-from hifi_cli.files import safe_name
+from hifi_cli.errors import MissingError, Terminated, UsageError, format_duration, logger
+from hifi_cli.files import is_held_by_a_process, safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.identity import IdentityReader
 from hifi_cli.results.record import RunDirectory, RunResult
@@ -31,7 +32,16 @@ from hifi_cli.results.record import RunDirectory, RunResult
 Submit = Callable[[list[str], Path], "Future[int]"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_STOPPED = (130, 143)  # exit codes of a run told to stop, as by a cluster that wants its node back
+# Exit codes of a run told to stop, as by a cluster that wants its node back; the second ones of
+# processes that were told before they could listen
+_STOPPED = (
+    130,
+    *(128 + number for number in stopping.SIGNALS),
+    *(-number for number in stopping.SIGNALS),
+)
+_CONFLICT = 4  # exit code: another process trains the run, or the directory holds another run
+_CONFLICTS = 3  # so often without another process: the directory holds another run
+_POLL_SECONDS = 1.0  # between two looks at the runs that other processes train
 
 
 @dataclass
@@ -139,18 +149,10 @@ def run(
     it failed, this one fails and says so. A bar shows on a terminal how far the grid is, and
     otherwise a line whenever a run has ended.
     """
+    if not state.left:
+        return  # without a file: the disk may be read-only
     logs.mkdir(parents=True, exist_ok=True)
-    failures: Counter[GridCell] = Counter()
-
-    def start(cell: GridCell) -> "Future[int]":
-        # a stopped run has removed the former result, and continues from its checkpoint without it
-        replaces = force and (cell not in failures or state.has_result(cell))
-        return submit(cell.command(where, force=replaces), log_of(cell))
-
-    def log_of(cell: GridCell) -> Path:
-        return logs / f"{safe_name(cell.config.run_label.replace('/', '-'))}.log"
-
-    waiting, running = state.left, dict[Future[int], GridCell]()
+    queue = Queue(state, submit, logs, where, force=force, retries=retries)
     console = Console(stderr=True)
     has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
     with Progress(
@@ -162,39 +164,142 @@ def run(
         disable=not has_bar,
     ) as progress:
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
-        while waiting or running:
-            for cell in _ready(waiting, [*running.values()]):
-                waiting.remove(cell)
-                running[start(cell)] = cell
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                cell, code = running.pop(future), future.result()
-                if not state.add(cell, code):
-                    failures[cell] += code not in _STOPPED
-                    if failures[cell] <= retries:
-                        running[start(cell)] = cell
-                    else:
-                        state.failed[cell] = _reason(log_of(cell), code)
+        while queue.is_busy:
+            queue.start_ready()
+            for _ in queue.settle_ended():
                 ended = len(state.finished) + len(state.failed)
                 progress.update(bar, completed=ended, description=str(state))
                 if not has_bar:
                     logger.info(f"grid: {state}")
 
 
-def _reason(log: Path, code: int) -> str:
-    """Return why a command failed: the signal that killed it, or the last line of its log."""
+class Queue:
+    """The cells of a grid that wait, run, or are trained by other processes.
+
+    Attributes:
+        waiting: cells to start as soon as those that they start from have ended.
+        running: commands of this grid.
+        elsewhere: cells that other processes train. They are looked at again and again: such a
+            process finishes the run, or leaves it to this grid.
+    """
+
+    def __init__(
+        self,
+        state: GridState,
+        submit: Submit,
+        logs: Path,
+        where: Sequence[str],
+        *,
+        force: bool,
+        retries: int,
+    ) -> None:
+        self.state = state
+        self.submit = submit
+        self.logs = logs
+        self.where = where
+        self.force = force
+        self.retries = retries
+        self.waiting = state.left
+        self.running: dict[Future[int], GridCell] = {}
+        self.elsewhere: list[GridCell] = []
+        self.failures: Counter[GridCell] = Counter()
+        self.conflicts: Counter[GridCell] = Counter()
+        self.log_starts: dict[GridCell, int] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a cell has not ended."""
+        return bool(self.waiting or self.running or self.elsewhere)
+
+    def start_ready(self) -> None:
+        """Start the cells that start from no other cell that has not ended."""
+        for cell in _ready(self.waiting, [*self.running.values(), *self.elsewhere]):
+            self.waiting.remove(cell)
+            self.start(cell)
+
+    def start(self, cell: GridCell) -> None:
+        """Start a cell, or put it aside while another process trains it."""
+        if self.is_trained_elsewhere(cell):
+            logger.info(f"{cell.config.run_label}: another process trains it; waiting for its end")
+            self.elsewhere.append(cell)
+            return
+        log = self.log_of(cell)
+        self.log_starts.setdefault(cell, log.stat().st_size if log.is_file() else 0)
+        # a stopped run has removed the former result, and continues from its checkpoint without it
+        replaces = self.force and (cell not in self.failures or self.state.has_result(cell))
+        self.running[self.submit(cell.command(self.where, force=replaces), log)] = cell
+
+    def settle_ended(self) -> Iterator[GridCell]:
+        """Wait until a cell may have ended; yield those that have, and start again what is to be repeated."""
+        left_by_others = [cell for cell in self.elsewhere if not self.is_trained_elsewhere(cell)]
+        for cell in left_by_others:
+            self.elsewhere.remove(cell)
+            # The command itself finds out whether what is there now is this run
+            self.start(cell)
+        timeout = _POLL_SECONDS if self.elsewhere else None
+        if not self.running:
+            time.sleep(timeout or 0.0)
+            return
+        for future in wait(self.running, timeout, return_when=FIRST_COMPLETED).done:
+            cell, code = self.running.pop(future), future.result()
+            if self.state.add(cell, code) or not self.repeats(cell, code):
+                yield cell
+
+    def repeats(self, cell: GridCell, code: int) -> bool:
+        """Start a cell that has no result again, unless it has failed for good."""
+        if code != _CONFLICT or not self.met_another_process(cell):
+            self.failures[cell] += code not in _STOPPED
+        if self.failures[cell] > self.retries:
+            self.state.failed[cell] = _reason(self.log_of(cell), self.log_starts[cell], code)
+            return False
+        self.start(cell)
+        return True
+
+    def met_another_process(self, cell: GridCell) -> bool:
+        """Whether a command of a cell may have ended because another process trained the cell.
+
+        That process may have ended too since then. So the command is repeated a few times before
+        the directory counts as that of another run.
+        """
+        if self.is_trained_elsewhere(cell):
+            return True
+        self.conflicts[cell] += 1
+        return self.conflicts[cell] < _CONFLICTS
+
+    def is_trained_elsewhere(self, cell: GridCell) -> bool:
+        """Whether a process that is not of this grid trains the cell."""
+        return is_held_by_a_process(RunDirectory.of(cell.config, self.state.results_dir).lock)
+
+    def log_of(self, cell: GridCell) -> Path:
+        """The file to which all commands of a cell append what they print."""
+        return self.logs / f"{safe_name(cell.config.run_label.replace('/', '-'))}.log"
+
+
+def _reason(log: Path, start: int, code: int) -> str:
+    """Return why a command failed: the signal that killed it, or its error, or the last line of its log.
+
+    Args:
+        start: size of the log before this grid; earlier lines are of earlier commands.
+    """
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}{' (too little memory?)' if name == 'SIGKILL' else ''}"
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-    texts = [line.rpartition("\r")[2].strip() for line in lines]  # without progress bars
-    return next((text for text in reversed(texts) if text), f"exit code {code}")
+    content = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
+    texts = [line.rpartition("\r")[2].strip() for line in content.split("\n")]  # without bars
+    said = [text for text in texts if text]
+    # Another grid may append to the same file at the same time: its progress is no reason
+    errors = [text for text in said if text.startswith("hifi: ")]
+    if errors:
+        return errors[-1]
+    return said[-1] if said else f"exit code {code}"
 
 
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Submit]:
     """A pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
     running: set[subprocess.Popen[bytes]] = set()
-    stopping, of_thread = threading.Event(), threading.local()
+    stop_with: list[int] = []
+    of_thread = threading.local()
     environments = iter(slot_environments(jobs))
 
     def begin_thread() -> None:
@@ -203,11 +308,11 @@ def local_executor(jobs: int) -> Iterator[Submit]:
     def execute(command: list[str], log: Path) -> int:
         # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
         process = _start(
-            command, log, env={**os.environ, **of_thread.variables}, start_new_session=True
+            command, log, {**os.environ, **of_thread.variables}, start_new_session=True
         )
         running.add(process)
-        if stopping.is_set():
-            process.terminate()
+        if stop_with:
+            process.send_signal(stop_with[0])
         code = process.wait()
         running.discard(process)
         return code
@@ -215,22 +320,34 @@ def local_executor(jobs: int) -> Iterator[Submit]:
     pool = ThreadPoolExecutor(jobs, initializer=begin_thread)
     try:
         yield lambda command, log: pool.submit(execute, command, log)
-    except BaseException:
+    except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
-        stopping.set()
+        # The signal that stops the grid stops its processes
+        number = error.number if isinstance(error, Terminated) else signal.SIGTERM
+        stop_with.append(number)
         for process in list(running):
-            process.terminate()
+            process.send_signal(number)
         raise
     finally:
         pool.shutdown()
 
 
-def _start(command: Sequence[str], log: Path, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a `hifi` command, whatever PATH and the working directory hold; its output is appended to a file."""
+def _start(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a `hifi` command, whatever PATH and the working directory hold; its output is appended to a file.
+
+    It ends with this process, however this process ends.
+    """
     words = [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
     with log.open("ab") as output:
         return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, **options
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            **stopping.options_of_child(environment),
+            **options,
         )
 
 
@@ -283,7 +400,7 @@ class SiteSpec(ConfigModel):
 
 def execute(command: list[str], log: str, directory: str) -> int:
     """Run a command on a worker, which imports this function, and return its exit code."""
-    return _start(command, Path(log), cwd=directory).wait()
+    return _start(command, Path(log), os.environ, cwd=directory).wait()
 
 
 @contextmanager
