@@ -42,7 +42,7 @@ def prepare_streams() -> None:
         is_utf8 = str(sys.stdout.encoding).lower().replace("-", "") == "utf8"
         sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
     if not isinstance(sys.stderr, Messages):
-        sys.stderr = Messages(sys.stderr)  # type: ignore[assignment]
+        sys.stderr = Messages(sys.stderr)
 
 
 def _open_closed_streams() -> None:
