@@ -272,14 +272,24 @@ class Trainer:
         if self.runner.processes.num_processes > 1:  # which must agree
             stops = bool(reduce(torch.tensor(float(stops), device=self.runner.device), "sum"))
         if stops or (self.checkpoint and self.checkpoint.is_due()):
-            try:
-                self.save_checkpoint()
-            except RunFailed as error:
-                if not stops and not self.has_room_for_results():
-                    raise
-                logger.warning(f"{self.config.run_label}: no checkpoint is saved: {error}")
+            problem = self.try_to_save()
+            if problem and not stops and not self.has_room_for_results():
+                raise RunFailed(problem)
+            if problem:
+                logger.warning(f"{self.config.run_label}: no checkpoint is saved: {problem}")
         if stops:
             raise exception_of(signals[0]) if signals else Terminated
+
+    def try_to_save(self) -> str:
+        """Save a checkpoint; returns why that is not possible, or an empty text.
+
+        The error itself is gone then: it would keep the file open, and so the room that it takes.
+        """
+        try:
+            self.save_checkpoint()
+        except (RunFailed, OSError) as error:
+            return str(error)
+        return ""
 
     def has_room_for_results(self) -> bool:
         """Whether what the run itself will store can be written: then it can do without checkpoint.

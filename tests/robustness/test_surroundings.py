@@ -212,18 +212,13 @@ def test_a_name_that_a_record_would_need_must_be_utf8(tmp_path, option):
 # --- read-only disks
 
 
-@pytest.fixture
-def read_only_locks(monkeypatch):
-    """A disk on which no lock can be written."""
+def test_a_finished_run_on_a_read_only_disk_is_skipped(finish_run, tiny, monkeypatch):
+    finish_run("bitfit")
 
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
-
-
-def test_a_finished_run_on_a_read_only_disk_is_skipped(finish_run, tiny, read_only_locks):
-    finish_run("bitfit")
     answer = tiny("train", "--method", "bitfit")
     assert answer.code == 0, answer.err
     assert "finished before" in answer.err
