@@ -26,7 +26,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 STUDY = ROOT / "results/laptop"  # packed, of more than 300 runs
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance", "processes"}
 # SIGKILL as often as all others together: nothing can be done about it when it comes
 SIGNALS = [
     *[signal.SIGKILL] * 5,
