@@ -40,10 +40,15 @@ KILLS_PER_SEQUENCE = 4
 TIMEOUT_SECONDS = 300
 # Checkpoints are saved every few steps instead of every minute, and nothing else is changed
 OFTEN = """
-from hifi_cli.training import loop
-loop._MIN_SECONDS, loop._MIN_RATIO = 0.1, 0
-from hifi_cli.cli.app import main
-main()
+from hifi_cli.cli import app
+load = app.load
+def load_and_save_often(name):
+    command = load(name)
+    from hifi_cli.training import loop
+    loop._MIN_SECONDS, loop._MIN_RATIO = 0.1, 0
+    return command
+app.load = load_and_save_often
+app.main()
 """
 DEMO = ["--protocol", "demo", "--backbone", "demo"]
 SHORT = ["limit=160", "epochs=2"]
@@ -208,7 +213,9 @@ def disturb(
             outcome.problems.append(
                 f"{seed}: {number.name} ended with {process.returncode}: {said[-300:]}"
             )
-        if "Traceback" in said or "please report" in said:
+        # Python itself answers a Ctrl-C that comes before `main` has begun
+        is_early = number == signal.SIGINT and process.returncode == -number
+        if ("Traceback" in said and not is_early) or "please report" in said:
             outcome.problems.append(f"{seed}: {number.name}: {said[-500:]}")
         if is_done:
             break
