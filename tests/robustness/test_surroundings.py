@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
 
@@ -47,6 +49,28 @@ def finished_runs(folder):
 def test_a_training_needs_no_stream(tmp_path, streams):
     code, out, _ = in_shell(f"{train_line()} {streams}", tmp_path)
     assert (code, out) == (0, b"")
+    assert len(finished_runs(tmp_path)) == 1
+
+
+def test_a_terminal_that_vanishes_ends_no_training(tmp_path):
+    """As one whose window is closed, where SIGHUP is ignored; a progress bar is on it."""
+    terminal, its_other_end = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hifi_cli", *TRAIN[:-2], "epochs=12", "limit=64"],
+        cwd=tmp_path,
+        env=environment(TERM="xterm"),
+        stdin=its_other_end,
+        stdout=its_other_end,
+        stderr=its_other_end,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    os.close(its_other_end)
+    said = b""
+    while b"epoch 2 of 12" not in said:
+        said += os.read(terminal, 1000)
+    os.close(terminal)
+    assert process.wait(timeout=120) == 0
     assert len(finished_runs(tmp_path)) == 1
 
 
