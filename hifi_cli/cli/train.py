@@ -11,8 +11,10 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from rich.console import Console
 
 from hifi_cli.cli import options
+from hifi_cli.config import registry
 from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.sources import repeats_run
 from hifi_cli.errors import RunFailed, UsageError, first_of, logger
 from hifi_cli.files import command_line
 from hifi_cli.heads.select import HeadSelection, needs_heads
@@ -70,11 +72,17 @@ def train(
     configs = options.resolve_runs(
         task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
     )
-    if files:
-        # A run's config.yaml repeats the run with the copies of the user's own files beside it, not
-        # with files of the same name elsewhere. Beside any other file are no such copies.
+    if files and repeats_run(configs[0]):
+        # The run is repeated with the copies of the user's own files beside its config.yaml, not
+        # with files of the same name elsewhere.
         directory = RunDirectory(files[0].parent)
         configs = [directory.with_user_yamls(config, trust=trust) for config in configs]
+        ranking = registry.own_file(configs[0].heads.rank)
+        if ranking and not ranking.is_file():
+            raise UsageError(
+                f"{files[0]} names the ranking {ranking.name}, and there is no {ranking}: give the"
+                " file as heads.rank=PATH"
+            )
     if their_backbone not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"

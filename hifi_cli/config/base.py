@@ -3,19 +3,33 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.fields import FieldInfo
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
 MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
-Name = Annotated[  # of a task, method, ...; one of a user's own file passes as it is, with its file
-    str,
-    WrapValidator(
-        lambda value, check: value if isinstance(value, registry.NameWithFile) else check(value)
-    ),
-]
+
+
+def _keep_file(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, registry.NameWithFile) else check(value)
+
+
+# Of a task, method, ...; one of a user's own file passes as it is, with its file.
+Name = Annotated[str, WrapValidator(_keep_file)]
+# A name as a run stores it, which is never a path.
+StoredName = Annotated[str, AfterValidator(registry.plain_name)]
+# The same in the configuration of a run, where one of a user's own file passes with its file.
+RunName = Annotated[StoredName, WrapValidator(_keep_file)]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # numpy's bound; torch takes more
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
@@ -77,7 +91,11 @@ def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     """The first problem in one line: an unknown key if there is one, with the nearest known key."""
-    problem = first_problem(error)
+    return describe_problem(first_problem(error), model)
+
+
+def describe_problem(problem: Any, model: type[BaseModel]) -> str:
+    """One of pydantic's error entries in one line."""
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":

@@ -26,6 +26,9 @@ KINDS = (
 )
 
 
+ADAPTER_CONFIG = "adapter_config.json"  # what peft calls the configuration of its adapters
+
+
 class NameWithFile(str):
     """The name of a user's own YAML, or of their Python file with a ranking, with that file.
 
@@ -104,7 +107,24 @@ def is_yaml_path(argument: str) -> bool:
 
     Its suffix says so: a name has none, and whether there is such a file is another question.
     """
-    return argument.endswith((".yaml", ".yml", "adapter_config.json"))
+    return argument.endswith((".yaml", ".yml", ADAPTER_CONFIG))
+
+
+def plain_name(name: str) -> str:
+    """Return a name as runs and their configurations hold it, where a file's path never stands.
+
+    A run of others is read without trust in it. If a path stood for a name there, that file would
+    be read as if the user had named it, and the code that it names would be executed.
+
+    Raises:
+        ValueError: it is a path.
+    """
+    if "/" in name or is_yaml_path(name):
+        raise ValueError(
+            f"{name!r:.200} is a path, and only a name may stand here: give a file of your own on the"
+            " command line"
+        )
+    return name
 
 
 def name_of(argument: str) -> str:
@@ -112,17 +132,21 @@ def name_of(argument: str) -> str:
 
     Raises:
         MissingError: no such file.
+        UsageError: the name would be that of a file again.
     """
-    if not is_yaml_path(argument):
+    if isinstance(argument, NameWithFile) or not is_yaml_path(argument):
         return argument
-    if not Path(argument).is_file():
+    file = Path(argument)
+    if not file.is_file():
         raise MissingError(f"no file {argument}")
-    return NameWithFile(Path(argument).stem, Path(argument))
+    if is_yaml_path(file.stem):
+        raise UsageError(f"{argument}: rename the file: without its suffix it is '{file.stem}'")
+    return NameWithFile(file.stem, file)
 
 
-def name_of_code(argument: str) -> NameWithFile:
-    """The name of a user's own Python file, which carries its path, for that path."""
-    if isinstance(argument, NameWithFile):
+def name_of_code(argument: str) -> str:
+    """The name that an argument stands for: of a user's own Python file the file's, with its path."""
+    if isinstance(argument, NameWithFile) or not argument.endswith(".py"):
         return argument
     return NameWithFile(Path(argument).name, Path(argument))
 
@@ -133,8 +157,12 @@ def own_file(name: str) -> Path | None:
 
 
 def argument_of(name: str) -> str:
-    """What the command line takes for a name: the path of the user's own YAML, else the name."""
-    return str(own_file(name) or name)
+    """What the command line takes for a name: the path of the user's own YAML, else the name.
+
+    Never the path of a copy in a run of others: on a command line it would be the user's own file.
+    """
+    is_the_users = isinstance(name, NameWithFile) and name.is_trusted
+    return str(own_file(name) or name) if is_the_users else str(name)
 
 
 def check_trusted(name: str, code: str) -> None:

@@ -4,21 +4,31 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainSerializer, PrivateAttr, WrapValidator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from hifi_cli.config.base import (
     MAX_COUNT,
     ConfigModel,
-    Name,
     NonNegativeCount,
     PositiveCount,
+    RunName,
     Seed,
+    StoredName,
     UnitInterval,
     flatten,
 )
-from hifi_cli.config.registry import name_of_code
+from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.files import digest, safe_name
 
+# The keys whose values name something registered, or a file of the user's own by its name alone.
+KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "stage1.method")
 DEFAULT = "default"  # what set a value that no YAML and no user sets
 
 # Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
@@ -36,14 +46,18 @@ Ranking = Literal[
     "first",
     MeasuredRanking,
 ]
-# Or a file of the user's own: its name, which carries the path.
-RankingName = Annotated[
-    Ranking,
-    WrapValidator(
-        lambda rank, check: name_of_code(rank) if str(rank).endswith(".py") else check(rank)
-    ),
-    PlainSerializer(lambda rank: rank),
-]
+
+
+def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
+    if isinstance(rank, NameWithFile):
+        return rank
+    if isinstance(rank, str) and rank.endswith(".py"):
+        return plain_name(rank)
+    return str(check(rank))
+
+
+# Or a file of the user's own: its name, which carries the path unless a run has stored it.
+RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(lambda rank: rank)]
 # The epoch of a score: the best on the selection split, the last, or that with the highest score.
 EpochChoice = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -61,7 +75,7 @@ UNHASHED_DEFAULTS = {
 class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
 
-    name: str
+    name: StoredName
     """Its name in tables and results directories."""
     hub: str | None = None
     """A model id on the Hugging Face hub."""
@@ -99,7 +113,8 @@ class HeadsConfig(ConfigModel):
 
     rank: RankingName = "pagerank"
     """How heads are ranked; the highest are selected. `./my_ranking.py` is a file of your own with a function `rank` or
-    `measure`, as those in `hifi_cli/heads/ranking.py` and `measures.py`, in the directory where hifi runs or below."""
+    `measure`, as those in `hifi_cli/heads/ranking.py` and `measures.py`, in the directory where hifi runs or below; not in
+    a file of `-c`, which may be that of others."""
     strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""
@@ -148,7 +163,7 @@ class TaskHeadConfig(ConfigModel):
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
-    method: Name
+    method: RunName
     """Name of the fine-tuning method."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
@@ -177,11 +192,11 @@ class TrainingConfig(ConfigModel):
 class RunConfig(TrainingConfig):
     """Every setting of a run."""
 
-    task: Name
+    task: RunName
     """Name of the task."""
     backbone: BackboneConfig
     """The pretrained encoder."""
-    protocol: str
+    protocol: StoredName
     """Name of the protocol."""
     start_from: str | None = None
     """The directory of a finished run whose encoder weights, pooler included, this run starts from instead of the pretrained
@@ -326,6 +341,20 @@ class RunConfig(TrainingConfig):
         if self.heads.rank == "random":
             return self.heads.seed is None
         return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
+
+
+def paths_in_place_of_names(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of a configuration as in config.yaml under which a path stands for a name, with the reason."""
+    values = flatten(content)
+    problems: dict[str, str] = {}
+    for key in KEYS_OF_NAMES:
+        name = values.get(key)
+        if isinstance(name, str):
+            try:
+                plain_name(name)
+            except ValueError as error:
+                problems[key] = str(error)
+    return problems
 
 
 def without_unhashed_defaults(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
 COMMAND_LINE = "command line"
+_FILE_LAYER = "-c "  # begins the names of the layers of files that `-c` gives
 DEFAULT_PROTOCOL = "hifi"
 HUB_OWNERS = {  # of the hub's first models, which everyone names without
     **dict.fromkeys(
@@ -190,9 +191,15 @@ def code_file(method_file: Path) -> Path | None:
     """The Python file that a method's YAML names, relative to the YAML's folder; None if it names another implementation.
 
     Raises:
-        UsageError: the file is not in the folder of the YAML: a run could not keep a copy of both.
+        UsageError: the file is not in the folder of the YAML: a run could not keep a copy of both;
+            or the YAML is an adapter_config.json that is not of peft, whose files name no code.
     """
-    name = str(registry.read_yaml(method_file).get("implementation", ""))
+    content = registry.read_yaml(method_file)
+    if "peft_type" in content:
+        return None
+    if method_file.name.endswith(registry.ADAPTER_CONFIG):
+        raise UsageError(f"{method_file}: 'peft_type' is missing: it is no configuration of peft")
+    name = str(content.get("implementation", ""))
     if not name.endswith(".py"):
         return None
     if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -211,12 +218,27 @@ def with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
     specs: dict[Path, Based] = {}
     next_name: str | None = name
     while next_name:
+        if specs:
+            _check_base(name, next_name)
         file = registry.find(kind, next_name)
         if file in specs:
             raise UsageError(f"{file}: base: '{next_name}' is based on itself")
         specs[file] = parse(model, registry.read_yaml(file), str(file))
         next_name = specs[file].base
     return dict(reversed(specs.items()))
+
+
+def _check_base(name: str, base: str) -> None:
+    """Refuse the path of a base in a file that a run keeps: that path may lead anywhere.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if isinstance(name, registry.NameWithFile) and not name.is_trusted:
+        try:
+            registry.plain_name(base)
+        except ValueError as error:
+            raise UsageError(f"{name.path}: base: {error}") from None
 
 
 def backbone_config(name: str) -> BackboneConfig:
@@ -290,7 +312,7 @@ def resolve(
     """
     given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
     changes: list[Layer] = [
-        *((f"-c {file.name}", registry.read_yaml(file)) for file in files),
+        *((f"{_FILE_LAYER}{file.name}", registry.read_yaml(file)) for file in files),
         *((COMMAND_LINE, parse_override(text)) for text in overrides),
     ]
     is_whole = bool(files) and {*given, "seed"} <= changes[0][1].keys()
@@ -304,7 +326,7 @@ def resolve(
                 f"{files[0]} repeats a run, which decides --task, --method, --backbone and"
                 " --protocol: leave them out, or set keys by key=value"
             )
-        return _validated(_merge(changes))
+        return _validated(_with_own_files(_merge(changes)))
     protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
     names = _names(given, protocols)
     yaml_layers = partial(  # takes a method's name
@@ -320,10 +342,31 @@ def resolve(
     ]
     merged = _merge(layers)
     if any(key.startswith("stage1.") for key in merged):
-        first = merged.get("stage1.method", Sourced(None, DEFAULT))
-        merged = _merge(layers, start=_stage1_keys(first.value, yaml_layers))
-        merged["stage1.method"] = first._replace(value=registry.name_of(first.value))
-    return _validated(merged)
+        first = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
+        merged = _merge(layers, start=_stage1_keys(first, yaml_layers))
+    return _validated(_with_own_files(merged))
+
+
+def _with_own_files(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """The values with names that carry their files, where the user named a file of their own.
+
+    The user named what the command line says, and what the YAMLs say that it names. A file given
+    with `-c` may be that of a run of others: a path in it stays a text, which `RunConfig` refuses.
+    """
+    result = dict(merged)
+    for key, as_name in (
+        ("stage1.method", registry.name_of),
+        ("heads.rank", registry.name_of_code),
+    ):
+        named = merged.get(key)
+        if named and isinstance(named.value, str) and not named.source.startswith(_FILE_LAYER):
+            result[key] = named._replace(value=as_name(named.value))
+    return result
+
+
+def repeats_run(config: RunConfig) -> bool:
+    """Whether a configuration is that of a run's config.yaml, which `-c` named."""
+    return config.source_of("task").startswith(_FILE_LAYER)
 
 
 def _names(
@@ -394,18 +437,24 @@ def _merge(
 
 
 def _stage1_keys(
-    method: object, yaml_layers: Callable[[str], Iterator[Layer]]
+    named: Sourced, yaml_layers: Callable[[str], Iterator[Layer]]
 ) -> dict[str, Sourced]:
     """The keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
 
     Raises:
-        UsageError: no method is named, or it has two stages itself.
+        UsageError: no method is named, it has two stages itself, or a file of settings names it by a path.
     """
+    method = named.value
     if not isinstance(method, str):
         raise UsageError(
             "stage1.method is missing: name the method of the first stage, for example"
             " stage1.method=bitfit"
         )
+    if not isinstance(method, registry.NameWithFile):
+        try:
+            registry.plain_name(method)
+        except ValueError as error:
+            raise UsageError(f"{named.source}: stage1.method: {error}") from None
     alone = _merge(yaml_layers(method))
     if any(key.startswith("stage1.") for key in alone):
         raise UsageError(f"stage1.method: '{method}' has two stages itself")

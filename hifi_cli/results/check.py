@@ -147,6 +147,7 @@ class _Check:
         self.attempt(path, self.of_weights, path, result)
         if not self.study.is_packed:
             directory = RunDirectory(self.study.directory / path)
+            self.attempt(path, directory.names_outside)
             self.attempt(path, _of_config_file, directory, result)
             self.attempt(path, _of_metrics_file, directory, result)
             self.attempt(path, _of_delta, directory, result)

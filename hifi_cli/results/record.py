@@ -8,14 +8,26 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import Model, flatten, parse
+from hifi_cli.config.base import Model, StoredName, describe_problem, flatten, parse
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import EpochChoice, RunConfig, run_path_of
+from hifi_cli.config.run_config import (
+    EpochChoice,
+    RunConfig,
+    paths_in_place_of_names,
+    run_path_of,
+)
 from hifi_cli.config.sources import code_file, override_value
-from hifi_cli.errors import ConflictError, MissingError, first_of
+from hifi_cli.errors import ConflictError, MissingError, UsageError, first_of
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,
     json_text,
@@ -250,12 +262,12 @@ class RunResult(StoredFile):
     """Of every setting of the run, seed included; see `config_hash_of` for what is none."""
     setting_hash: str
     """The same without the seed; runs with the same one may be averaged."""
-    task: str
+    task: StoredName
     task_digest: str | None = None
     """Digest of the task as it was read: kind, format, inputs, labels, metrics. None: schema 1."""
-    method: str
-    backbone: str
-    protocol: str
+    method: StoredName
+    backbone: StoredName
+    protocol: StoredName
     seed: int
     shots: int | None
     """Few-shot: train rows per class; None: all rows."""
@@ -336,6 +348,18 @@ class RunResult(StoredFile):
     provenance: dict[str, Any]
     """Command, code, libraries and machine; see `machine.describe_provenance`."""
 
+    @field_validator("config")
+    @classmethod
+    def _is_a_configuration(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a configuration whose known keys are missing or wrong; another version may have others."""
+        try:
+            RunConfig.model_validate(config)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False):
+                if problem["type"] != "extra_forbidden":
+                    raise ValueError(describe_problem(problem, RunConfig)) from None
+        return config
+
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
         if self.status == "done" and (self.scores is None or self.epochs is None):
@@ -412,9 +436,18 @@ class RunDirectory:
         return cls(results_dir / config.run_path)
 
     def user_name(self, kind: str, name: str, *, trust: bool = False) -> str:
-        """A name, which carries the copy of the user's own file where the run keeps one."""
-        copy = self._copy_of(kind, name)
-        return registry.NameWithFile(name, copy, is_trusted=trust) if copy.is_file() else name
+        """A name, which carries the copy of the user's own file where the run keeps one.
+
+        A name of code always carries it: without a copy, no other file of that name stands for it.
+
+        Raises:
+            ValueError: the name is a path, which would stand for a file that the user did not name.
+        """
+        if registry.own_file(name):
+            return name
+        copy = self._copy_of(kind, registry.plain_name(name))
+        has_copy = copy.is_file() or (kind == "rankings" and name.endswith(".py"))
+        return registry.NameWithFile(name, copy, is_trusted=trust) if has_copy else name
 
     # --- a run that begins, and ends
 
@@ -543,6 +576,17 @@ class RunDirectory:
         rank = self.user_name("rankings", config.heads.rank, trust=trust)
         changes["heads"] = config.heads.model_copy(update={"rank": rank})
         return config.model_copy(update=changes)
+
+    def names_outside(self) -> Iterator[str]:
+        """Say where files of the run name files outside of it, which must not be read for it."""
+        if self.config_file.is_file():
+            for key, problem in paths_in_place_of_names(read_yaml(self.config_file)).items():
+                yield f"{self.config_file.name}: {key}: {problem}"
+        for file in sorted(self.user_files.glob("methods/*.yaml")):
+            try:
+                code_file(file)
+            except UsageError as error:
+                yield str(error)
 
     def _copy_of(self, kind: str, name: str) -> Path:
         """Where the run keeps the user's own file of that name: a YAML, or Python code."""
