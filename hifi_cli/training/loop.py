@@ -3,6 +3,7 @@
 import math
 import random
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -77,6 +78,7 @@ class Checkpoint:
         if not self.path.is_file():
             return None
         try:
+            _check_sums(self.path)
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
             if state["run_id"] == self.run_id:
                 return state
@@ -90,6 +92,17 @@ class Checkpoint:
             f"the checkpoint {self.path} is {problem}; the run starts from the beginning"
         )
         return None
+
+
+def _check_sums(path: Path) -> None:
+    """Compare every part of a file that `torch.save` wrote with its check sum, which `torch.load` does not.
+
+    Raises:
+        ValueError, BadZipFile: one is another.
+    """
+    with zipfile.ZipFile(path) as archive:
+        if damaged := archive.testzip():
+            raise ValueError(f"the check sum of {damaged} is another")
 
 
 def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
