@@ -8,9 +8,11 @@ import re
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 logger = logging.getLogger("hifi")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
+# All but tabs and line breaks; and what turns the direction of a text, so that it reads as another one.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class HifiError(Exception):
@@ -58,8 +60,29 @@ class Terminated(BaseException):
 
 
 def printable(text: str) -> str:
-    """Return a text with U+FFFD in place of control characters: names in data or files of others may hold a terminal's."""
+    """Return a text with U+FFFD in place of control characters: names in data or files of others may hold a terminal's.
+
+    Likewise what overrides the direction of a text.
+    """
     return _CONTROL.sub("\ufffd", text)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def spreadsheet_cell(value: Any) -> Any:
+    """Return a value for CSV: a spreadsheet must not take a text for a formula, as it does from =, +, - and @ on.
+
+    A text of a run of others may be one that sends what is in the other cells to somebody.
+    """
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula and value != "-" and not is_number(value) else value
 
 
 def counted_noun(count: int, noun: str) -> str:

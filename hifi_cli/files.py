@@ -10,6 +10,7 @@ import platform
 import re
 import shlex
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +25,14 @@ from hifi_cli.errors import MissingError, RunFailed, UsageError, logger, printab
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
+MAX_JSON_BYTES = 1 << 28  # of a record: far more than any has
+MAX_LINES_BYTES = 1 << 33  # of a file with a line for each run or prediction
+MAX_COLUMNS = 10_000  # of a table of data
+# Of Parquet: what any file may declare, and how much more a byte of the file may stand for
+_SMALL_ROWS = 100_000
+_SMALL_BYTES = 1 << 28
+_MAX_ROWS_PER_BYTE = 4
+_MAX_COMPRESSION = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what its pointers begin with
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
@@ -257,9 +266,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: there is no such file.
-        UsageError: it is not a JSON object.
+        UsageError: it is not a JSON object, or not a regular file.
     """
-    return json_object(_read_bytes(path), str(path))
+    return json_object(read_file(path, MAX_JSON_BYTES), str(path))
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -271,7 +280,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     return [
         json_object(line, f"{path}, line {number}")
-        for number, line in enumerate(_read_bytes(path).splitlines(), start=1)
+        for number, line in enumerate(read_file(path, MAX_LINES_BYTES).splitlines(), start=1)
     ]
 
 
@@ -281,11 +290,92 @@ def is_lfs_pointer(path: Path) -> bool:
         return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_file(path: Path, limit: int | None = None) -> bytes:
+    """Read a regular file, or one that a link leads to: never a pipe or a device, which may have no end.
+
+    Args:
+        limit: the largest size in bytes; None: any.
+
+    Raises:
+        MissingError: there is no such file.
+        UsageError: it is no regular file, or larger.
+    """
     try:
-        return path.read_bytes()
+        # A pipe is opened without waiting for its other end
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
+    try:
+        # What was opened is looked at: what the path names may be another file by now
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise UsageError(f"{path} is no regular file: name one")
+        if limit is not None and about.st_size > limit:
+            raise UsageError(
+                f"{path} is larger than such files are ({about.st_size:,} bytes): is it damaged?"
+            )
+        with open(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def read_parquet(path: Path) -> Any:
+    """Read a Parquet file as a table of pyarrow, if what it declares fits to its size.
+
+    A file of a few kilobytes may declare millions of equal rows, or gigabytes of zeros.
+
+    Raises:
+        MissingError: there is no such file.
+        UsageError: it is no Parquet file, or declares far more than files of data do.
+    """
+    import pyarrow as pa  # a tenth of a second, which other files do without
+    from pyarrow import parquet
+
+    content = read_file(path)
+    largest = _SMALL_BYTES + _MAX_COMPRESSION * len(content)
+    try:
+        about = parquet.read_metadata(pa.BufferReader(content))
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        texts = [
+            field.name
+            for field in about.schema.to_arrow_schema()
+            if pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+        ]
+        if (
+            about.num_rows > _SMALL_ROWS + _MAX_ROWS_PER_BYTE * len(content)
+            or about.num_columns > MAX_COLUMNS
+            or sum(group.total_byte_size for group in groups) > largest
+        ):
+            raise UsageError(
+                f"{path} declares {about.num_rows:,} rows and {about.num_columns:,} columns in"
+                f" {len(content):,} bytes: no file of data is like that"
+            )
+        # Texts stay numbers in a list of distinct texts until their sizes are known
+        table = parquet.read_table(pa.BufferReader(content), read_dictionary=texts)
+        if sum(_decoded_bytes(table[name]) for name in texts) > largest:
+            raise UsageError(f"{path} repeats large texts: no file of data is like that")
+        for name in texts:
+            at = table.schema.get_field_index(name)
+            plain = about.schema.to_arrow_schema().field(name).type
+            table = table.set_column(at, name, table[name].cast(plain))
+        return table
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path} is damaged: {' '.join(str(error).split()):.160}") from None
+
+
+def _decoded_bytes(column: Any) -> int:
+    """The bytes of a column of texts without its list of distinct ones."""
+    from pyarrow import compute, types
+
+    total = 0
+    for chunk in column.chunks:
+        if types.is_dictionary(chunk.type):
+            lengths = compute.binary_length(chunk.dictionary).take(chunk.indices)
+        else:
+            lengths = compute.binary_length(chunk)
+        total += compute.sum(lengths).as_py() or 0
+    return total
 
 
 def json_object(text: bytes, origin: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+from pandas.api.types import is_numeric_dtype
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
-from hifi_cli.errors import UsageError, format_duration
+from hifi_cli.errors import UsageError, format_duration, spreadsheet_cell
 from hifi_cli.results.study import Study, read_results
 from hifi_cli.tasks.task_from_data import from_data, is_data_source
 
@@ -158,6 +159,9 @@ def _print_runs(results_dir: Path, form: str) -> None:
     if runs.empty:
         raise Study(results_dir).no_run_error()
     if form == "csv":
+        for column in runs.columns.drop("path"):  # which begins with the directory that was named
+            if not is_numeric_dtype(runs[column]):
+                runs[column] = runs[column].map(spreadsheet_cell)
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
     if form == "json":
         return print(runs.to_json(orient="records", indent=1))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-import yaml
 from pydantic import TypeAdapter
 
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import UsageError, logger
@@ -309,5 +309,5 @@ def print_json(content: Any) -> None:
 
 def yaml_value(value: Any) -> str:
     """A value as YAML in one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    text = registry.yaml_text(value, default_flow_style=True, width=float("inf"))
     return text.strip().removesuffix("\n...")

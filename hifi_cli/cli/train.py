@@ -16,7 +16,7 @@ from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import repeats_run
 from hifi_cli.errors import RunFailed, UsageError, first_of, logger
-from hifi_cli.files import command_line
+from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
 from hifi_cli.heads.select import HeadSelection, needs_heads
 from hifi_cli.methods.base import check_settings, implementation_of
 from hifi_cli.results.record import RunDirectory
@@ -128,7 +128,8 @@ def train(
 
 def _read_heads(file: Path) -> tuple[list[str], str | None]:
     """The heads in a file as `key=value`, and their backbone; a plain list names none."""
-    if file.is_file() and (text := file.read_text(encoding="utf-8").strip()).startswith("["):
+    text = read_file(file, MAX_JSON_BYTES).decode(errors="replace").strip()
+    if text.startswith("["):
         return [f"heads.given={text}"], None
     selection = HeadSelection.read(file)
     return [f"heads.given={selection.heads}"], selection.backbone

@@ -1,7 +1,9 @@
 """The base of every configuration model: frozen, closed to unknown keys, with errors of one line."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -11,6 +13,7 @@ from pydantic import (
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 
@@ -63,15 +66,47 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "max_len": "max_length",
     "train_batch_size": "batch_size",
 }
+_EXPONENT = re.compile(r"[-+]?[0-9]+[eE][0-9]{1,3}")
 _LISTED_KEYS = 12  # as many as fit into a message
 
 
 class ConfigModel(BaseModel):
-    """A part of the configuration. The string below a field says what it means, to readers, editors and `hifi ls`."""
+    """A part of the configuration. The string below a field says what it means, to readers, editors and `hifi ls`.
+
+    Types are strict: a word that YAML reads as true is no number, and a number in quotes is a text.
+    """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, strict=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, values: Any) -> Any:
+        """Take 1e3, which is a text in YAML and a float in Python, for the number that it is."""
+        if not isinstance(values, Mapping):
+            return values
+        return {name: _number(cls.model_fields.get(name), value) for name, value in values.items()}
+
+
+def _number(field: FieldInfo | None, value: Any) -> Any:
+    """A value, as the number that it stands for where the field takes numbers."""
+    kinds = _plain_types(field.annotation) if field else set()
+    takes_numbers = not kinds.isdisjoint((int, float)) and str not in kinds
+    if isinstance(value, str) and takes_numbers and _EXPONENT.fullmatch(value):
+        value = float(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole and int in kinds and float not in kinds else value
+
+
+def _plain_types(annotation: Any) -> set[Any]:
+    """The types of a union that are no containers, without their bounds."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _plain_types(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_plain_types, get_args(annotation)))
+    return {annotation}
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -117,7 +152,9 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
                 """ quote them: '["yes","no"]'"""
             )
     expected = problem["msg"].partition(", unable to ")[0]
-    return f"{key}: {expected}, not {problem['input']!r:.60}"
+    is_word = isinstance(problem["input"], bool)
+    reason = " (YAML reads yes, no, on and off as true or false)" if is_word else ""
+    return f"{key}: {expected}, not {problem['input']!r:.60}{reason}"
 
 
 def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import yaml
 
 from hifi_cli.errors import MissingError, UsageError, printable
+from hifi_cli.files import read_file
 
 KINDS = (
     "tasks",
@@ -26,6 +27,8 @@ KINDS = (
 )
 
 
+_MAX_BYTES = 1 << 20  # of a YAML, which is read character by character
+_MAX_PARTS = 1_000_000  # of a YAML, in which aliases may stand for parts of any size
 ADAPTER_CONFIG = "adapter_config.json"  # what peft calls the configuration of its adapters
 
 
@@ -48,19 +51,52 @@ class NameWithFile(str):
 
 
 class YamlLoader(yaml.SafeLoader):
-    """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML follows YAML 1.1, where it is a text.
+    """Reads numbers as YAML 1.2 does: 1e-4 is one, and 1:30 (in base 60) and 010 (in base 8) are texts.
 
-    Not libyaml's loader, which is faster and overflows the stack on deeply nested files.
+    So is 1e5, which may be an id; where a number is required, the configuration takes it for one.
+    A key that is there twice is refused: the first value would be ignored silently. Dates are
+    texts. Not libyaml's loader, which is faster and overflows the stack on deeply nested files.
     """
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """Read a name or text without control characters, which YAML writes as escapes."""
         return printable(super().construct_scalar(node))
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Read a mapping, in which each key stands once."""
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key.value}' is there twice", key.start_mark
+                )
+            keys.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
-YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?[eE][-+]\d+$"), list("-+0123456789")
-)
+
+class YamlDumper(yaml.SafeDumper):
+    """Quotes texts that `YamlLoader` or YAML 1.1 would take for numbers or dates."""
+
+
+def _replace_resolvers() -> None:
+    """Let the loader take for numbers what YAML 1.2 takes, and 1_000 as Python does."""
+    replaced = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp")}
+    YamlLoader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    numbers = {
+        "int": r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
+        "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+][0-9]+"
+        r"|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$",
+    }
+    for kind, pattern in numbers.items():
+        tag = f"tag:yaml.org,2002:{kind}"
+        for reader_or_writer in (YamlLoader, YamlDumper):
+            reader_or_writer.add_implicit_resolver(tag, re.compile(pattern), list("-+0123456789."))
+
+
+_replace_resolvers()
 
 
 @cache
@@ -197,12 +233,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises:
         MissingError: no such file.
-        UsageError: not YAML, or not a mapping.
+        UsageError: not YAML, or not a mapping, or not a regular file of a usual size.
     """
-    try:
-        return copy.deepcopy(parse_yaml(path.read_bytes(), path))
-    except FileNotFoundError:
-        raise MissingError(f"no file {path}") from None
+    return copy.deepcopy(parse_yaml(read_file(path, _MAX_BYTES), path))
 
 
 @cache
@@ -219,9 +252,34 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: not valid YAML: {problem:.200}") from None
     if value is None:
         return {}
+    if _has_more_parts_than(value, _MAX_PARTS):
+        raise UsageError(f"{path}: a part contains itself, or there are more than {_MAX_PARTS:,}")
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is expected")
     return value
+
+
+def yaml_text(value: Any, **how: Any) -> str:
+    """Write a value as YAML, keys in their order, so that `read_yaml` gives the same value.
+
+    Args:
+        how: options of `yaml.dump`.
+    """
+    return str(yaml.dump(value, Dumper=YamlDumper, sort_keys=False, **how))
+
+
+def _has_more_parts_than(value: Any, limit: int) -> bool:
+    """Whether a value of lists and mappings has more parts; one that contains itself has no end."""
+    left = [value]
+    seen = 0
+    while left and seen <= limit:
+        part = left.pop()
+        seen += 1
+        if isinstance(part, dict):
+            left.extend(part.values())
+        elif isinstance(part, list):
+            left.extend(part)
+    return seen > limit
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

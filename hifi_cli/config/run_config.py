@@ -169,7 +169,8 @@ class TrainingConfig(ConfigModel):
     """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of AdamW; not applied to biases and LayerNorms."""
-    adam_betas: tuple[Beta, Beta] = (0.9, 0.999)
+    # YAML has lists and no tuples
+    adam_betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.999)
     """Betas of AdamW."""
     adam_epsilon: float = Field(1e-8, gt=0)
     """Epsilon of AdamW."""

@@ -128,7 +128,7 @@ class FigureRequest:
             protocol=registry.argument_of(self.spec.protocol),
             backbone=self.spec.backbone,
             tasks=[registry.argument_of(task) for task in tasks],
-            methods=[registry.argument_of(method) for method in methods],
+            methods={registry.argument_of(method): {} for method in methods},
             seeds=self.spec.seeds,
             vary={key: [value] for key, value in varied.items()},
         )

@@ -202,9 +202,7 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
             protocol=claim.protocol or file.protocol,
             backbone=claim.only_backbone or file.backbone,
             tasks=[registry.argument_of(task) for task in claims.tasks_of(claim, file)],
-            methods=[
-                registry.argument_of(name) for name in dict.fromkeys(claims.methods_of(claim))
-            ],
+            methods={registry.argument_of(name): {} for name in claims.methods_of(claim)},
             seeds=grid.seeds or file.seeds,
         )
         found |= {cell.config.run_path: cell for cell in cells(spec, name, overrides)}

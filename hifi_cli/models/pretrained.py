@@ -14,7 +14,7 @@ from torch import nn
 
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.files import is_lfs_pointer, resolve_commit, unavailable_error
+from hifi_cli.files import is_lfs_pointer, read_json, resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import (
     ADAPTER_CONFIG,
@@ -24,6 +24,10 @@ from hifi_cli.models.encoder_files import (
     weights_digest_of_schema_1,
 )
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
+
+_MAX_LAYERS = 1_000
+_SMALL_MODEL = 10**8  # parameters
+_MAX_PARAMETERS_PER_BYTE = 20  # of ALBERT, whose layers share their weights, 3
 
 
 @dataclass
@@ -232,6 +236,7 @@ def _class_and_config(
     # A config.json may ask for other outputs than ours, as checkpoints before transformers 4 do.
     outputs = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
     check_no_pointers(source)
+    _check_sizes(source)
     with _reading(backbone, source):
         config = transformers.AutoConfig.from_pretrained(source, **where, **of_task, **outputs)
     if getattr(config, "is_decoder", False) and not type(config)().is_decoder:
@@ -272,6 +277,40 @@ def check_no_pointers(source: str) -> None:
                 raise MissingError(
                     f"{path} is a pointer of Git LFS, not the content: run git lfs pull in {source}"
                 )
+
+
+def _check_sizes(source: str) -> None:
+    """Refuse a local config.json that describes a model far larger than the weights beside it.
+
+    transformers would build that model for hours, or take all memory for it.
+
+    Raises:
+        MissingError: it does.
+    """
+    file = Path(source) / "config.json"
+    if not file.is_file():
+        return
+    try:
+        content = read_json(file)
+    except UsageError as error:
+        raise MissingError(f"no usable encoder in {source}: {error}") from None
+
+    def size(*keys: str) -> int:
+        values = [content.get(key) for key in keys]
+        return max((value for value in values if isinstance(value, int)), default=0)
+
+    layers = size("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+    width = size("hidden_size", "dim", "d_model", "n_embd")
+    inner = size("intermediate_size", "hidden_dim", "d_ff")
+    parameters = layers * width * (4 * width + 2 * inner)
+    weights = sum(path.stat().st_size for path in Path(source).glob("*.safetensors"))
+    # A plan needs the configuration alone
+    fitting = _SMALL_MODEL + _MAX_PARAMETERS_PER_BYTE * weights
+    if layers > _MAX_LAYERS or (weights and parameters > fitting):
+        raise MissingError(
+            f"no usable encoder in {source}: config.json describes {layers:,} layers of width"
+            f" {width:,}, and the weights have {weights:,} bytes"
+        )
 
 
 @contextmanager

@@ -482,6 +482,7 @@ def evaluate(
         formats={"runs": ".0f"},
         notes=[*notes, RULE] if is_decided else notes,
         missing=[*missing, *dict.fromkeys(figures)],
+        own_texts=frozenset(row["label"] for row in rows),
     )
 
 

@@ -13,10 +13,12 @@ from textwrap import TextWrapper
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from rich import box, markup
 from rich.console import Console
 from rich.table import Table as Grid
 
+from hifi_cli.errors import spreadsheet_cell
 from hifi_cli.files import json_text, suffix_of_output, write_or_print
 
 DASH = "-"
@@ -36,6 +38,7 @@ class Table:
         formats: of numbers by key, for `format`; others have one decimal.
         places: 1 for the best number of a column and 2 for the second.
         footnotes: on cells and rows, in reading order.
+        own_texts: cells that the user's or the project's own YAML says, and no run.
         missing: what the table lacks, and the command that makes it.
         scores: of each seed: `row`, `column`, `seed`, `score` in percent, `path` of the run.
     """
@@ -49,6 +52,7 @@ class Table:
     footnotes: dict[Place, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    own_texts: frozenset[str] = frozenset()
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
@@ -121,8 +125,16 @@ _LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$", "✓": r"$\checkmark$",
 }  # fmt: skip
 _TEXT = Style(markup.escape, mark=r"\[{}]", places=("{}", "[bold]{}[/]", "[underline]{}[/]"))
+
+
+def _escaped_markdown(text: str) -> str:
+    """A text that is neither HTML nor the border of a cell, and no link or image."""
+    escaped = html.escape(text.replace("\\", r"\\"), quote=False)
+    return escaped.replace("|", r"\|").replace("[", r"\[")
+
+
 _MARKDOWN = Style(
-    lambda text: html.escape(text, quote=False).replace("|", r"\|"),
+    _escaped_markdown,
     "&nbsp;&nbsp;",
     "<sup>{}</sup>",
     places=("{}", "**{}**", "<u>{}</u>"),
@@ -179,7 +191,7 @@ def render(name: str, tables: Sequence[Table]) -> str:
         return json_text(contents[0] if len(contents) == 1 else contents)
     if name == "csv":  # of several tables, the first column says which one a line belongs to
         frames = pd.concat(
-            [table.frame for table in tables],
+            [_for_spreadsheets(table) for table in tables],
             keys=[table.title for table in tables],
             names=["table"],
         )
@@ -188,6 +200,20 @@ def render(name: str, tables: Sequence[Table]) -> str:
         preamble = r"% in the preamble: \usepackage{booktabs,amssymb}"
         return "\n".join([preamble, *map(_as_latex, tables)]) + "\n"
     return "\n".join(_as_markdown(table) if name == "md" else as_text(table) for table in tables)
+
+
+def _for_spreadsheets(table: Table) -> pd.DataFrame:
+    """The lines of a table for CSV, in which no text of a run is a formula."""
+
+    def cell(value: Any) -> Any:
+        is_own = isinstance(value, str) and value in table.own_texts
+        return value if is_own else spreadsheet_cell(value)
+
+    frame = table.frame.copy()
+    for column in frame:
+        if not is_numeric_dtype(frame[column]):
+            frame[column] = frame[column].map(cell)
+    return frame
 
 
 def _as_json(table: Table) -> dict[str, Any]:

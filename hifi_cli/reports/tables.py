@@ -49,8 +49,17 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
     keys = pairs.table_keys(pairs.of_table(study.runs, **only)).drop_duplicates()
-    records = keys.sort_values(TABLE_KEYS).to_dict("records")
-    return [TableSpec.model_validate(record) for record in records]
+    specs: list[TableSpec] = []
+    for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
+        shots = record["shots"]
+        specs.append(
+            TableSpec(
+                protocol=record["protocol"],
+                backbone=record["backbone"],
+                shots="full" if shots == "full" else int(shots),
+            )
+        )
+    return specs
 
 
 def build(
@@ -143,6 +152,7 @@ def build(
             ),
         ],
         missing=_missing(spec, chosen, grid) if grid else [],
+        own_texts=frozenset(row.label for row in spec.rows if row.label),
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
     for key in keys:

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -353,7 +352,7 @@ class RunResult(StoredFile):
     def _is_a_configuration(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Refuse a configuration whose known keys are missing or wrong; another version may have others."""
         try:
-            RunConfig.model_validate(config)
+            RunConfig.model_validate(config, strict=False)
         except ValidationError as error:
             for problem in error.errors(include_url=False):
                 if problem["type"] != "extra_forbidden":
@@ -528,7 +527,7 @@ class RunDirectory:
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        text = registry.yaml_text(config.model_dump(mode="json"))
         head = f"# the resolved configuration of this run; hash {config.config_hash}"
         write_text(self.config_file, f"{head}\n{text}")
 

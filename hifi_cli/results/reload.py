@@ -282,6 +282,9 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
             f"--as {form}: no such model holds the task head or the modules of this run of"
             f" {result.method}: open the run itself with hifi_cli.open_model"
         )
+    for name, parameter in prepared.encoder.model.named_parameters():
+        if not parameter.isfinite().all():
+            raise UsageError(f"the model of {run} is damaged: {name} is not finite; train it again")
     tokenizer = prepared.pretrained.tokenizer
     tokenizer.model_max_length = prepared.config.max_length
     with atomic_path(to.resolve()) as folder:

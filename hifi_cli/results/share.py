@@ -15,9 +15,9 @@ from typing import Any
 from uuid import UUID
 
 import pandas as pd
-import yaml
 from huggingface_hub import HfApi
 
+from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, UsageError
@@ -100,7 +100,10 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     if ours.is_packed:
         raise UsageError(f"{target} is a packed study: name another directory")
     states: dict[str, str] = {}
-    for path, files in _files(theirs, [*_FILES, *(_CODE if trust else ())]).items():
+    copied = _files(theirs, [*_FILES, *(_CODE if trust else ())])
+    for path in copied if theirs.is_packed else ():
+        theirs.predictions(path)  # refuses a missing or damaged file before anything is copied
+    for path, files in copied.items():
         if path in ours.records or (target / path).exists():
             own, other = ours.records.get(path, {}), theirs.records[path]
             states[path] = _state(own, other)
@@ -126,7 +129,7 @@ def _unpack(study: Study, path: str, folder: Path) -> None:
     """Write a run of a packed study as the files of a run."""
     folder.mkdir(exist_ok=True)
     record, table = study.records[path], study.predictions(path)
-    (folder / "config.yaml").write_text(yaml.safe_dump(record["config"], sort_keys=False))
+    (folder / "config.yaml").write_text(registry.yaml_text(record["config"]))
     (folder / "results.json").write_text(json_text(record))
     if table is not None:
         lines = [json.dumps(row) + "\n" for row in table.to_dict("records")]
@@ -147,9 +150,11 @@ def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
     for path in study.records:
         folder, place = study.directory / path, study.directory.resolve() / path
         paths = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
-        files = [file.relative_to(folder) for file in paths if file.is_file()]
+        files = [file.relative_to(folder) for file in paths]
         if links := [folder / file for file in files if (folder / file).resolve() != place / file]:
             raise UsageError(f"{links[0]} is a link, or behind one; put the file itself there")
+        if others := [file for file in paths if not file.is_file()]:
+            raise UsageError(f"{others[0]} is no regular file; put the file itself there")
         found[path] = files
     return found
 

@@ -21,7 +21,16 @@ from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import HifiError, MissingError, UsageError, counted_noun, first_of, logger
-from hifi_cli.files import digest, is_locked, json_object, read_json, well_formed
+from hifi_cli.files import (
+    MAX_LINES_BYTES,
+    digest,
+    is_locked,
+    json_object,
+    read_file,
+    read_json,
+    read_parquet,
+    well_formed,
+)
 from hifi_cli.results.record import (
     RUNS,
     USER_FILES,
@@ -111,7 +120,7 @@ class Study:
         """The same of a packed study, whose damaged lines are named by their numbers."""
         packed = self.directory / PACKED
         contents: dict[str, dict[str, Any] | HifiError] = {}
-        for number, line in enumerate(packed.read_bytes().splitlines(), start=1):
+        for number, line in enumerate(read_file(packed, MAX_LINES_BYTES).splitlines(), start=1):
             place = f"{packed}, line {number}"
             try:
                 run = json_object(line, place)
@@ -226,10 +235,10 @@ class Study:
     def _packed_predictions(self) -> dict[str, pd.DataFrame]:
         file = self.directory / PREDICTIONS
         try:
-            table = pd.read_parquet(file)
+            table = read_parquet(file).to_pandas()
             texts = {column: table[column].map(json.loads) for column in ("label", "prediction")}
             table = table.assign(**texts, logits=[values.tolist() for values in table["logits"]])
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise UsageError(f"{file} is damaged ({error}); pack the study again") from None
         return {
             str(path): rows.drop(columns="run").reset_index(drop=True)

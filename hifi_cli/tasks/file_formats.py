@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import LFS_POINTER
+from hifi_cli.files import LFS_POINTER, MAX_COLUMNS, read_file, read_parquet
 from hifi_cli.tasks.labels import SPACES, as_number, is_missing, split_words
 from hifi_cli.tasks.task_spec import Label, Reader
 
@@ -177,6 +177,13 @@ class _Refused(UsageError):
 # Texts
 
 
+def _content_of(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except UsageError as error:  # no regular file
+        raise _Refused(str(error).removeprefix(str(path))) from None
+
+
 def text_of(path: Path) -> str:
     """Return the text of a file, with one character for the end of a line.
 
@@ -186,7 +193,7 @@ def text_of(path: Path) -> str:
     Raises:
         UsageError: it is in another encoding, or no text.
     """
-    content = path.read_bytes()
+    content = _content_of(path)
     for mark, what in _OTHER_FORMATS.items():
         if content[: len(mark)].lower() == mark.lower():
             raise _Refused(f" is {what}")
@@ -242,6 +249,8 @@ def _table(
     line = empty_lines
     try:
         names = table.fieldnames or []
+        if len(names) > MAX_COLUMNS:
+            raise _Refused(f": {len(names):,} columns; at most {MAX_COLUMNS:,} are read")
         twice = [name for name, count in Counter(names).items() if count > 1 and name.strip()]
         if twice:
             raise _Refused(f", line 1: two columns are called '{twice[0]}'; rename one of them")
@@ -283,6 +292,8 @@ def tsv_has_quotes(path: Path) -> tuple[bool, int]:
         Whether they do, and the number of cells that begin and end with a quote.
     """
     text = text_of(path).strip("\n")
+    if text.partition("\n")[0].count("\t") >= MAX_COLUMNS:
+        return False, 0  # reading refuses it
     lines = [line.split("\t") for line in text.split("\n") if line]
     cells = [cell for line in lines for cell in line]
     in_quotes = sum(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells)
@@ -548,17 +559,15 @@ _RECORDS_OF: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 
 def _parquet(path: Path) -> Iterator[RawRecord]:
     """Yield the rows of a Parquet file, with the class names that the library datasets wrote into it."""
-    from pyarrow import ArrowException, parquet  # a tenth of a second, which other files do without
-
     schema = _parquet_schema(path)
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
     if twice:
         raise _Refused(f": two columns are called '{twice[0]}'; rename one of them")
     names_of = _class_names_in(schema)
     try:
-        rows = parquet.read_table(path).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise _Refused(f": the Parquet file is damaged ({str(error)[:100]})") from None
+        rows = read_parquet(path).to_pylist()
+    except UsageError as error:
+        raise _Refused(str(error).removeprefix(str(path))) from None
     for number, values in enumerate(rows):
         yield RawRecord(with_class_names(values, names_of), f"row {number}")
 
@@ -572,8 +581,7 @@ def _parquet_schema(path: Path) -> Any:
     """Return the columns of a Parquet file, with their types and notes."""
     from pyarrow import ArrowException, parquet
 
-    with path.open("rb") as file:
-        start = file.read(len(LFS_POINTER))
+    start = _content_of(path)[: len(LFS_POINTER)]
     if start == LFS_POINTER:
         raise _Refused(f" is {_OTHER_FORMATS[LFS_POINTER]}")
     if not start.startswith(_PARQUET):

@@ -243,6 +243,10 @@ def _evaluate(
 
     An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in
     `pearson`.
+
+    Raises:
+        MissingError: there is no such metric.
+        UsageError: it is no metric, or it fails.
     """
     import evaluate
 
@@ -254,16 +258,30 @@ def _evaluate(
             f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded"
             f" ({' '.join(str(error).split())[:120]})"
         ) from None
+    except Exception as error:  # of the file's own code, which may raise anything
+        raise _metric_error(spec, name, error) from error
     number = float if spec.kind == "regression" else int
     outputs, references = (
         np.asarray(values).astype(number).tolist() for values in (predictions, labels_of(rows))
     )
-    scores = metric.compute(predictions=outputs, references=references)
-    return {
-        key: float(np.nan_to_num(value))
-        for key, value in scores.items()
-        if not isinstance(value, dict)
-    }
+    try:
+        scores = metric.compute(predictions=outputs, references=references)
+        return {
+            key: float(np.nan_to_num(value))
+            for key, value in scores.items()
+            if not isinstance(value, dict)
+        }
+    except Exception as error:  # of the metric's own code, which may raise anything
+        raise _metric_error(spec, name, error) from error
+
+
+def _metric_error(spec: TaskSpec, name: str, error: Exception) -> UsageError:
+    """The error for a metric of the `evaluate` library, or a file of the user's own, that does not work."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return UsageError(
+        f"task {spec.label}: the metric '{name}' fails ({reason:.120}): it must be a subclass of"
+        " evaluate.Metric that returns numbers by name"
+    )
 
 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:

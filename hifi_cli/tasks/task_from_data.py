@@ -12,7 +12,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from hifi_cli.config import registry
@@ -212,7 +211,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     more = data_summary.lines(data.records, columns.all, found, metrics)
     summary = [" ".join(printable(line).split()) for line in (what, *more, *data.notes)]
     made_from = " ".join(["# made from", source, *_digests(data)])
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = registry.yaml_text(content, allow_unicode=True)
     return TaskFromData(content["label"], f"{made_from}\n{text}", summary)
 
 

@@ -65,7 +65,7 @@ def is_labelled(split: Split) -> bool:
 
 
 # A YAML may give numbers, and a single name without brackets
-Name = Annotated[str, Field(coerce_numbers_to_str=True)]
+Name = Annotated[str, Field(coerce_numbers_to_str=True, strict=False)]
 Names = Annotated[
     list[Name], BeforeValidator(lambda value: value if isinstance(value, list) else [value])
 ]
@@ -166,7 +166,8 @@ class TaskSpec(ConfigModel):
     """Multi-label: a row's labels are a vector of 0 and 1, a place for each label in label order."""
     missing: list[str] = []
     """Labels that stand for no label: rows that have one are left out and counted."""
-    value_range: tuple[float, float] | None = None
+    # YAML has lists and no tuples
+    value_range: Annotated[tuple[float, float], Field(strict=False)] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
     """Names of metrics in `hifi_cli.tasks.metrics`."""

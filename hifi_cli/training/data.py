@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,6 +29,8 @@ from hifi_cli.tasks.encode import epoch_batches, padding_values, tokenize
 from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.machine import select_device, set_up_device
 from hifi_cli.training.step import ModelRunner, check_loss
+
+_TRAIN_AGAIN = "copy it from where the run was trained, or train it again (--force)"
 
 
 def load_task(config: RunConfig) -> TaskSpec:
@@ -399,8 +402,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         raise RunFailed(f"the run in {path} {result.status} and left no model")
     if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
         raise MissingError(
-            f"{directory.delta} is missing, or is not the file that the run wrote: copy it from"
-            " where the run was trained, or train it again (--force)"
+            f"{directory.delta} is missing, or is not the file that the run wrote: {_TRAIN_AGAIN}"
         )
     if resources.backbone:
         elsewhere = backbone_config(resources.backbone).model_copy(
@@ -417,9 +419,26 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
             f" '{config.backbone.name}' that is found now: its weights, configuration or tokenizer"
             f" differ; give --backbone with the directory or hub id that has them{started}"
         )
+    delta = read_delta(directory.delta)
     prepared = prepare_run(config, resources, result.heads)
-    load_final_delta(prepared.method, prepared.encoder, load_file(directory.delta))
+    load_final_delta(prepared.method, prepared.encoder, delta)
     return prepared, result
+
+
+def read_delta(path: Path) -> dict[str, Tensor]:
+    """Read what training changed, by the parameters' names.
+
+    Raises:
+        UsageError: the file is none of safetensors, or holds numbers that are not finite.
+    """
+    try:
+        delta = load_file(path)
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{path} is damaged ({error}): {_TRAIN_AGAIN}") from None
+    for name, tensor in delta.items():
+        if not tensor.isfinite().all():
+            raise UsageError(f"{path} is damaged ({name} is not finite): {_TRAIN_AGAIN}")
+    return delta
 
 
 def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
