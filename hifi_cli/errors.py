@@ -31,6 +31,10 @@ class UsageError(HifiError):
     exit_code = 2
 
 
+class PlaceTaken(UsageError):
+    """A directory that was to be written is there by now: another process was faster."""
+
+
 class MissingError(HifiError):
     """Something that the command requires is missing: data, weights, scores, a run."""
 

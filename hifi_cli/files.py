@@ -21,7 +21,7 @@ from uuid import uuid4
 from filelock import FileLock, SoftFileLock, Timeout
 from pydantic_core import from_json
 
-from hifi_cli.errors import MissingError, RunFailed, UsageError, logger, printable
+from hifi_cli.errors import MissingError, PlaceTaken, RunFailed, UsageError, logger, printable
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
@@ -33,6 +33,7 @@ _SMALL_ROWS = 100_000
 _SMALL_BYTES = 1 << 28
 _MAX_ROWS_PER_BYTE = 4
 _MAX_COMPRESSION = 200
+_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # what a rename to a directory with files answers
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what its pointers begin with
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
@@ -99,6 +100,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     or the new one. What a killed process left in the same folder is removed first.
 
     Raises:
+        PlaceTaken: it is a directory, and `path` is one that is not empty.
         RunFailed: it cannot be written, for example because the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,6 +112,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         _reach_the_disk(temporary)
         temporary.replace(path)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _IS_TAKEN and path.is_dir():
+            raise PlaceTaken(
+                f"{path} exists, another process wrote it meanwhile: remove it, or name another place"
+            ) from None
         reason = _why_not_written(error, path.parent)
         if reason is None:
             raise

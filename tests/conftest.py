@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 from project_files import load_script
-from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
+from tiny_inputs import (
+    FAMILIES,
+    QUICK,
+    QUICK_WORDS,
+    TINY,
+    write_data,
+    write_encoder,
+    write_task_kinds_data,
+)
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
@@ -219,7 +227,7 @@ def tiny(
     """`hifi COMMAND` on the tiny BERT and data."""
 
     def run(command: str, *words: object) -> CommandResult:
-        quick = QUICK if command == "train" else []
+        quick = QUICK_WORDS if command == "train" else []
         return hifi(
             command,
             "--task",

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from synthetic_runs import write_run
-from tiny_inputs import QUICK
+from tiny_inputs import QUICK_WORDS
 from transformers import AutoModel
 
 from hifi_cli.models.encoder import Encoder
@@ -67,7 +67,7 @@ def test_a_text_of_more_tokens_than_there_are_positions_is_refused(
         "bitfit",
         "--backbone",
         encoders[family],
-        *QUICK,
+        *QUICK_WORDS,
     ]
     message = said(hifi(*words, "max_length=1000000", "inputs=text"), 2)
     assert f"positions for {bound}; set max_length={bound}" in message

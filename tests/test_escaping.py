@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from project_files import copy_yaml
-from tiny_inputs import QUICK
+from tiny_inputs import QUICK_WORDS
 
 from hifi_cli.files import command_line
 from hifi_cli.reports.render import Table, render
@@ -82,7 +82,7 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(
     red, shown = "\x1b[31m\x9bred", "\ufffd[31m\ufffdred"
     rows = [f"the dog {at},{red if at % 2 else 'blue'}\n" for at in range(40)]
     (tmp_path / "colors.csv").write_text("".join(["text,label\n", *rows]))
-    words = ["--backbone", encoders["bert"], *QUICK]
+    words = ["--backbone", encoders["bert"], *QUICK_WORDS]
     copy_yaml(hifi, "colors.csv", "colors.yaml", "inputs=text")
     answers = [hifi("ls", "colors.csv", "inputs=text")]
     content = (tmp_path / "colors.yaml").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from synthetic_runs import write_run, write_search
-from tiny_inputs import QUICK, write_lines
+from tiny_inputs import QUICK_WORDS, write_lines
 
 from hifi_cli.config import registry
 from hifi_cli.results.study import Study
@@ -28,7 +28,7 @@ def dry_run(hifi, encoders, data):
             data,
             "--method",
             method,
-            *QUICK,
+            *QUICK_WORDS,
             *words,
         ]
         answers = [hifi("train", *run_words, *more) for more in (["--dry-run"], [])]
@@ -159,7 +159,7 @@ def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data)
         encoders["bert"],
         "--data-dir",
         data,
-        *QUICK,
+        *QUICK_WORDS,
         "settings.biases=all",
     ]
     answer = hifi("train", *words, "--method", "bitfit,top-k")

@@ -17,7 +17,7 @@ from hifi_processes import (
     wait_for,
     write_grid_file,
 )
-from tiny_inputs import QUICK
+from tiny_inputs import QUICK, QUICK_WORDS
 
 from hifi_cli.grids import executor
 
@@ -102,7 +102,7 @@ def test_rte_starts_from_the_mnli_run_of_the_same_grid(encoders, data, task_kind
 
 
 def _words(encoders):
-    return ["--backbone", encoders["bert"], "--data-dir", "glue", *QUICK]
+    return ["--backbone", encoders["bert"], "--data-dir", "glue", *QUICK_WORDS]
 
 
 @pytest.mark.exhaustive

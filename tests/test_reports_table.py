@@ -9,7 +9,7 @@ import pytest
 from json_output import table_of, tables_of
 from project_files import copy_yaml
 from synthetic_runs import write_run
-from tiny_inputs import QUICK, write_encoder
+from tiny_inputs import QUICK_WORDS, write_encoder
 
 
 def rows_of(answer):
@@ -356,7 +356,7 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     decoder = write_encoder(tmp_path / "tiny-qwen3", "qwen3")
     where = ["--task", "rte", "--method", "linear-probing", "--data-dir", data, "--backbone"]
     for backbone in (encoders["bert"], decoder):
-        assert hifi("train", *where, backbone, *QUICK).code == 0
+        assert hifi("train", *where, backbone, *QUICK_WORDS).code == 0
     spec = {"protocol": "hifi", "backbone": "bert-large", "rows": ["linear-probing"]}
     spec |= {"backbones": [str(encoders["bert"]), str(decoder)], "columns": ["rte", "cola"]}
     Path("mine.yaml").write_text(json.dumps(spec))

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 from official_rows import JSONL
-from tiny_inputs import QUICK, WORDS, write_lines
+from tiny_inputs import QUICK_WORDS, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.record import RunDirectory
@@ -137,7 +137,7 @@ def test_every_task_from_its_official_files_to_a_complete_zip(
     for number, task in enumerate(FOLDERS):
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi(
-            "train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36"
+            "train", *words, "--data-dir", superglue, *QUICK_WORDS, "epochs=1", "max_length=36"
         )
         assert trained.code == 0, trained.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")

@@ -33,6 +33,8 @@ WORDS = [
 ]
 LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
 QUICK = ["epochs=2", "batch_size=8", "precision=fp32", "heads.k=2", "scoring.samples=12"]
+# The same as arguments of `hifi train` for any method: two of the settings are of methods that select heads
+QUICK_WORDS = [*QUICK, "--allow-unused"]
 TINY = {  # settings that a two-layer encoder of width 32 can have
     "top-k": ["settings.k=1"],
     "top-k-6": ["settings.k=1"],

@@ -1,6 +1,7 @@
 """The `hifi` command: loads a command when it is used; an error is one line and an exit code."""
 
 import atexit
+import errno
 import gc
 import logging
 import re
@@ -98,6 +99,16 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
     ),
     "results pull": ("results:merge", "The same as merge.", "hub:owner/name"),
 }
+
+
+# A folder in place of a file, a file in place of a folder, a name that is too long, links in a circle
+_WRONG_PATHS = (
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+)
 
 
 class LazyCommand(TyperCommand):
@@ -229,6 +240,8 @@ def _described(error: BaseException) -> tuple[str, int]:
             return "interrupted", 130
         case _ if lines:  # in the file of a user's method or ranking
             return f"{lines[-1]}: {type(error).__name__}: {error} (--debug shows more)", 1
+        case OSError() if error.errno in _WRONG_PATHS:
+            return f"{error.strerror}: {error.filename!s:.200}: name another path", 2
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1
         case _ if hasattr(error, "format_message"):  # typer's; that of a bare `hifi` is empty

@@ -26,16 +26,16 @@ def grid(
     ],
     overrides: options.Overrides = None,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option(
             "-j",
             "--jobs",
             min=1,
             max=1024,
-            help="Processes at a time; they share the visible GPUs in turn, or the cores.",
+            help="Processes at a time; they share the visible GPUs in turn, or the cores; default: 1.",
             rich_help_panel=options.HOW,
         ),
-    ] = 1,
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(
@@ -76,6 +76,10 @@ def grid(
     results_dir: options.ResultsDir = options.RESULTS,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
+    if site and jobs:
+        raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
+    if site:
+        executor.load_site(site)
     changes = {
         "tasks": tasks or [],
         "methods": methods or [],
@@ -105,7 +109,7 @@ def grid(
         with (
             executor.site_executor(site, directory / "parsl")
             if site
-            else executor.local_executor(jobs) as submit
+            else executor.local_executor(jobs or 1) as submit
         ):
             executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:

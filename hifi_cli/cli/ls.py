@@ -55,9 +55,13 @@ def ls(
 
     A YAML that is redirected to a file can be edited and given by its path: hifi ls tasks/rte > my-rte.yaml
     """
+    if not words and format != "text":
+        raise UsageError(f"--format {format} is for hifi ls runs: leave it out")
     if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return _print_texts({word: counts.get(word, "") + what for word, what in _WORDS.items()})
+    if format != "text" and "runs" not in words:
+        raise UsageError(f"--format {format} is for hifi ls runs: leave it out")
     if is_data_source(words[0]):
         return print(from_data(words[0], words[1:]).with_summary(), end="")
     for word in words:

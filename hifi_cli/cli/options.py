@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import resolve, stored_name
-from hifi_cli.errors import UsageError, logger
+from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import well_formed
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_from_data import (
     check_has_data,
     is_data_source,
@@ -120,15 +121,55 @@ Files = Annotated[
         rich_help_panel=WHAT,
     ),
 ]
+
+
+def _local_directory(path: Path) -> Path:
+    """Refuse a repository of the hub, where a directory is meant: a local one would be made of its name.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if str(path).startswith("hub:"):
+        raise UsageError(
+            f"--results-dir {path}: a directory is required; hifi results pull and push take a"
+            " repository of the hub"
+        )
+    return path
+
+
+def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
+    """Refuse a directory that is not there, of a command that reads it itself.
+
+    A grid's workers may have it, and a variable of the environment may be meant for other commands.
+
+    Raises:
+        MissingError: it is not there.
+    """
+    source = context.get_parameter_source("data_dir")
+    is_given = source is not None and source.name == "COMMANDLINE"
+    if path and is_given and not path.is_dir() and context.info_name != "grid":
+        raise MissingError(f"there is no directory {path} (--data-dir)")
+    return path
+
+
 DataDir = Annotated[
     Path | None,
     typer.Option(
         envvar="HIFI_DATA_DIR",
+        callback=_data_directory,
         help="Directory of the official data files; default: the Hugging Face hub.",
         rich_help_panel=DATA,
     ),
 ]
-ResultsDir = Annotated[Path, typer.Option(help="Directory of all results.", rich_help_panel=DATA)]
+ResultsDir = Annotated[
+    Path,
+    typer.Option(
+        callback=_local_directory,
+        file_okay=False,
+        help="Directory of all results.",
+        rich_help_panel=DATA,
+    ),
+]
 RESULTS = Path("results")
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.", rich_help_panel=HOW)]
 Trust = Annotated[
@@ -273,8 +314,16 @@ def parse_seeds(text: str | None) -> list[int]:
 
 
 def stored_names(kind: str, words: list[str] | None) -> list[str]:
-    """The names that finished runs have for words, which may be paths of the user's own YAMLs."""
-    return [stored_name(kind, word) for word in words or ()]
+    """The names that finished runs have for words, which may be paths of the user's own YAMLs.
+
+    Raises:
+        UsageError: such a YAML is none of its kind.
+    """
+    names = [stored_name(kind, word) for word in words or ()]
+    for name in names:
+        if kind == "tasks" and registry.own_file(name):
+            task_spec.load(name)
+    return names
 
 
 def table_keys(

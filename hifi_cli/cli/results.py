@@ -8,7 +8,15 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
-from hifi_cli.errors import ConflictError, RunFailed, counted_noun, first_of, logger, printable
+from hifi_cli.errors import (
+    ConflictError,
+    RunFailed,
+    UsageError,
+    counted_noun,
+    first_of,
+    logger,
+    printable,
+)
 from hifi_cli.files import atomic_path
 from hifi_cli.results import share
 from hifi_cli.results.check import check as check_study
@@ -54,20 +62,24 @@ def export(
         ),
     ] = "parquet",
     organization: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="eee: who trained and evaluated the models.", rich_help_panel=options.OUTPUT
+            help="eee: who trained and evaluated the models; default: unknown.",
+            rich_help_panel=options.OUTPUT,
         ),
-    ] = "unknown",
+    ] = None,
 ) -> None:
     """Write the finished runs, with scores and settings, as a Parquet file or as files of Every Eval Ever.
 
     In the Parquet file values of mixed types are texts.
     """
     name = directory.resolve().name
+    if organization is not None and format != "eee":
+        raise UsageError("--organization is for --format eee: add that, or leave it out")
     if format == "eee":
         out = out or directory.with_name(f"{name}-eee")
-        logger.info(f"{share.export_eee(directory, out, organization):,} runs exported")
+        number = share.export_eee(directory, out, organization or "unknown")
+        logger.info(f"{number:,} runs exported")
         return print(out)
     out = out or directory.with_name(f"{name}.parquet")
     runs = read_results(directory)

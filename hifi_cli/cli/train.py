@@ -14,7 +14,8 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.config.sources import repeats_run
+from hifi_cli.config.sources import parse_override, repeats_run
+from hifi_cli.config.unused import may_be_unused, why_unused
 from hifi_cli.errors import RunFailed, UsageError, first_of, logger
 from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
 from hifi_cli.heads.select import HeadSelection, needs_heads
@@ -55,6 +56,14 @@ def train(
             rich_help_panel=options.HOW,
         ),
     ] = False,
+    allow_unused: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unused",
+            help="Accept settings that no method of the command uses, as a grid's commands do.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
     report_to: Annotated[
         list[str] | None,
         options.several(
@@ -91,6 +100,8 @@ def train(
         raise UsageError(
             f"--heads {heads}: {others[0]} tunes no selected heads, as --method hifi-layerwise does"
         )
+    if not allow_unused:
+        _refuse_unused(configs, overrides or [])
     check_trackers(report_to or ())
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
@@ -124,6 +135,25 @@ def train(
             " scores; train them again with --force and another setting, such as a smaller"
             " learning_rate"
         )
+
+
+def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> None:
+    """Refuse a `key=value` of the command line that changes none of the command's runs.
+
+    Raises:
+        UsageError: there is one.
+    """
+    given = [key for word in overrides for key in flatten(parse_override(word))]
+    conditional = [key for key in given if may_be_unused(key)]
+    if not conditional:
+        return
+    tuning_heads = {config.method: needs_heads(config) for config in configs}
+    for key in conditional:
+        reasons = [
+            why_unused(key, config, needs_heads=tuning_heads[config.method]) for config in configs
+        ]
+        if all(reasons):
+            raise UsageError(f"{key} changes nothing: {reasons[0]}; leave it out")
 
 
 def _read_heads(file: Path) -> tuple[list[str], str | None]:

@@ -280,11 +280,16 @@ def stored_name(kind: str, argument: str) -> str:
 
     Raises:
         MissingError: no such file.
-        UsageError: no such backbone.
+        UsageError: no such backbone, or a YAML is none of its kind.
     """
     if kind == "backbones" and ("/" in argument or registry.is_yaml_path(argument)):
         return backbone_config(argument).name
-    return registry.name_of(argument)
+    name = registry.name_of(argument)
+    if registry.own_file(name) and kind == "methods":
+        method_spec(name)
+    if registry.own_file(name) and kind == "protocols":
+        with_bases("protocols", name, ProtocolSpec)
+    return name
 
 
 def resolve(

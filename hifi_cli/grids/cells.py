@@ -14,6 +14,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import override_value, parse_override, resolve
+from hifi_cli.config.unused import may_be_unused
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.reports import claims, table_spec
@@ -121,6 +122,8 @@ class GridCell:
         task, method, backbone, protocol: names as on a command line.
         overrides: all `key=value`.
         config: the resolved configuration.
+        shares_keys: whether it has keys that the grid sets for several methods, some of which may
+            not use them.
     """
 
     task: str
@@ -129,6 +132,7 @@ class GridCell:
     protocol: str
     overrides: tuple[str, ...]
     config: RunConfig
+    shares_keys: bool = False
 
     @property
     def starts_from(self) -> PurePath | None:
@@ -151,7 +155,10 @@ class GridCell:
         names = {"task": self.task, "method": self.method, "backbone": self.backbone}
         options = names | {"protocol": self.protocol, "seeds": str(self.config.seed)}
         words = [word for key, value in options.items() for word in (f"--{key}", value)]
-        return ["hifi", "train", *words, *(["--force"] if force else []), *where, *self.overrides]
+        flags = ["--force"] if force else []
+        if self.shares_keys:
+            flags.append("--allow-unused")
+        return ["hifi", "train", *words, *flags, *where, *self.overrides]
 
 
 def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
@@ -164,6 +171,8 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
         UsageError: a name, key or value is wrong, or there are too many runs.
     """
     backbone, protocol = str(grid.backbone), str(grid.protocol)
+    shared = [key for word in overrides for key in flatten(parse_override(word))]
+    shares_keys = any(map(may_be_unused, [*shared, *grid.vary]))
     all_cells = []
     for task, (method, keys) in product(grid.tasks, grid.varied.items()):
         for values in product(*keys.values()):
@@ -175,7 +184,9 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
             )
             for seed in grid.seeds:
                 config = first.model_copy(update={"seed": seed})
-                all_cells.append(GridCell(task, method, backbone, protocol, words, config))
+                all_cells.append(
+                    GridCell(task, method, backbone, protocol, words, config, shares_keys)
+                )
     varied = {key for keys in grid.varied.values() for key in keys}
     refuse_own_keys(overrides, varied and {*varied, "variant"}, f"grid {name}")
     if len({cell.config.run_path for cell in all_cells}) < len(all_cells):

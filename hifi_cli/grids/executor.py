@@ -398,6 +398,19 @@ class SiteSpec(ConfigModel):
     """Arguments of parsl's HighThroughputExecutor: `available_accelerators`, `cpu_affinity`, ..."""
 
 
+def load_site(site: str) -> SiteSpec:
+    """Load a site.
+
+    Args:
+        site: its name, or the path of its YAML.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: no such name, or the YAML is wrong.
+    """
+    return parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
+
+
 def execute(command: list[str], log: str, directory: str) -> int:
     """Run a command on a worker, which imports this function, and return its exit code."""
     return _start(command, Path(log), os.environ, cwd=directory).wait()
@@ -415,7 +428,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
         import parsl
     except ImportError:
         raise MissingError("--site needs Parsl: pip install 'hifi-cli[grid]'") from None
-    spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
+    spec = load_site(site)
     try:
         provider = _provider(spec.provider)
         executor = parsl.HighThroughputExecutor(label="hifi", provider=provider, **spec.executor)

@@ -478,7 +478,10 @@ class RunDirectory:
         if not is_held:
             raise ConflictError(f"another process is writing {self.path}; wait for it")
         for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):
-            part.unlink()
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.

@@ -20,8 +20,8 @@ from huggingface_hub import HfApi
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import override_value
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, digest, json_text, safe_name
+from hifi_cli.errors import MissingError, PlaceTaken, UsageError
+from hifi_cli.files import atomic_path, digest, json_text, read_json, safe_name
 from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import metrics, task_spec
@@ -105,15 +105,26 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
         theirs.predictions(path)  # refuses a missing or damaged file before anything is copied
     for path, files in copied.items():
         if path in ours.records or (target / path).exists():
-            own, other = ours.records.get(path, {}), theirs.records[path]
-            states[path] = _state(own, other)
-        else:
+            states[path] = _state_of(path, ours, theirs)
+            continue
+        try:
             with atomic_path(target / path) as folder:
                 _copy(files, source / path, folder)
                 if theirs.is_packed:
                     _unpack(theirs, path, folder)
             states[path] = "copied"
+        except PlaceTaken:
+            states[path] = _state_of(path, ours, theirs)
     return states
+
+
+def _state_of(path: str, ours: Study, theirs: Study) -> str:
+    """What a run of theirs is to the one in its place here; see `_state`."""
+    own = ours.records.get(path)
+    file = ours.directory / path / "results.json"
+    if own is None and file.is_file():
+        own = read_json(file)  # another process copied it since our records were read
+    return _state(own or {}, theirs.records[path])
 
 
 def _state(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:

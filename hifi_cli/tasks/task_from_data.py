@@ -42,7 +42,7 @@ from hifi_cli.tasks.labels import (
     list_in,
     vector_in,
 )
-from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, Kind, Name, Names, TaskSpec
+from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, Kind, Name, Names, TaskSpec, check
 
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
 INPUT_NAMES = [  # the first of these that the data have
@@ -202,7 +202,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
     found = _labels(source, data, columns, options)
     metrics = _metrics(found.kind, found.labels)
     content = _content(source, data, columns, found, options)
-    parse(TaskSpec, content, source)
+    check(parse(TaskSpec, content, source), source)
     label = columns.label[0] if len(columns.label) == 1 else f"[{','.join(columns.label)}]"
     what = (
         f"{found.kind} ({found.why}), inputs=[{','.join(columns.inputs)}] label={label},"
@@ -374,6 +374,8 @@ def _read_file(source: str, options: DataOptions) -> _Data:
         local["quotes"] = True
     names = parquet_class_names(path) if reader == "parquet" else {}
     name = safe_name(directory.name if path.stem == "train" else path.stem)
+    if registry.is_yaml_path(name):  # a stored name must not look like that of a file
+        name = name.replace(".", "-")
     return _Data(name, {"local": local}, records, names, reader, notes)
 
 

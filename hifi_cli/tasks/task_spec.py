@@ -391,6 +391,19 @@ def load(name: str) -> TaskSpec:
     # `evaluate` searches the working directory before its own metrics
     if spec.evaluate and (not spec.evaluate.isidentifier() or Path(spec.evaluate).exists()):
         registry.check_trusted(name, spec.evaluate)
+    check(spec, str(path))
+    return spec
+
+
+def check(spec: TaskSpec, origin: str) -> None:
+    """Refuse a task whose keys do not fit together.
+
+    Args:
+        origin: the YAML or data file, for the message.
+
+    Raises:
+        UsageError: they do not.
+    """
     formats, labels = FORMATS[spec.kind], spec.labels
     number_of_labels = {"regression": len(labels) == 1, "span": not labels}
     fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]
@@ -434,5 +447,4 @@ def load(name: str) -> TaskSpec:
         ),
     ]
     if problems := [problem for is_met, problem in requirements if not is_met]:
-        raise UsageError(f"{path}: {'; '.join(problems)}")
-    return spec
+        raise UsageError(f"{origin}: {'; '.join(problems)}")

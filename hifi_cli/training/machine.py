@@ -284,10 +284,14 @@ def _git_state() -> dict[str, str | bool] | None:
     if not (root / ".git").exists():
         return None
     git = ["git", "-C", str(root), "--no-optional-locks"]
+    # Git sets GIT_DIR and others in its hooks, by which it would be asked about another repository
+    environment = {key: word for key, word in os.environ.items() if not key.startswith("GIT_")}
     with suppress(OSError, subprocess.CalledProcessError):
         commit = subprocess.check_output(
-            [*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL
+            [*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL, env=environment
         )
-        changed = subprocess.check_output([*git, "status", "--porcelain", "--", *_SOURCES])
+        changed = subprocess.check_output(
+            [*git, "status", "--porcelain", "--", *_SOURCES], env=environment
+        )
         return {"commit": commit.strip(), "changed": bool(changed)}
     return None

@@ -1,0 +1,40 @@
+"""Settings that change nothing: keys whose meaning depends on other keys or on the method."""
+
+from hifi_cli.config.run_config import RunConfig
+
+# Keys and sections that some methods, or other values, make meaningless
+CONDITIONAL = ("heads", "scoring", "task_head", "holdout", "hold_factor", "final_factor")
+_OF_OWN_TASK_HEAD = ("task_head.width", "task_head.activation", "task_head.init_std")
+
+
+def may_be_unused(key: str) -> bool:
+    """Whether there are runs in which a dotted key changes nothing."""
+    return key.partition(".")[0] in CONDITIONAL
+
+
+def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
+    """Return why a dotted key changes nothing in a run; empty where it may change something.
+
+    Conditions of a run, such as the device and its precision, are never unused: they may be given
+    to any command.
+
+    Args:
+        needs_heads: whether the method of the run tunes selected attention heads.
+    """
+    section = key.partition(".")[0]
+    if section in ("heads", "scoring"):
+        if not needs_heads:
+            return f"method {config.method} selects no attention heads"
+        if config.heads.given and key != "heads.given":
+            return "the heads are given"
+    if key == "heads.seed" and config.heads.rank != "random":
+        return f"heads.rank={config.heads.rank} draws nothing"
+    if key in _OF_OWN_TASK_HEAD and config.task_head.kind != "mlp":
+        return f"task_head.kind is {config.task_head.kind}"
+    if key == "holdout" and config.selection != "holdout":
+        return f"selection is {config.selection}"
+    if key == "hold_factor" and config.hold_steps == 0:
+        return "hold_steps is 0"
+    if key == "final_factor" and config.schedule == "constant":
+        return "schedule is constant"
+    return ""
