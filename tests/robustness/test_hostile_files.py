@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from hifi_cli.config import registry
 from hifi_cli.files import file_digest, read_file
+from hifi_cli.models.encoder_files import encoder_digest
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def test_an_encoder_that_is_not_finite_is_not_exported(hifi, tiny, encoders, dat
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     run = Path("results/runs/hifi/encoder/rte/bitfit/seed1")
     record = read_json(run / "results.json")
-    record["backbone_weights"] = file_digest(folder / "model.safetensors")
+    record["backbone_weights"] = encoder_digest(folder)
     (run / "results.json").write_text(json.dumps(record))
     refused(hifi("export", run, "--to", "model", "--data-dir", data), "is not finite")
 

@@ -298,6 +298,6 @@ def test_a_folder_that_a_killed_process_left_in_a_run_is_removed(make, tmp_path)
     (directory.path / ".a.hifi-part/inner").mkdir(parents=True)
     (directory.path / ".b.hifi-part").write_text("x")
     (directory.path / ".c.hifi-part").symlink_to(tmp_path)
-    assert directory.claim(config, True, force=False) is None
+    directory.claim(True)
     assert not [*directory.path.iterdir()]
     assert tmp_path.is_dir()
