@@ -140,14 +140,16 @@ def _local_directory(path: Path) -> Path:
 def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
     """Refuse a directory that is not there, of a command that reads it itself.
 
-    A grid's workers may have it, and a variable of the environment may be meant for other commands.
+    A grid's workers may have it, a table only repeats it in the command that makes missing runs, and
+    a variable of the environment may be meant for other commands.
 
     Raises:
         MissingError: it is not there.
     """
     source = context.get_parameter_source("data_dir")
     is_given = source is not None and source.name == "COMMANDLINE"
-    if path and is_given and not path.is_dir() and context.info_name != "grid":
+    reads_data = context.info_name in ("train", "score", "select", "eval", "export", "figure")
+    if path and is_given and reads_data and not path.is_dir():
         raise MissingError(f"there is no directory {path} (--data-dir)")
     return path
 
