@@ -14,7 +14,7 @@ from commands import hifi, run, run_numbers
 
 SETTINGS = ["--protocol", "demo", "--task", "demo-entailment", "--seed", "1", "--quiet"]
 SETTINGS += ["limit=32", "batch_size=4", "epochs=4", "scoring.samples=8", "log_every=1"]
-SETTINGS += ["kernels=torch", "precision=fp32"]
+SETTINGS += ["kernels=torch", "precision=fp32", "--allow-unused"]
 STEPS = 32
 RUN = "runs/demo/demo/demo-entailment/{method}/seed1"
 slowly = pytest.mark.slow
