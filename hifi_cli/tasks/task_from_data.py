@@ -445,6 +445,11 @@ def _columns(source: str, data: _Data, options: DataOptions) -> _Columns:
         raise UsageError(
             f"{source}: rename the column 'label', which is hifi's own name for '{label[0]}'"
         )
+    if both := [name for name in label if name in inputs]:
+        raise UsageError(
+            f"{source}: the column '{both[0]}' would be text and label: give inputs=COLUMN and"
+            f" label=COLUMN; the columns are {', '.join(columns)}"
+        )
     return _Columns(inputs, label, columns)
 
 
@@ -515,6 +520,8 @@ def _labels(
     counts = Counter(label for value in values for label in labels_in(value, kind, separator))
     found = data.names.get(name) or sorted(counts, key=_order)
     labels = options.labels or found
+    if not labels:
+        raise UsageError(f"{source}: every cell of {name} is empty")
     names_in_data = _named_integers(source, [*counts], options.labels)
     if names_in_data:
         names = dict(zip(names_in_data, labels, strict=True))

@@ -152,8 +152,10 @@ def test_a_record_that_is_no_usual_file_is_named(hifi, finish_run, become):
     become(run / "results.json")
     for words in (["table"], ["ls", "runs"], ["results", "merge", "results", "--results-dir", "x"]):
         answer = hifi(*words)
-        assert answer.code in (2, 3), answer
-        assert len(answer.err.splitlines()) == 1
+        assert answer.code in (0, 2, 3), answer  # a listing of runs also has unfinished ones
+        lines = answer.err.splitlines()
+        assert len([line for line in lines if not line.startswith("left out: ")]) <= 1
+        assert "results.json is" in answer.err
     answer = hifi("results", "check")
     assert answer.code in (1, 2, 3) and "report it" not in answer.err
     assert not Path("x/runs").exists()
@@ -230,7 +232,8 @@ def test_a_packed_study_without_predictions_lacks_a_file(hifi, finish_run):
     finish_run()
     assert hifi("results", "pack", "results", "--out", "packed").code == 0
     Path("packed/predictions.parquet").unlink()
-    refused(hifi("results", "check", "packed"), "predictions.parquet", code=3)
+    answer = hifi("results", "check", "packed")
+    assert answer.code == 1 and "no file packed/predictions.parquet" in answer.out
     merge = ("results", "merge", "packed", "--results-dir", "x")
     refused(hifi(*merge), "no file packed/predictions.parquet", code=3)
     assert not Path("x").exists()
