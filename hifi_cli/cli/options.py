@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -140,8 +141,8 @@ def _local_directory(path: Path) -> Path:
 def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
     """Refuse a directory that is not there, of a command that reads it itself.
 
-    A grid's workers may have it, a table only repeats it in the command that makes missing runs, and
-    a variable of the environment may be meant for other commands.
+    A grid's workers may have it, a plan does without, a table only repeats it in the command that
+    makes missing runs, and a variable of the environment may be meant for other commands.
 
     Raises:
         MissingError: it is not there.
@@ -149,7 +150,8 @@ def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
     source = context.get_parameter_source("data_dir")
     is_given = source is not None and source.name == "COMMANDLINE"
     reads_data = context.info_name in ("train", "score", "select", "eval", "export", "figure")
-    if path and is_given and reads_data and not path.is_dir():
+    is_plan = "--dry-run" in sys.argv
+    if path and is_given and reads_data and not is_plan and not path.is_dir():
         raise MissingError(f"there is no directory {path} (--data-dir)")
     return path
 

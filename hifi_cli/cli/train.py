@@ -143,8 +143,9 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
     Raises:
         UsageError: there is one.
     """
-    given = [key for word in overrides for key in flatten(parse_override(word))]
-    conditional = [key for key in given if may_be_unused(key)]
+    # Words about a data file need not be YAML, and are of no conditional section
+    words = [word for word in overrides if may_be_unused(word.partition("=")[0].strip())]
+    conditional = [key for word in words for key in flatten(parse_override(word))]
     if not conditional:
         return
     tuning_heads = {config.method: needs_heads(config) for config in configs}
