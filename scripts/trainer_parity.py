@@ -35,10 +35,10 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.encoder_files import locate
+from hifi_cli.runs.run import run
+from hifi_cli.runs.workspace import ResourceCache
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.run import run
 
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}
 LEARNING_RATES = {"full-ft": 5e-5, "lora": 1e-3}

@@ -102,7 +102,7 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
 @pytest.fixture
 def resources(tmp_path, data):
     """A results directory of the test's own."""
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs.workspace import ResourceCache
 
     return ResourceCache(tmp_path / "results", data)
 
@@ -112,8 +112,8 @@ def finished_results(
     encoders: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
     """The results directory of a finished run of a method on the tiny BERT and RTE; each method is trained once."""
-    from hifi_cli.training import run as runs
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs import run as runs
+    from hifi_cli.runs.workspace import ResourceCache
 
     @cache
     def train(method: str) -> Path:
@@ -193,7 +193,7 @@ def small_demo_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_demo(small_demo_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo data have fewer rows."""
-    monkeypatch.setattr("hifi_cli.tasks.data_sources.demo_directory", lambda: small_demo_directory)
+    monkeypatch.setattr("hifi_cli.tasks.sources.demo_directory", lambda: small_demo_directory)
 
 
 @pytest.fixture

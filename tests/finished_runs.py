@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import run as runs
-from hifi_cli.training.loop import Checkpoint
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.runner import ModelRunner
 
 # of the machine, not of the run
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "memory_is_own", "processes", "provenance"}

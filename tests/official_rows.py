@@ -2,7 +2,8 @@
 
 import json
 
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
 
 WIC = {
@@ -86,7 +87,7 @@ def read_train_rows(tmp_path, name, text, required=()):
     path = tmp_path / task.local.folder / task.local.files["train"][0]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return data_sources.load(task, data_dir=tmp_path, required=required).splits["train"]
+    return task_sources.load(task, data_dir=tmp_path, required=required).splits["train"]
 
 
 ROWS = {

@@ -2,16 +2,16 @@
 
 import torch
 
-from hifi_cli.heads.select import heads_to_tune
+from hifi_cli.runs import workspace
+from hifi_cli.runs.heads import heads_to_tune
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training import data
-from hifi_cli.training.data import load_splits
 
 
 def prepare(make, resources, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return data.prepare_run(config, resources, heads_to_tune(config, resources)), config
+    return workspace.prepare_run(config, resources, heads_to_tune(config, resources)), config
 
 
 def first_batch(config, resources, count=6):

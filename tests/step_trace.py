@@ -23,14 +23,14 @@ from transformers import BertConfig, BertForSequenceClassification
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
-from hifi_cli.heads.select import placeholder_heads
-from hifi_cli.methods import base as methods
+from hifi_cli.methods import common as methods
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.workspace import build_and_prepare
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.data import Splits, build_and_prepare
-from hifi_cli.training.loop import Trainer
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.loop import Splits, Trainer
+from hifi_cli.training.runner import ModelRunner
 
 DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent

@@ -3,7 +3,7 @@
 from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.identity import IdentityReader
+from hifi_cli.runs.identity import IdentityReader
 
 
 def cells(*words, name="demo", **changes):

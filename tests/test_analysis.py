@@ -23,10 +23,11 @@ from hifi_cli.heads.ranking import Ranked
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.record import RunDirectory
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import prepare_run, reload
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits, prepare_run, reload
 
 pytestmark = pytest.mark.slow
 

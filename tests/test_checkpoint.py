@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from hifi_cli.training import loop
-from hifi_cli.training import run as runs
-from hifi_cli.training.loop import Checkpoint, Trainer, set_rng_state
+from hifi_cli.runs import run as runs
+from hifi_cli.training import checkpoint, loop
+from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
+from hifi_cli.training.loop import Trainer
 
 
 def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):
@@ -44,7 +45,8 @@ def test_a_run_saves_after_a_minute_and_not_after_an_epoch(make, resources, monk
         write(state, path)
         now[0] += 5
 
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (loop, checkpoint):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Trainer, "train_step", slow_step)
     monkeypatch.setattr(torch, "save", slow_save)
     runs.run(make("bitfit", "epochs=2"), resources)

@@ -9,11 +9,11 @@ from prepared_models import prepare
 from safetensors.torch import load_file
 
 from hifi_cli.models.modules import top_k_masks
-from hifi_cli.results.record import RunDirectory
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import Splits, load_splits
-from hifi_cli.training.loop import Trainer, batch_gradients
+from hifi_cli.training.loop import Splits, Trainer, batch_gradients
 
 
 def loss_of(model, batch):

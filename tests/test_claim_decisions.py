@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.reports.claims import Finding, decide, decisive, find
-from hifi_cli.statistics import LEVEL
+from hifi_cli.paired_tests import LEVEL
+from hifi_cli.reports.claims.decide import Finding, decide, decisive, find
 
 # what is required, and what is possible if the claim is true
 SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-1, 1), (-1, 1))

@@ -14,8 +14,9 @@ from synthetic_runs import write_features, write_figure, write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import claims
-from hifi_cli.reports.claims import DifferenceClaim, methods_of, published_effect
+from hifi_cli.reports.claims import spec as claims_spec
+from hifi_cli.reports.claims.decide import published_effect
+from hifi_cli.reports.claims.spec import DifferenceClaim, methods_of
 
 RIVALS = "claims: {mine: {kind: difference, text: BitFit beats Full-FT., where: chapter 3, first: bitfit, second: full-ft}}"
 SIMPLE = {"kind": "difference", "text": "t", "where": "w"}
@@ -40,7 +41,7 @@ def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, *
 @pytest.mark.parametrize("name", registry.names("claims"))
 @pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
 def test_shipped_claims_name_only_what_exists(name, protocol):
-    file = claims.load(name, protocol=protocol)
+    file = claims_spec.load(name, protocol=protocol)
     assert len(file.claims) >= (1 if name == "rankings" else 10)
     for key, claim in file.claims.items():
         named = {
@@ -58,14 +59,14 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 
 
 def test_a_protocol_may_leave_out_claims():
-    assert "above-sparse" in claims.load("hifi", protocol="hifi").claims
-    assert "above-sparse" not in claims.load("hifi", protocol="laptop").claims
+    assert "above-sparse" in claims_spec.load("hifi", protocol="hifi").claims
+    assert "above-sparse" not in claims_spec.load("hifi", protocol="laptop").claims
     with pytest.raises(UsageError, match="hifi has no claim 'above-sparse' under laptop"):
-        claims.select(["hifi/above-sparse"], protocol="laptop")
+        claims_spec.select(["hifi/above-sparse"], protocol="laptop")
 
 
 def effect_of(name, key, first=0, second=0):
-    file = claims.load(name)
+    file = claims_spec.load(name)
     claim = file.claims[key]
     return published_effect(claim, claim.first[first], claim.second[second], [], file.backbone)
 
@@ -77,7 +78,7 @@ def test_the_published_difference_is_the_mean_over_tasks():
     full = [93.4, 94.1, 86.7, 59.6, 88.9, 86.6, 71.2, 71.7]
     assert value == pytest.approx(np.mean(hifi) - np.mean(full))
     assert doubts == ["on the GLUE test server"]
-    claim = claims.load("hifi").claims["above-peft"]
+    claim = claims_spec.load("hifi").claims["above-peft"]
     cells = (claim, "hifi-layerwise", "lora", ["cola", "stsb"], "bert-large")  # CoLA is illegible
     assert published_effect(*cells) == (None, ["the published cells cannot all be read"])
 

@@ -17,7 +17,8 @@ from project_files import copy_yaml
 from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
-from hifi_cli.training.data import load_splits, prepare_run
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import prepare_run
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 

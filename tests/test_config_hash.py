@@ -3,7 +3,7 @@
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
-from hifi_cli.methods.base import implementation_of
+from hifi_cli.methods.find import implementation_of
 
 
 def resolved(

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.training.data import load_splits
+from hifi_cli.runs.splits import load_splits
 
 
 def additive_mask(visible, dtype):

@@ -18,9 +18,9 @@ from step_trace import (
 )
 
 from hifi_cli.errors import RunFailed
-from hifi_cli.training import cuda_graphs, loop
-from hifi_cli.training.cuda_graphs import StepGraphs
-from hifi_cli.training.data import load_splits
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.training import loop, step_graphs
+from hifi_cli.training.step_graphs import StepGraphs
 
 METHODS = ["full-ft", "hifi-layerwise", "lora"]
 
@@ -36,7 +36,7 @@ def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
         return lambda: replays.append(loss.copy_(compute())), loss
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    monkeypatch.setattr(cuda_graphs, "obstacles", lambda *_: "")
+    monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
     for kernels in ("kernels=auto", "kernels=graphs"):
         prepared, config = prepare(
             make,
@@ -93,7 +93,7 @@ class FakeGraphs:
         self.new_graph = Graph
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(torch.cuda, "graph", recording)
-        monkeypatch.setattr(cuda_graphs, "obstacles", lambda *_: "")
+        monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
 
     def alive(self):
         return sum(graph() is not None for graph in self.made)
@@ -176,7 +176,7 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
             return lambda: None, compute()
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    monkeypatch.setattr(cuda_graphs, "obstacles", lambda *_: "")
+    monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         trainer = new_trainer(gpu_config(method, "kernels=graphs"), DEVICE)
         trainer.setup_phase(0)
@@ -201,4 +201,4 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
 def test_what_does_not_allow_graphs_is_named(make, resources, words, obstacle):
     runner, _ = prepare(make, resources, *words, "kernels=torch")
     runner.device, runner.uses_varlen = torch.device("cuda"), True
-    assert cuda_graphs.obstacles(runner, runner.method) == obstacle
+    assert step_graphs.obstacles(runner, runner.method) == obstacle

@@ -12,10 +12,10 @@ from finished_runs import fingerprint, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import loop
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.training import checkpoint, loop
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def saving_every_step(monkeypatch):
     """Training that saves a checkpoint after every step."""
-    monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
 
 
 def test_a_full_disk_is_told_and_costs_nothing(
@@ -72,7 +72,7 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
 def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
     make, data, tmp_path, monkeypatch, saving_every_step, problem, caplog
 ):
-    config, save = make("full-ft"), loop.Checkpoint.save
+    config, save = make("full-ft"), checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
@@ -82,8 +82,8 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
 
     other = write_data(tmp_path / "other", rows=40)
     with monkeypatch.context() as patched, pytest.raises(Terminated):
-        patched.setattr(loop.Checkpoint, "save", then_stop)
-        patched.setattr(loop, "_LAYOUT", 0 if "version" in problem else loop._LAYOUT)
+        patched.setattr(checkpoint.Checkpoint, "save", then_stop)
+        patched.setattr(checkpoint, "_LAYOUT", 0 if "version" in problem else checkpoint._LAYOUT)
         runs.run(
             config,
             ResourceCache(tmp_path / "results", other if problem == "of other data" else data),

@@ -8,10 +8,10 @@ import torch
 from prepared_models import prepare
 
 from hifi_cli.errors import MissingError
-from hifi_cli.training import machine
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_splits
-from hifi_cli.training.machine import select_device
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.provenance import describe_provenance
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.training.device import select_device, set_up_device
 
 
 @pytest.fixture
@@ -128,10 +128,10 @@ def pretend_gpu(with_gpus, monkeypatch):
 
 
 def test_deterministic_sets_what_pytorch_requires(make, pretend_gpu):
-    machine.set_up_device(make("full-ft", "deterministic=true"))
+    set_up_device(make("full-ft", "deterministic=true"))
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    machine.set_up_device(make("full-ft"))
+    set_up_device(make("full-ft"))
     assert (
         not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
     )
@@ -147,5 +147,5 @@ def test_a_library_that_is_not_installed_is_left_out_of_the_provenance(monkeypat
         return version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without_datasets)
-    libraries = machine.describe_provenance(torch.device("cpu"))["libraries"]
+    libraries = describe_provenance(torch.device("cpu"))["libraries"]
     assert "datasets" not in libraries and libraries["torch"] == version("torch")

@@ -9,9 +9,9 @@ import torch
 from prepared_models import prepare
 
 from hifi_cli.methods.diff_pruning import hard_concrete
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training.data import Splits, load_splits
-from hifi_cli.training.loop import Trainer
+from hifi_cli.training.loop import Splits, Trainer
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 

@@ -14,10 +14,10 @@ import two_processes
 from finished_runs import load_arrays, read_json
 from two_processes import config_of
 
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.workspace import ResourceCache
 
 pytestmark = pytest.mark.slow
 # A fork has everything imported. On a machine with a GPU, autograd has threads, which a fork would lack.

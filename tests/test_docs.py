@@ -12,7 +12,7 @@ from project_files import PAGES, ROOT, copy_yaml, load_script
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.runner import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
 NOT_RUN = {

@@ -8,7 +8,7 @@ from peft import PeftModel
 from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from hifi_cli import library
+from hifi_cli import api
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig, TaskHeadConfig
 from hifi_cli.errors import MissingError, UsageError
@@ -22,11 +22,12 @@ from hifi_cli.models.encoder_files import locate
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.pretrained import load_backbone, load_backbone_on_meta
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate, fits_peft, write_peft
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import prepare_run, reload, task_head_of
-from hifi_cli.training.plan import plan
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.export import fits_peft, write_peft
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.plan import plan
+from hifi_cli.runs.workspace import prepare_run, reload, task_head_of
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -123,7 +124,7 @@ def test_ehfts_task_head_fits_encoders_whose_span_models_take_two_labels(tmp_pat
 @every_family
 def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, tmp_path):
     model, untouched = random_encoder(family), random_encoder(family)
-    library.tune_heads(model, [[1], [0, 3]])
+    api.tune_heads(model, [[1], [0, 3]])
     rows = [value for name, value in model.named_parameters() if name.endswith(".rows")]
     assert sum(value.numel() for value in rows) == 3 * 3 * HIDDEN // HEADS * HIDDEN
     torch.testing.assert_close(logits_of(model), logits_of(untouched))
@@ -132,7 +133,7 @@ def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, t
             value += 0.5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
     tuned = logits_of(model)
     assert not torch.allclose(tuned, logits_of(untouched))
-    library.merge_heads(model)
+    api.merge_heads(model)
     assert [type(module) for module in model.modules()] == [
         type(module) for module in untouched.modules()
     ]
@@ -206,7 +207,7 @@ def test_an_encoder_without_known_heads_says_why(family, settings, reason):
     for use in (
         lambda: encoder.num_heads,
         lambda: encoder.path(0, "query"),
-        lambda: library.tune_heads(model, [[0], [0]]),
+        lambda: api.tune_heads(model, [[0], [0]]),
     ):
         with pytest.raises(UsageError, match=f"{reason}.*choose another backbone"):
             use()

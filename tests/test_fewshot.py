@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from hifi_cli.errors import UsageError
-from hifi_cli.results.study import Study
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.records.study import Study
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import load_task
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_task
 
 CB = task_spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
@@ -23,12 +24,12 @@ EXPECTED = {
 
 
 def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
-    drawn = data_sources.few_shot_sample(CB, ROWS, 16, seed=1)
+    drawn = task_sources.few_shot_sample(CB, ROWS, 16, seed=1)
     for rows in drawn:
         assert sorted(row.label for row in rows) == [0] * 16 + [1] * 16 + [2] * 16
     ids = [row.id for row in drawn[0] + drawn[1]]
     assert len(set(ids)) == len(ids) == 96
-    assert {row.id for row in data_sources.few_shot_sample(CB, ROWS, 16, seed=2)[0]} != {
+    assert {row.id for row in task_sources.few_shot_sample(CB, ROWS, 16, seed=2)[0]} != {
         row.id for row in drawn[0]
     }
 
@@ -36,19 +37,19 @@ def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
 def test_one_shuffle_gives_first_train_then_dev():
     """More shots only append: the order is one shuffle of all rows, not one per class or per part."""
     few, more = (
-        data_sources.few_shot_sample(CB, ROWS, 4, seed=1),
-        data_sources.few_shot_sample(CB, ROWS, 8, seed=1),
+        task_sources.few_shot_sample(CB, ROWS, 4, seed=1),
+        task_sources.few_shot_sample(CB, ROWS, 8, seed=1),
     )
     assert {row.id for row in more[0]} == {row.id for row in few[0] + few[1]}
 
 
 def test_the_sample_is_the_same_on_every_machine():
     """Written down once: SHA-256 over seed and row number decides, and nothing else may."""
-    drawn = data_sources.few_shot_sample(CB, ROWS[:30], 2, seed=1)
-    assert data_sources.few_shot_rows(*drawn) == EXPECTED
+    drawn = task_sources.few_shot_sample(CB, ROWS[:30], 2, seed=1)
+    assert task_sources.few_shot_rows(*drawn) == EXPECTED
     changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
     assert (
-        data_sources.few_shot_rows(*data_sources.few_shot_sample(CB, changed, 2, seed=1))["sha256"]
+        task_sources.few_shot_rows(*task_sources.few_shot_sample(CB, changed, 2, seed=1))["sha256"]
         != EXPECTED["sha256"]
     )
 
@@ -62,7 +63,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused(make):
     with pytest.raises(
         UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"
     ):
-        data_sources.few_shot_sample(CB, ROWS[:30], 16, seed=1)
+        task_sources.few_shot_sample(CB, ROWS[:30], 16, seed=1)
 
 
 def test_a_few_shot_run(tiny, hifi, data, make, resources):
@@ -97,10 +98,10 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
         1,
         2,
     ]  # one step per epoch: the whole set is the batch
-    drawn = data_sources.few_shot_sample(
+    drawn = task_sources.few_shot_sample(
         task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1
     )
-    assert results["rte-4-shot"]["fewshot"] == data_sources.few_shot_rows(*drawn)
+    assert results["rte-4-shot"]["fewshot"] == task_sources.few_shot_rows(*drawn)
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
     assert "rte-4-shot" in again.out and "logits identical" in again.out
 

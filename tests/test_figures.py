@@ -13,7 +13,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.figures import figure
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.runs.workspace import ResourceCache
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from synthetic_runs import write_run, write_search
 from tiny_inputs import QUICK_WORDS, write_lines
 
 from hifi_cli.config import registry
-from hifi_cli.results.study import Study
+from hifi_cli.records.study import Study
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,8 @@ from tiny_inputs import write_lines
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import data_sources, metrics, task_spec
+from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Row
 
 
@@ -182,7 +183,7 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path):
     (folder.parent / "diagnostic" / "diagnostic.tsv").write_text(
         "index\tsentence1\tsentence2\n0\tA.\tB.\n"
     )
-    data = data_sources.load(task, data_dir=tmp_path)
+    data = task_sources.load(task, data_dir=tmp_path)
     assert {split: [row.label for row in rows] for split, rows in data.splits.items()} == {
         "train": [1], "validation": [0], "validation_mismatched": [2], "test": [None], "test_diagnostic": [None],
     }  # fmt: skip
@@ -220,7 +221,7 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
         }
         (tmp_path / "anli_v1.0" / f"R{number}" / "dev.jsonl").write_text(json.dumps(row) + "\n")
     task = task_spec.load("mnli-challenge")
-    data = data_sources.load(task, data_dir=tmp_path)
+    data = task_sources.load(task, data_dir=tmp_path)
     assert {name: data.rows(split)[0].label for name, split in task.extra_validation.items()} == {
         "mismatched": 1, "hans": 1, "anli_r1": 1, "anli_r2": 2, "anli_r3": 0,
     }  # fmt: skip
@@ -252,7 +253,7 @@ def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch, tmp_pa
         lambda _, name, **__: dict.fromkeys(("train", "validation", "test"), table(name)),
     )
     task = task_spec.load("xnli").model_copy(update={"rows": {}})
-    data = data_sources.load(task, data_dir=None)
+    data = task_sources.load(task, data_dir=None)
     assert len(task.extra_validation) == 15 and {
         "train",
         "validation",
@@ -264,26 +265,26 @@ def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch, tmp_pa
     lines = [f"{name}\tcontradiction\t{name} a\tb" for name in task.extra_validation]
     for name in ("MNLI/train", "XNLI-1.0/xnli.dev", "XNLI-1.0/xnli.test"):
         write_lines(tmp_path / f"{name}.tsv", [header, *(lines[:1] if "MNLI" in name else lines)])
-    assert data_sources.load(task, data_dir=tmp_path).splits == data.splits
+    assert task_sources.load(task, data_dir=tmp_path).splits == data.splits
 
 
 def test_a_task_without_its_train_file_says_which(tmp_path, caplog):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
     with pytest.raises(MissingError, match="have no train split; the splits are validation"):
-        data_sources.load(task_spec.load("cb"), data_dir=tmp_path)
+        task_sources.load(task_spec.load("cb"), data_dir=tmp_path)
     assert "no file CB/train.jsonl; the train split is missing" in caplog.text
-    assert [*data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == [
+    assert [*task_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == [
         "validation"
     ]
 
 
 def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    assert data_sources.count_rows(["cb", "rte"], data_dir=tmp_path) == {"cb": {"train": 1}}
+    assert task_sources.count_rows(["cb", "rte"], data_dir=tmp_path) == {"cb": {"train": 1}}
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="not JSON"):
-        data_sources.count_rows(["cb"], data_dir=tmp_path)
+        task_sources.count_rows(["cb"], data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [

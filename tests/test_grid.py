@@ -18,8 +18,8 @@ from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.executor import GridState
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.reports import table_spec
-from hifi_cli.results.record import RunDirectory
 
 TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
 WHERE = ["--results-dir", "results"]

@@ -13,17 +13,17 @@ from tiny_inputs import HEADS, LAYERS, random_encoder
 from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.errors import UsageError
 from hifi_cli.heads import measures as head_measures
-from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import rank_heads, select_top_heads
 from hifi_cli.heads.scores import head_outputs
-from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
+from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.heads import HeadSelection
+from hifi_cli.runs.workspace import ResourceCache
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.runner import ModelRunner
 
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
 every_family = pytest.mark.parametrize("family", FAMILIES)

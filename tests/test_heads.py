@@ -9,12 +9,13 @@ import torch
 from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.models.task_heads import word_states
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache, prepare_run
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits, prepare_run
-from hifi_cli.training.step import task_loss
+from hifi_cli.training.losses import task_loss
 
 MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
 PAD = {"input_ids": 0, "token_type_ids": 0}

@@ -6,7 +6,8 @@ import pytest
 from official_rows import CB, JSONL, ROWS, content, read_train_rows
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import HubDataset
 
 PASSAGE = {
@@ -63,7 +64,7 @@ def write_repository(directory, name, splits):
 
 def load(name, repository):
     """The rows of a task whose repository is another one, and no files."""
-    return data_sources.load(
+    return task_sources.load(
         task_spec.load(name).model_copy(update={"hub": repository, "rows": {}}), data_dir=None
     )
 
@@ -128,15 +129,15 @@ def test_the_hubs_conversion_of_a_script_has_a_folder_for_each_configuration(mon
     monkeypatch.setattr(
         "datasets.load_dataset", lambda *words, **options: requests.append((*words, options))
     )
-    data_sources.load_tables("a/script", "refs/convert/parquet", "cb")
+    task_sources.load_tables("a/script", "refs/convert/parquet", "cb")
     assert requests == [("a/script", {"revision": "refs/convert/parquet", "data_dir": "cb"})]
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hifi_cli.tasks.data_sources.resolve_commit", lambda *_: pytest.fail("the hub was asked")
+        "hifi_cli.tasks.sources.resolve_commit", lambda *_: pytest.fail("the hub was asked")
     )
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=())
+    data = task_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=())
     assert data.splits["train"] == ROWS["cb"]

@@ -18,7 +18,6 @@ from hifi_cli.files import file_digest
 from hifi_cli.models.encoder_files import encoder_digest
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import task_digest
-from hifi_cli.training import machine
 
 GOLDEN = Path(__file__).parent / "net/golden/task-digests.json"
 
@@ -235,7 +234,7 @@ def test_the_code_of_an_own_metric_is_part_of_the_task(tmp_path):
 
 def test_every_method_says_whether_it_draws():
     """By the files in hifi_cli/methods: a new one is listed in config/draws.py, or this fails."""
-    shared = {"base"}
+    shared = {"base", "common", "find"}
     files = {path.stem for path in (ROOT / "hifi_cli/methods").glob("[!_]*.py")} - shared
     assert files == set(draws.VERSIONS_OF_METHODS)
 
@@ -332,9 +331,9 @@ def test_every_process_of_a_run_is_recorded(make, resources, monkeypatch, tmp_pa
     """A run with `precision=auto` is stopped where bf16 is at hand, and goes on where it is not."""
     from finished_runs import Stop
 
-    from hifi_cli.training import run as runs
-    from hifi_cli.training.loop import Checkpoint
-    from hifi_cli.training.step import ModelRunner
+    from hifi_cli.runs import run as runs
+    from hifi_cli.training.checkpoint import Checkpoint
+    from hifi_cli.training.runner import ModelRunner
 
     config = make("full-ft", "precision=auto", "epochs=2")
     measure = ModelRunner.measure
@@ -344,11 +343,13 @@ def test_every_process_of_a_run_is_recorded(make, resources, monkeypatch, tmp_pa
         raise Stop
 
     with monkeypatch.context() as patched, pytest.raises(Stop):
-        patched.setattr(machine, "uses_bf16", lambda *_: True)
+        for module in ("hifi_cli.training.runner", "hifi_cli.runs.provenance"):
+            patched.setattr(f"{module}.uses_bf16", lambda *_: True)
         patched.setattr(Checkpoint, "is_due", lambda self: True)
         patched.setattr(ModelRunner, "measure", stop_at_the_end)
         runs.run(config, resources)
-    monkeypatch.setattr(machine, "uses_bf16", lambda *_: False)
+    for module in ("hifi_cli.training.runner", "hifi_cli.runs.provenance"):
+        monkeypatch.setattr(f"{module}.uses_bf16", lambda *_: False)
     result = runs.run(config, resources)
     assert [process.precision for process in result.processes] == ["bf16", "fp32"]
     assert result.precision == "bf16 and fp32"

@@ -13,8 +13,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import resolve
 from hifi_cli.grids import cells
-from hifi_cli.reports import claims
-from hifi_cli.reports.claims import methods_of
+from hifi_cli.reports.claims import spec as claims_spec
+from hifi_cli.reports.claims.spec import methods_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from hifi_cli.reports.claims import methods_of
     ],
 )
 def test_the_runs_of_the_study_can_decide_its_claims(name, table):
-    file = claims.load(name, protocol=table)
+    file = claims_spec.load(name, protocol=table)
     content = registry.load("tables", table)
     decided_by_runs = {key: claim for key, claim in file.claims.items() if methods_of(claim)}
     for key, claim in decided_by_runs.items():

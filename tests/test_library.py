@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hifi_cli import score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
-from hifi_cli.heads import select as head_selection
+from hifi_cli.runs import heads as head_selection
 from hifi_cli.tasks.encode import collate
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,11 @@ from json_output import table_of
 from synthetic_runs import write_run
 
 from hifi_cli.errors import RunFailed
-from hifi_cli.training import machine
-from hifi_cli.training import run as runs
+from hifi_cli.runs import provenance
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.provenance import reset_peak_memory
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.runner import ModelRunner
 
 TRAINING = (
     "a batch of 8 examples in 2 parts does not fit in memory; set gradient_accumulation_steps=4"
@@ -50,7 +51,7 @@ def test_the_error_names_the_setting_that_saves_memory(
         return forward(self, inputs, packed)
 
     monkeypatch.setattr(ModelRunner, "forward", limited)
-    monkeypatch.setattr("hifi_cli.training.cuda_graphs.obstacles", lambda *_: "")
+    monkeypatch.setattr("hifi_cli.training.step_graphs.obstacles", lambda *_: "")
     with pytest.raises(RunFailed, match=fix):
         runs.run(
             make("full-ft", "gradient_accumulation_steps=2", "eval_batch_size=16", *words),
@@ -61,7 +62,7 @@ def test_the_error_names_the_setting_that_saves_memory(
 def test_a_run_begins_without_the_models_of_the_runs_before(make, resources, monkeypatch):
     """Models are in circles of references, and wait for Python's collector otherwise."""
     models, alive_at_start = [], []
-    create, reset = Trainer.__init__, machine.reset_peak_memory
+    create, reset = Trainer.__init__, reset_peak_memory
 
     def note(self, *arguments, **keys):
         create(self, *arguments, **keys)
@@ -73,8 +74,8 @@ def test_a_run_begins_without_the_models_of_the_runs_before(make, resources, mon
         return is_own
 
     monkeypatch.setattr(Trainer, "__init__", note)
-    monkeypatch.setattr(machine, "reset_peak_memory", count)
-    monkeypatch.setattr(machine, "_has_trained", False)
+    monkeypatch.setattr("hifi_cli.runs.run.reset_peak_memory", count)
+    monkeypatch.setattr(provenance, "_has_trained", False)
     methods = ("full-ft", "bitfit", "lora")
     results = [runs.run(make(method, "epochs=1"), resources) for method in methods]
     assert alive_at_start == [1, 1, 1]

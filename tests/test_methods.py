@@ -15,16 +15,17 @@ from transformers import AutoModelForSequenceClassification
 from hifi_cli import open_model
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec, resolve
-from hifi_cli.heads.select import heads_to_tune
-from hifi_cli.methods import base
+from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.heads import heads_to_tune
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache, enter_last_phase, reload
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, Splits, enter_last_phase, load_splits, reload
-from hifi_cli.training.loop import Trainer
+from hifi_cli.training.loop import Splits, Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
 # A variation of another method's settings runs the same code; of the adapter types of peft, tests/test_peft.py holds for all.
@@ -270,7 +271,7 @@ def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     )
     layers = range(WIDE.L // 2 if method == "hifi-midtop" else 0, WIDE.L)
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(WIDE.L)]
-    built = base.build_method(config, MethodContext(heads=heads, stage1_config=config.stage1))
+    built = find.build_method(config, MethodContext(heads=heads, stage1_config=config.stage1))
     built.prepare(encoder)
     if config.stage1:
         enter_last_phase(built, encoder)
@@ -298,7 +299,7 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     encoder = bert_large()
     total = sum(parameter.numel() for parameter in encoder.model.parameters())
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
-    chosen = base.implementation_of("hifi-layerwise")
+    chosen = find.implementation_of("hifi-layerwise")
     chosen(chosen.Settings(biases=False), MethodContext(heads=heads)).prepare(encoder)
     head = encoder.task_head.keys()
     counted = sum(

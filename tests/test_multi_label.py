@@ -9,13 +9,14 @@ import torch
 from transformers import pipeline
 
 from hifi_cli.errors import UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, metrics, task_from_data, task_spec
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.tasks import metrics, own_data, task_spec
+from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.step import task_loss
+from hifi_cli.training.losses import task_loss
 
 TEXTS = [
     "the dog sees a cat",
@@ -42,8 +43,8 @@ def write(path: Path, form: str) -> Path:
 
 
 def load(path, *overrides):
-    spec = task_spec.load(task_from_data.register(str(path), overrides))
-    return spec, data_sources.load(spec, data_dir=None)
+    spec = task_spec.load(own_data.register(str(path), overrides))
+    return spec, task_sources.load(spec, data_dir=None)
 
 
 @pytest.mark.parametrize(

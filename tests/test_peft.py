@@ -14,16 +14,17 @@ from transformers import AutoModelForSequenceClassification
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import base
+from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.peft import PARTS, REFUSED
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.results import reload
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import load_final_delta
-from hifi_cli.training.data import reload as reload_run
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import export as run_export
+from hifi_cli.runs import inference
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import load_final_delta
+from hifi_cli.runs.workspace import reload as reload_run
 
 TYPES = [
     name
@@ -102,9 +103,9 @@ def check_exported(prepared, resources, backbone, to, batch):
     """The exported directory opens in peft and computes the same."""
     from peft import PeftModel
 
-    assert reload.fits_peft(prepared)
+    assert run_export.fits_peft(prepared)
     (to / "out").mkdir()
-    reload.write_peft(prepared, to / "out")
+    run_export.write_peft(prepared, to / "out")
     plain = AutoModelForSequenceClassification.from_pretrained(backbone, num_labels=2)
     opened = PeftModel.from_pretrained(plain, to / "out")
     torch.testing.assert_close(
@@ -212,7 +213,7 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind)
     )
     assert runs.run(config, resources).is_done
     path = RunDirectory.of(config, resources.results_dir).path
-    assert reload.evaluate(path, resources).largest_difference < 1e-4
+    assert inference.evaluate(path, resources).largest_difference < 1e-4
     prepared, _ = reload_run(path, resources)
     batch = first_batch(config, resources)
     before = logits_of(prepared.encoder.model, batch)
@@ -264,7 +265,7 @@ def test_every_family_has_the_targets_and_merges(family, method, settings):
         logits_of(encoder.model, batch),
         [type(module) for module in encoder.model.modules()],
     )
-    chosen = base.implementation_of(method)
+    chosen = find.implementation_of(method)
     method = chosen(chosen.Settings(**settings), MethodContext(heads=[[1], [0, 3]]))
     method.prepare(encoder)
     torch.testing.assert_close(logits_of(encoder.model, batch), before, rtol=1e-4, atol=1e-5)

@@ -11,9 +11,9 @@ from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.plan import model_size, plan
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.plan import model_size, plan
+from hifi_cli.runs.workspace import ResourceCache
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))

@@ -9,11 +9,11 @@ import pytest
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import predict, read
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import predict, read
+from hifi_cli.runs.workspace import ResourceCache
 from hifi_cli.tasks import task_spec
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

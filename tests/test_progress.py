@@ -14,11 +14,13 @@ import pytest
 import torch
 import yaml
 
-from hifi_cli.results.record import EpochMetrics, RunDirectory, StepMetrics, metrics_line
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.record import EpochMetrics, StepMetrics, metrics_line
+from hifi_cli.runs import log as run_log
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.log import MetricLogger
 from hifi_cli.tasks import task_spec
-from hifi_cli.training import run as runs
-from hifi_cli.training.machine import process_state
-from hifi_cli.training.run import MetricLogger
+from hifi_cli.training.processes import process_state
 
 
 class Terminal(io.StringIO):
@@ -92,7 +94,7 @@ def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(
     tracker = SimpleNamespace(
         log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end")
     )
-    monkeypatch.setattr(runs, "start_trackers", lambda *_: [tracker])
+    monkeypatch.setattr(run_log, "start_trackers", lambda *_: [tracker])
     with start_logger("tensorboard", earlier=LINES[:2]) as metric_logger:
         log_lines(metric_logger, LINES[2:])
     stored = metric_logger.directory.metrics.read_text().splitlines()
@@ -149,7 +151,7 @@ def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, st
     )  # of mlflow
     monkeypatch.setitem(sys.modules, name, library)
     process_state()  # as every run has it: the tracker of swanlab logs through accelerate
-    runs.start_trackers([name], make("bitfit"), RunDirectory(tmp_path))
+    run_log.start_trackers([name], make("bitfit"), RunDirectory(tmp_path))
     said = getattr(library, start).call_args.kwargs
     assert "hifi/tiny-bert/rte/bitfit" in str(said.get("group") or said["tags"])
     assert "rte/bitfit/seed1" in (

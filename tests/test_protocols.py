@@ -8,9 +8,9 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import ProtocolSpec, resolve, with_bases
 from hifi_cli.errors import UsageError
-from hifi_cli.results.record import RunDirectory
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
 from hifi_cli.tasks import task_spec
-from hifi_cli.training import run as runs
 
 QKVO = ["query", "key", "value", "output"]
 

@@ -23,7 +23,8 @@ def glue():
 def test_mrpc_learns_reloads_and_exports(hifi, glue):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import data_sources, task_spec
+    from hifi_cli.tasks import sources as task_sources
+    from hifi_cli.tasks import task_spec
 
     for method, rate in (("full-ft", 5e-5), ("hifi-layerwise", 5e-4)):
         words = [
@@ -50,7 +51,7 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
         tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
-        rows = data_sources.load(task_spec.load("mrpc"), data_dir=glue).splits["validation"][:20]
+        rows = task_sources.load(task_spec.load("mrpc"), data_dir=glue).splits["validation"][:20]
         stored = [
             json.loads(line)["logits"]
             for line in (run / "predictions.jsonl").read_text().splitlines()
@@ -90,13 +91,14 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
     from hifi_cli.models.encoder_files import locate
-    from hifi_cli.tasks import data_sources, encode, metrics, task_spec
+    from hifi_cli.tasks import encode, metrics, task_spec
+    from hifi_cli.tasks import sources as task_sources
 
     data = {}
     for name in registry.names("tasks"):
         task = task_spec.load(name)
         with contextlib.suppress(MissingError):
-            data[name] = data_sources.load(task, data_dir=glue, required=())
+            data[name] = task_sources.load(task, data_dir=glue, required=())
     assert {"rte", "mrpc", "cola"} <= set(data)
     assert len(data["rte"].splits["train"]) == 2490
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])

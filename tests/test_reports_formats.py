@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from synthetic_runs import write_run
 
+from hifi_cli.records.study import Study
 from hifi_cli.reports import table_spec, tables
 from hifi_cli.reports.render import Table, as_text
-from hifi_cli.results.study import Study
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,9 +6,9 @@ from json_output import table_of
 from synthetic_runs import write_paper_runs, write_run
 
 from hifi_cli.config import registry
-from hifi_cli.reports import other_tables, table_spec, tables
+from hifi_cli.records.study import Study
+from hifi_cli.reports import paper_tables, table_spec, tables
 from hifi_cli.reports.table_spec import load_published
-from hifi_cli.results.study import Study
 
 WITH_SCORES = [
     "hifi-2",
@@ -197,7 +197,7 @@ def test_a_number_stands_only_beside_the_papers_of_the_same_metric(hifi):
 
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
-    table = other_tables.settings(table_spec.load("hifi-5"), show_published=False)
+    table = paper_tables.settings(table_spec.load("hifi-5"), show_published=False)
     _, paper = load_published("hifi/hyper-parameters")
     same = 0
     for line in [line for line in table.frame.to_dict("records") if line["source"] == "runs"]:

@@ -11,7 +11,7 @@ from json_output import printed
 from net import study
 
 from hifi_cli.config.run_config import config_hash_of
-from hifi_cli.training import run as runs
+from hifi_cli.runs import run as runs
 
 CB = Path("results/runs/laptop/minilm/cb")
 RUN = CB / "full-ft/seed1"

@@ -12,8 +12,8 @@ from huggingface_hub.utils import filter_repo_objects
 from project_files import copy_yaml
 from synthetic_runs import flatten, write_run
 
-from hifi_cli.results import share
-from hifi_cli.results.study import Study, read_results
+from hifi_cli.records import share
+from hifi_cli.records.study import Study, read_results
 
 RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
 FILES = {"config.yaml", "metrics.jsonl", "predictions.jsonl", "delta.safetensors", "results.json"}

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 
 from hifi_cli.errors import UsageError
 from hifi_cli.models.modules import ColumnLinear, RowLinear
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.training import run as runs
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
 
 every_axis = pytest.mark.parametrize("method", ["rocoft-row", "rocoft-column"])
 

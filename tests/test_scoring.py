@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.scores import head_correlation, information_richness
-from hifi_cli.heads.select import compute_scores, score_examples
+from hifi_cli.heads.scores import head_correlation, information_richness, score_examples
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.heads import compute_scores
 from hifi_cli.tasks.encode import collate, padding_values
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_inputs import HEADS, LAYERS
 
-from hifi_cli.heads import select as head_selection
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache
 
 
 def heads_files(resources):

@@ -7,8 +7,8 @@ import pytest
 from json_output import table_of
 from synthetic_runs import write_run
 
-from hifi_cli.results.record import StepMetrics
-from hifi_cli.results.signs import losses_of
+from hifi_cli.records.record import StepMetrics
+from hifi_cli.records.signs import losses_of
 
 PLACE = {"protocol": "laptop", "backbone": "minilm"}
 BEST = "the best epoch is the last one in every seed"

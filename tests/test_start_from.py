@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate, open_model
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, reload
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate, open_model
+from hifi_cli.runs.workspace import ResourceCache, reload
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resourc
 def test_a_changed_chain_is_refused(chain, make, resources):
     config = make("hifi-layerwise", "learning_rate=0.001", "epochs=1", task="cola")
     runs.run(config, resources, force=True)
-    with pytest.raises(UsageError, match=r"trained on other weights .* train .* as it was"):
+    with pytest.raises(UsageError, match=r"trained on another encoder .* train .* as it was"):
         evaluate(chain[1], ResourceCache(resources.results_dir, resources.data_dir))
 
 
@@ -109,6 +109,6 @@ def test_what_cannot_be_started_from_is_refused(make, resources, encoders):
         runs.run(make("full-ft", f"start_from={path}"), resources)
     with pytest.raises(
         UsageError,
-        match=r"other weights of backbone 'tiny-bert' than those found now \(tiny-roberta\)",
+        match="another encoder than the backbone 'tiny-roberta' that is found now",
     ):
         runs.run(make("full-ft", f"start_from={path}", family="roberta"), resources)

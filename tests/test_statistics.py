@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.statistics import (
+from hifi_cli.paired_tests import (
     LEVEL,
     holm,
     mean_interval,

@@ -11,13 +11,15 @@ from official_rows import JSONL
 from tiny_inputs import QUICK_WORDS, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, metrics, submission, task_spec
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.plan import plan
+from hifi_cli.runs.splits import load_splits, split_train
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.tasks import metrics, submission, task_spec
+from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits, split_train
-from hifi_cli.training.plan import plan
 
 pytestmark = pytest.mark.slow
 
@@ -190,14 +192,14 @@ def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path)
         (both / name / "RTE").symlink_to(source / "RTE")
     (both / "superglue" / "AX-b").symlink_to(superglue / "AX-b")
     rows = {
-        name: data_sources.load(task_spec.load(name), data_dir=both)
+        name: task_sources.load(task_spec.load(name), data_dir=both)
         for name in ("rte", "superglue-rte")
     }
     assert rows["rte"].origin["train"] == str(both / "glue" / "RTE" / "train.tsv")
     assert rows["superglue-rte"].origin["train"] == str(both / "superglue" / "RTE" / "train.jsonl")
     assert {len(row.sequences[0]) for row in rows["superglue-rte"].splits["validation_axb"]} == {2}
     with pytest.raises(MissingError, match=r"no folder RTE with train.jsonl, val.jsonl"):
-        data_sources.load(task_spec.load("superglue-rte"), data_dir=both / "glue")
+        task_sources.load(task_spec.load("superglue-rte"), data_dir=both / "glue")
 
 
 def test_gender_parity_is_about_pairs_of_rows():
@@ -263,7 +265,7 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
         task_spec.load(task),
         make("full-ft", "selection=holdout", "holdout=0.25", task=task),
     )
-    rows = data_sources.load(spec, data_dir=superglue).splits["train"]
+    rows = task_sources.load(spec, data_dir=superglue).splits["train"]
     with pytest.raises(UsageError, match="takes at least two rows to train on, or groups of rows"):
         split_train(config, spec, [row for row in rows if row.group == rows[0].group])
     all_but_one = config.model_copy(update={"holdout": 0.99})

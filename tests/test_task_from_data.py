@@ -9,8 +9,9 @@ import yaml
 from project_files import copy_yaml
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import data_sources, task_from_data, task_spec
-from hifi_cli.tasks.task_from_data import from_data
+from hifi_cli.tasks import own_data, task_spec
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks.own_data import from_data
 
 SENTENCES = [
     "the dog sees a cat",
@@ -52,8 +53,8 @@ def spec_of(source, *overrides):
 
 
 def load(source, *overrides):
-    spec = task_spec.load(task_from_data.register(str(source), overrides))
-    return spec, data_sources.load(spec, data_dir=None)
+    spec = task_spec.load(own_data.register(str(source), overrides))
+    return spec, task_sources.load(spec, data_dir=None)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
@@ -239,8 +240,8 @@ def test_a_hub_dataset(tmp_path):
     source = f"hub:{repository}"
     name, content = spec_of(source)
     assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
-    spec = task_spec.load(task_from_data.register(source, ["validation=0.2"]))
-    data = data_sources.load(spec, data_dir=None)
+    spec = task_spec.load(own_data.register(source, ["validation=0.2"]))
+    data = task_sources.load(spec, data_dir=None)
     assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
     with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):

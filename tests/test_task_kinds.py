@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache
 
 CASES = {  # settings, and a score that is far above chance
     "copa": ([], 0.8),

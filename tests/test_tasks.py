@@ -10,7 +10,8 @@ from project_files import load_script
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import data_sources, metrics, task_spec
+from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import epoch_batches, evaluation_order, split_batch
 
 RTE = task_spec.load("rte").model_copy(update={"rows": {}})
@@ -22,7 +23,7 @@ def read(tmp_path, train, dev=GOOD, task=RTE):
     folder.mkdir(exist_ok=True)
     (folder / "train.tsv").write_bytes(train.encode() if isinstance(train, str) else train)
     (folder / "dev.tsv").write_bytes(dev.encode())
-    return data_sources.load(task, data_dir=tmp_path)
+    return task_sources.load(task, data_dir=tmp_path)
 
 
 def test_rows_are_read_as_they_stand(tmp_path):
@@ -80,7 +81,7 @@ def test_missing_data_say_so(tmp_path):
     with pytest.raises(
         MissingError, match=r"no folder RTE with train.tsv, .* in .*, nor in its subf"
     ):
-        data_sources.load(RTE, data_dir=tmp_path)
+        task_sources.load(RTE, data_dir=tmp_path)
 
 
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
@@ -166,8 +167,8 @@ def test_the_demo_data_are_those_that_the_script_makes(tmp_path):
     ):
         task = task_spec.load(name)
         first, second = (
-            data_sources.load(task, data_dir=None),
-            data_sources._load_files(task, tmp_path),
+            task_sources.load(task, data_dir=None),
+            task_sources._load_files(task, tmp_path),
         )
         assert first.fingerprint == second.fingerprint
         assert (len(first.splits["train"]), len(first.splits["validation"])) == (1000, 200)

@@ -11,15 +11,16 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, metrics, task_from_data, task_spec
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.inference import evaluate
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.tasks import metrics, own_data, task_spec
+from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.step import loss_normalizer, task_loss
+from hifi_cli.training.losses import loss_normalizer, task_loss
 
 CONLL = task_spec.load("conll2003")
 
@@ -255,10 +256,10 @@ FORMS = {
 def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
     name, options = FORMS[form]
     source = write_form(tmp_path / name, form)
-    spec = task_spec.load(task_from_data.register(source, [*options, "validation=0.5"]))
+    spec = task_spec.load(own_data.register(source, [*options, "validation=0.5"]))
     assert (spec.kind, spec.labels) == ("token-classification", ["B-ORG", "B-PER", "I-PER", "O"])
     assert spec.metrics == CONLL.metrics
-    data = data_sources.load(spec, data_dir=None)
+    data = task_sources.load(spec, data_dir=None)
     rows = {
         split: Counter((tuple(row.words), row.label) for row in data.rows(split))
         for split in ("train", "validation")
@@ -277,15 +278,15 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
     with pytest.raises(UsageError, match="the columns are words, pos, chunk"):
-        task_from_data.from_data(str(path), [])
-    spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
+        own_data.from_data(str(path), [])
+    spec = task_spec.load(own_data.register(str(path), ["label=pos"]))
     assert (spec.labels, spec.metrics) == (["X", "Y"], ["word_accuracy"])  # no entities
     path = tmp_path / "b.conll"
     path.write_text("the X O\ndog O\n")
     with pytest.raises(
         UsageError, match=r"b.conll, line [12]: [23] columns .*, where most lines have [23]"
     ):
-        task_from_data.from_data(str(path), [])
+        own_data.from_data(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
     with pytest.raises(UsageError, match="has no rows"):
-        task_from_data.from_data(str(path), [])
+        own_data.from_data(str(path), [])

@@ -14,7 +14,8 @@ from hifi_cli.models import token_packing
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES as KNOWN
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
-from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache
 
 METHODS = [
     "full-ft",

@@ -13,7 +13,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import collate, rows_of, single_sequences, tokenize, truncated_rows
 from hifi_cli.tasks.task_spec import OUTSIDE, Example, Row
-from hifi_cli.training.step import task_loss
+from hifi_cli.training.losses import task_loss
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 

@@ -12,9 +12,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import prepare_run
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training import loop
-from hifi_cli.training.data import Splits, load_splits, prepare_run
+from hifi_cli.training.loop import Splits
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

@@ -13,14 +13,16 @@ from transformers import get_cosine_schedule_with_warmup
 
 from hifi_cli.config.run_config import RunConfig, config_hash_of
 from hifi_cli.errors import UsageError
-from hifi_cli.results.check import check
-from hifi_cli.results.study import Study
+from hifi_cli.records.check import check
+from hifi_cli.records.study import Study
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import load_task
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import Splits, load_splits, load_task
-from hifi_cli.training.loop import Trainer
-from hifi_cli.training.step import learning_rate_factor, loss_normalizer, loss_targets, task_loss
+from hifi_cli.training.loop import Splits, Trainer
+from hifi_cli.training.losses import loss_normalizer, loss_targets, task_loss
+from hifi_cli.training.schedule import learning_rate_factor
 
 WEIGHTS = [0.5, 3.0]
 

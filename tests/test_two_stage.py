@@ -5,10 +5,10 @@ import torch
 from prepared_models import prepare
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import base
+from hifi_cli.methods import base, find
 from hifi_cli.methods.bitfit import BitFit
-from hifi_cli.training import loop, step
-from hifi_cli.training import run as runs
+from hifi_cli.runs import run as runs
+from hifi_cli.training import loop, schedule
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
 
 def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
     with pytest.raises(UsageError, match="stage1: linear-probing has one stage"):
-        base.check_settings(make("linear-probing", "stage1.method=full-ft"))
+        find.check_settings(make("linear-probing", "stage1.method=full-ft"))
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
@@ -139,5 +139,5 @@ def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
     config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
     steps = {0: 0.05, 19: 0.05, 20: 0.2, 100: 1.0, 550: 0.55, 1000: 0.1}
-    factors = [step.learning_rate_factor(config, 1000, number) for number in steps]
+    factors = [schedule.learning_rate_factor(config, 1000, number) for number in steps]
     assert factors == pytest.approx([*steps.values()])

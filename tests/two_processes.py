@@ -14,10 +14,10 @@ from finished_runs import fingerprint
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import machine
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.training import processes
 from hifi_cli.training.loop import Trainer
 
 # 21 rows in batches of 5: the processes have batches of different sizes, of which stock dropout draws different amounts
@@ -58,14 +58,14 @@ def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
 
         def signalled_step(trainer, batch):
             train_step(trainer, batch)
-            if trainer.progress.step == 8 and machine.is_main():
+            if trainer.progress.step == 8 and processes.is_main():
                 signal.raise_signal(signal.SIGTERM)
 
         with suppress(Terminated), mock.patch.object(Trainer, "train_step", signalled_step):
             train(name, **options)
 
     noise, predicted = [], []
-    train_step, gather = Trainer.train_step, machine.gather
+    train_step, gather = Trainer.train_step, processes.gather
 
     def watched_step(trainer, batch):
         train_step(trainer, batch)
@@ -75,18 +75,18 @@ def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
         predicted.append(sum(len(batch) for batch, _ in outputs))
         return gather(outputs)
 
-    Trainer.train_step, machine.gather = watched_step, watched_gather
+    Trainer.train_step, processes.gather = watched_step, watched_gather
     uninterrupted = train("whole")
-    Trainer.train_step, machine.gather = train_step, gather
+    Trainer.train_step, processes.gather = train_step, gather
     facts = {"noise": gather(noise), "predicted": gather(predicted)}
     stopped("resumed")
     resumed = train("resumed")
     stopped("one process resumes", seed=2)
     train("without dropout", "dropout=0.0")
-    if machine.is_main():
+    if processes.is_main():
         facts["fingerprints"] = [fingerprint(path) for path in (uninterrupted, resumed)]
         (root / "facts.json").write_text(json.dumps(facts, default=str))
-    machine.destroy_process_group()
+    processes.destroy_process_group()
     if Path("/proc/self/task").is_dir():
         threads = [
             (path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()

@@ -15,21 +15,22 @@ import typer
 from typer.core import TyperCommand
 
 from hifi_cli import __version__, launcher, stopping
-from hifi_cli.cli.environment import check_environment
 from hifi_cli.cli.streams import prepare_streams
-from hifi_cli.errors import HifiError, RunFailed, Terminated, logger, printable
+from hifi_cli.environment import check_environment
+from hifi_cli.errors import HifiError, RunFailed, Terminated, logger
 from hifi_cli.launcher import LauncherError
 from hifi_cli.stopping import end_with_the_grid
+from hifi_cli.text import printable
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 COMMANDS = {  # module and function, what it does, and the arguments of an example
     "score": (
-        "heads:score",
+        "score:score",
         "Score attention heads.",
         "--task rte --backbone bert-large scoring.samples=300",
     ),
     "select": (
-        "heads:select",
+        "select:select",
         "Select attention heads by their scores.",
         "--task rte --backbone bert-large heads.k=3",
     ),
@@ -38,36 +39,36 @@ COMMANDS = {  # module and function, what it does, and the arguments of an examp
         "Train and evaluate runs.",
         "--task rte --method hifi-layerwise --seeds 1-3 epochs=3",
     ),
-    "eval": ("models:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
+    "eval": ("eval:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
     "predict": (
-        "models:predict",
+        "predict:predict",
         "Predict each row of a file with a trained model.",
         f"{RUN} texts.tsv",
     ),
     "grid": ("grid:grid", "Train all runs of a table, a figure, claims or a search.", "demo -j 2"),
     "table": (
-        "tables:table",
+        "table:table",
         "Print mean scores of methods and tasks as in the papers.",
         "hifi-2 --published --format md",
     ),
     "compare": (
-        "tables:compare",
+        "compare:compare",
         "Compare methods, paired over seeds and tasks.",
         "hifi-layerwise full-ft --tasks rte",
     ),
     "claims": (
-        "tables:claims",
+        "claims:claims",
         "Check the papers' claims, or your own, in finished runs.",
         "hifi --protocol laptop",
     ),
     "report": (
-        "tables:report",
+        "report:report",
         "Write tables, comparisons, claims and figures as one HTML file.",
         "--published",
     ),
     "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
     "export": (
-        "models:export",
+        "export:export",
         "Write a trained model for transformers or peft.",
         f"{RUN} --to my-model",
     ),

@@ -9,7 +9,7 @@ from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.figures.figure import FigureRequest, compute, draw
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.runs.workspace import ResourceCache
 
 
 def figure(

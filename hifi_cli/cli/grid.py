@@ -8,13 +8,14 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
-from hifi_cli.errors import UsageError, format_duration, logger
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
-from hifi_cli.results.signs import signs_of
+from hifi_cli.records.signs import signs_of
+from hifi_cli.text import format_duration
 
 
 def grid(
@@ -129,7 +130,7 @@ def _cells_of_figure(
     spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
 ) -> list[GridCell]:
     from hifi_cli.figures.figure import FigureRequest  # torch, which other grids do not need
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs.workspace import ResourceCache
 
     changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
     figure = figure_spec.load(str(spec.figure), **changes)

@@ -16,9 +16,10 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
-from hifi_cli.errors import UsageError, format_duration, spreadsheet_cell
-from hifi_cli.results.study import Study, read_results
-from hifi_cli.tasks.task_from_data import from_data, is_data_source
+from hifi_cli.errors import UsageError, spreadsheet_cell
+from hifi_cli.records.study import Study, read_results
+from hifi_cli.tasks.own_data import from_data, is_data_source
+from hifi_cli.text import format_duration
 
 _WORDS = {  # what each word after `hifi ls` lists
     "tasks": "data, inputs, labels and metrics",
@@ -102,7 +103,7 @@ def _print_yaml(kind: str, name: str) -> None:
     """A YAML as it is; of a method also its settings and their defaults, as comments."""
     print(registry.find(kind, name).read_text(encoding="utf-8"), end="")
     if kind == "methods":
-        from hifi_cli.methods.base import implementation_of  # torch, for this alone
+        from hifi_cli.methods.find import implementation_of  # torch, for this alone
 
         method = implementation_of(name)
         fields = {f"# settings.{key}": field for key, field in method.Settings.model_fields.items()}

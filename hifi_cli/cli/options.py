@@ -17,12 +17,7 @@ from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import well_formed
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_from_data import (
-    check_has_data,
-    is_data_source,
-    register,
-    split_options,
-)
+from hifi_cli.tasks.own_data import check_has_data, is_data_source, register, split_options
 
 # panels of --help
 WHAT, DATA = "What to run or read", "Data and results"

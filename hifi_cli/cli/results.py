@@ -8,19 +8,12 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
-from hifi_cli.errors import (
-    ConflictError,
-    RunFailed,
-    UsageError,
-    counted_noun,
-    first_of,
-    logger,
-    printable,
-)
+from hifi_cli.errors import ConflictError, RunFailed, UsageError, logger
 from hifi_cli.files import atomic_path
-from hifi_cli.results import share
-from hifi_cli.results.check import check as check_study
-from hifi_cli.results.study import read_results
+from hifi_cli.records import share
+from hifi_cli.records.check import check as check_study
+from hifi_cli.records.study import read_results
+from hifi_cli.text import counted_noun, first_of, printable
 
 Place = Annotated[
     str,

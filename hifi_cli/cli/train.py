@@ -16,15 +16,17 @@ from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.sources import parse_override, repeats_run
 from hifi_cli.config.unused import may_be_unused, why_unused
-from hifi_cli.errors import RunFailed, UsageError, first_of, logger
+from hifi_cli.errors import RunFailed, UsageError, logger
 from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
-from hifi_cli.heads.select import HeadSelection, needs_heads
-from hifi_cli.methods.base import check_settings, implementation_of
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.signs import signs_of
-from hifi_cli.training import machine
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.run import check_trackers, run
+from hifi_cli.methods.find import check_settings, implementation_of
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.signs import signs_of
+from hifi_cli.runs.heads import HeadSelection, needs_heads
+from hifi_cli.runs.log import check_trackers
+from hifi_cli.runs.run import run
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.text import first_of
+from hifi_cli.training import processes
 
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
@@ -121,10 +123,10 @@ def train(
         logger.warning(f"note: {sign}")
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     logger.info(f"results are in {results_dir}; next: {table}")
-    if format == "json" and machine.is_main():
+    if format == "json" and processes.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": at.path, "result": result} for at, result in pairs])
-    machine.destroy_process_group()
+    processes.destroy_process_group()
     if diverged := [
         config.run_label
         for config, result in zip(configs, results, strict=True)
@@ -172,7 +174,7 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
     On a terminal, a run after the first shows only what differs from the one before, and long texts
     take several lines.
     """
-    from hifi_cli.training.plan import plan  # for a dry run alone
+    from hifi_cli.runs.plan import plan  # for a dry run alone
 
     width = Console().width if sys.stdout.isatty() else sys.maxsize
     before: dict[str, Any] = {}

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import yaml
 
-from hifi_cli.errors import MissingError, UsageError, printable
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_file
+from hifi_cli.text import printable
 
 KINDS = (
     "tasks",

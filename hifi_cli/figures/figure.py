@@ -27,12 +27,13 @@ from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec
-from hifi_cli.heads import select as head_selection
-from hifi_cli.results.record import RunResult
-from hifi_cli.results.study import Study
-from hifi_cli.training.data import ResourceCache, load_splits, prepare_run
+from hifi_cli.records.record import RunResult
+from hifi_cli.records.study import Study
+from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.run import run
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache, prepare_run
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.run import run
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",

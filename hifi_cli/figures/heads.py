@@ -18,10 +18,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import refuse_own_keys
-from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import heads as head_selection
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
 

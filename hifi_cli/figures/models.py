@@ -23,15 +23,17 @@ from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
-from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import pool
-from hifi_cli.results.record import StepMetrics
+from hifi_cli.records.record import StepMetrics
+from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache, load_task, reload
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import ResourceCache, load_splits, load_task, reload
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.step import ModelRunner, loss_normalizer, loss_targets
+from hifi_cli.training.losses import loss_normalizer, loss_targets
+from hifi_cli.training.runner import ModelRunner
 
 Floats = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
-from hifi_cli.methods.base import implementation_of
-from hifi_cli.results.study import Study, tried_settings
+from hifi_cli.methods.find import implementation_of
+from hifi_cli.records.study import Study, tried_settings
 
 
 class Sweep(Kind):

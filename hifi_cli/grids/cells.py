@@ -17,7 +17,8 @@ from hifi_cli.config.sources import override_value, parse_override, resolve
 from hifi_cli.config.unused import may_be_unused
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.reports import claims, table_spec
+from hifi_cli.reports import table_spec
+from hifi_cli.reports.claims import spec as claims_spec
 
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
@@ -204,16 +205,16 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
     """
     refuse_own_keys(overrides, ["shots", "variant"], f"grid {name}")
     setting = {"protocol": grid.protocol, "backbone": grid.backbone}
-    file = claims.load(str(grid.claims), **setting, tasks=grid.tasks)
+    file = claims_spec.load(str(grid.claims), **setting, tasks=grid.tasks)
     found: dict[PurePath, GridCell] = {}
     for claim in file.claims.values():
-        if claims.unmet(claim, file):
+        if claims_spec.unmet(claim, file):
             continue
         spec = GridSpec(
             protocol=claim.protocol or file.protocol,
             backbone=claim.only_backbone or file.backbone,
-            tasks=[registry.argument_of(task) for task in claims.tasks_of(claim, file)],
-            methods={registry.argument_of(name): {} for name in claims.methods_of(claim)},
+            tasks=[registry.argument_of(task) for task in claims_spec.tasks_of(claim, file)],
+            methods={registry.argument_of(name): {} for name in claims_spec.methods_of(claim)},
             seeds=grid.seeds or file.seeds,
         )
         found |= {cell.config.run_path: cell for cell in cells(spec, name, overrides)}

@@ -22,11 +22,13 @@ from rich.progress import BarColumn, Progress, TextColumn
 from hifi_cli import stopping
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.errors import MissingError, Terminated, UsageError, format_duration, logger
+from hifi_cli.errors import MissingError, Terminated, UsageError, logger
 from hifi_cli.files import is_held_by_a_process, safe_name
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.identity import IdentityReader
-from hifi_cli.results.record import RunDirectory, RunResult
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.record import RunResult
+from hifi_cli.runs.identity import IdentityReader
+from hifi_cli.text import format_duration
 
 # Starts a `hifi` command, and appends its output to a file; the result is its exit code.
 Submit = Callable[[list[str], Path], "Future[int]"]

@@ -12,8 +12,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training import machine
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training import processes
+from hifi_cli.training.runner import ModelRunner
 
 # Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].
 HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
@@ -26,7 +26,7 @@ def measure_heads(
     runner.encoder.model.eval().requires_grad_(False)
     runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
-    for indices in machine.progress(
+    for indices in processes.progress(
         evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"
     ):
         batch = [examples[index] for index in indices]

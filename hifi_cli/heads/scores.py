@@ -9,6 +9,29 @@ import torch
 from torch import Tensor
 
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.tasks.encode import collate, evaluation_order
+from hifi_cli.tasks.task_spec import Example
+from hifi_cli.training import processes
+from hifi_cli.training.device import tf32
+
+
+def score_examples(
+    encoder: Encoder, examples: list[Example], pad: dict[str, int], xi: float, batch_size: int = 32
+) -> tuple[Tensor, Tensor]:
+    """Richness and correlation of every head for every example.
+
+    Returns:
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
+    """
+    order = evaluation_order(examples, batch_size)
+    shown = processes.progress(order, f"scoring heads on {len(examples)} samples")
+    batches = (collate([examples[index] for index in indices], pad) for indices in shown)
+    with tf32(False):
+        scored = list(score_batches(encoder, batches, xi))
+    back = torch.tensor([index for indices in order for index in indices]).argsort()
+    richness, correlation = (torch.cat(part)[back] for part in zip(*scored, strict=True))
+    return richness, correlation
+
 
 # Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64 matrices at a time.
 # That is an assumption, which `make gpu-check` measures.

@@ -4,7 +4,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.methods.base import Method, freeze_except
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 

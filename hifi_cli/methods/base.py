@@ -1,25 +1,16 @@
 """What a fine-tuning method is; what methods share; how a configuration's method is found."""
 
-import importlib
-import runpy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, ClassVar
 
-from torch import Generator, Tensor, device, nn
+from torch import Tensor, nn
 
-from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.config.sources import code_file, method_spec
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import file_digest
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.models.modules import SparseParameters, TunedLinear
+from hifi_cli.models.modules import TunedLinear
 
 Heads = list[list[int]]
 _SCALES = {"ia3_l", "boft_s"}  # of peft: [n, 1], but vectors that start at 1, not matrices
@@ -195,30 +186,6 @@ class Method:
         encoder.model.requires_grad_(True)
 
 
-class SparseMethod(Method):
-    """A method that trains single entries of some parameters: `chosen`, once it is known which.
-
-    A subclass calls `chosen.gather_gradients()` before or after the clipping.
-    """
-
-    chosen = SparseParameters(nn.Module(), {})
-
-    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        whole, chosen = super().trainable_parameters(model), self.chosen.values
-        return {name: value for name, value in whole.items() if name not in chosen} | chosen
-
-    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        self.chosen.scatter()
-
-    def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model) | self.chosen.masks
-
-    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self.chosen = SparseParameters.from_delta(model, delta)
-        super().load_delta(model, delta)
-        self.chosen.scatter()
-
-
 def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     """Copy the tensors of a delta into those of a model, in place.
 
@@ -235,143 +202,3 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
         )
     for name, tensor in target.items():
         tensor.copy_(delta[name])
-
-
-# --- what methods share
-
-
-def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
-    """Make the named parameters trainable and freeze all others."""
-    trainable = set(names)
-    for name, parameter in encoder.model.named_parameters():
-        parameter.requires_grad_(name in trainable)
-
-
-def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
-    """The classifier's parameters, and others without pretrained values (a new pooler)."""
-    without = {*encoder.classifier_names, *missing_keys}
-    return [name for name, _ in encoder.model.named_parameters() if name in without]
-
-
-def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[int]]]:
-    """The rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
-
-    Raises:
-        UsageError: the heads are of another encoder, or one is given twice.
-    """
-    is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
-    if heads is None or len(heads) != encoder.num_layers or not is_inside:
-        raise UsageError(
-            f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of"
-            f" {encoder.num_heads} heads"
-        )
-    if any(len(set(layer)) < len(layer) for layer in heads):
-        raise UsageError("a head is chosen twice in a layer")
-    return [
-        # heads of one group share rows of W_K and W_V
-        {
-            part: list(
-                dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))
-            )
-            for part in PROJECTIONS
-        }
-        for layer in heads
-    ]
-
-
-def step_generator(seed: int, step: int, on: device) -> Generator:
-    """A generator for one step: a resumed run and all processes draw the same in it."""
-    return Generator(on).manual_seed(seed * 1_000_003 + step)
-
-
-# --- find and build the method of a configuration
-
-
-def build_method(training: TrainingConfig, context: MethodContext) -> Method:
-    """Build the method of a run (with its first stage) or of a stage from its validated settings.
-
-    Raises:
-        UsageError: unknown setting, or a value that does not fit.
-    """
-    method_class = implementation_of(training.method)
-    settings = parse(
-        method_class.Settings, training.settings, f"method {training.method}, settings"
-    )
-    return method_class(settings, context)
-
-
-def check_settings(config: RunConfig) -> None:
-    """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
-    method = build_method(config, MethodContext(stage1_config=config.stage1))
-    if config.stage1 and not any(phase.training for phase in method.phases()):
-        raise UsageError(f"stage1: {config.method} has one stage; the two-stage method is eh-ft")
-
-
-def implementation_of(method: str) -> type[Method]:
-    """The Method subclass that implements a method: in a file of this folder, or of the user.
-
-    Raises:
-        UsageError: there is none, or it is code of a run directory that the user does not trust.
-    """
-    file = registry.find("methods", method)
-    if code := code_file(file):
-        return _only_method(user_code(method, file.parent / code))
-    name = method_spec(method).implementation
-    shipped = [path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "base"]
-    if name not in shipped:
-        known = "a file in hifi_cli/methods/, or a Python file beside the YAML as ./NAME.py"
-        raise UsageError(
-            f"unknown implementation '{name}'{registry.nearest(name, shipped)} ({known})"
-        )
-    return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
-
-
-def user_code(name: str, path: Path) -> dict[str, Any]:
-    """The names that a user's Python file defines.
-
-    Args:
-        name: of the method or ranking whose code it is.
-
-    Raises:
-        UsageError: no such file, an error in it, or a run directory's that the user does not trust.
-    """
-    registry.check_trusted(name, path.name)
-    if not path.is_file():
-        raise UsageError(f"no file {path}, which a YAML or heads.rank names as code")
-    return _executed(path.resolve(), file_digest(path))
-
-
-@cache
-def _executed(path: Path, content: str) -> dict[str, Any]:
-    """The names that a file defines, which is executed again only after it has changed."""
-    try:
-        marked = {"IS_USER_CODE": True}  # by which the command line finds its lines in a traceback
-        return runpy.run_path(str(path), marked, run_name=f"{path.stem}_{content}")
-    except Exception as error:
-        lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == str(path)]
-        line = lines[-1] if lines else getattr(error, "lineno", None)
-        raise UsageError(
-            f"{path}, line {line}: cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _only_method(names: dict[str, Any]) -> type[Method]:
-    """The subclass of Method that a module itself defines; _Names are parts of it."""
-    own = [
-        value
-        for name, value in names.items()
-        if isinstance(value, type)
-        and issubclass(value, Method)
-        and value.__module__ == names["__name__"]
-        and not name.startswith("_")
-    ]
-    if len(own) != 1:
-        raise UsageError(
-            f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
-        )
-    if own[0].prepare is Method.prepare:
-        raise UsageError(
-            f"{names['__file__']}: {own[0].__name__} has no prepare(self, encoder), which says what"
-            " trains"
-        )
-    return own[0]

@@ -3,11 +3,8 @@
 from typing import Literal
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import (
-    Method,
-    freeze_except,
-    names_without_pretrained_values,
-)
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except, names_without_pretrained_values
 from hifi_cli.models.encoder import Encoder
 
 

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.methods.base import SparseMethod
+from hifi_cli.methods.common import SparseMethod
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters, top_k_masks
 

@@ -4,7 +4,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.methods.base import Method, step_generator
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import step_generator
 from hifi_cli.models.encoder import Encoder
 
 

@@ -9,13 +9,8 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.errors import logger
-from hifi_cli.methods.base import (
-    Method,
-    Phase,
-    SparseMethod,
-    names_without_pretrained_values,
-    step_generator,
-)
+from hifi_cli.methods.base import Method, Phase
+from hifi_cli.methods.common import SparseMethod, names_without_pretrained_values, step_generator
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters, top_k_masks
 

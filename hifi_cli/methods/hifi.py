@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from hifi_cli.methods.base import Method, freeze_except, rows_of_heads
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except, rows_of_heads
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
 

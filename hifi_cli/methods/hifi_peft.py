@@ -6,7 +6,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.methods.base import Method, rows_of_heads
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import rows_of_heads
 from hifi_cli.methods.peft import Peft
 from hifi_cli.models.encoder import Encoder, linear_of
 from hifi_cli.models.modules import TunedLinear

@@ -1,6 +1,7 @@
 """Linear probing: the backbone is frozen, the task head trains."""
 
-from hifi_cli.methods.base import Method, freeze_except
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 
 

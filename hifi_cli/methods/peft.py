@@ -12,7 +12,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 

@@ -6,11 +6,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.methods.base import (
-    Method,
-    copy_tensors,
-    freeze_except,
-)
+from hifi_cli.methods.base import Method, copy_tensors
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 
 ATTENTION = "hifi_prefix"

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import SparseMethod, freeze_except
+from hifi_cli.methods.common import SparseMethod, freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import ColumnLinear, RowLinear
 

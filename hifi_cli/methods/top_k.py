@@ -3,7 +3,8 @@
 from pydantic import Field
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 
 

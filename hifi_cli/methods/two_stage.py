@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, MethodContext, Phase, build_method
+from hifi_cli.methods.base import Method, MethodContext, Phase
+from hifi_cli.methods.find import build_method
 from hifi_cli.models.encoder import Encoder
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError
-from hifi_cli.files import cached_file_digest, digest, is_offline, resolve_commit
+from hifi_cli.files import cached_file_digest, digest
+from hifi_cli.hub import is_offline, resolve_commit
 
 # The rules of `encoder_digest`; a change of them is a new version, and gives every encoder a new digest.
 _DIGEST_VERSION = 1

@@ -14,7 +14,8 @@ from torch import nn
 
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.files import is_lfs_pointer, read_json, resolve_commit, unavailable_error
+from hifi_cli.files import is_lfs_pointer, read_json
+from hifi_cli.hub import resolve_commit, unavailable_error
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import (
     ADAPTER_CONFIG,

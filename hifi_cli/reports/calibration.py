@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
-from hifi_cli.results.record import kept_score
-from hifi_cli.results.study import Study
+from hifi_cli.records.record import kept_score
+from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 
 BINS = 15  # of the expected calibration error, equally wide, as Guo et al. (ICML 2017)

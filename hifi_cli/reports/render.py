@@ -130,7 +130,8 @@ _TEXT = Style(markup.escape, mark=r"\[{}]", places=("{}", "[bold]{}[/]", "[under
 def _escaped_markdown(text: str) -> str:
     """A text that is neither HTML nor the border of a cell, and no link or image."""
     escaped = html.escape(text.replace("\\", r"\\"), quote=False)
-    return escaped.replace("|", r"\|").replace("[", r"\[")
+    # a link needs a bracket and a parenthesis side by side; intervals keep their brackets
+    return escaped.replace("|", r"\|").replace("](", r"]\(")
 
 
 _MARKDOWN = Style(

@@ -14,8 +14,10 @@ import pandas as pd
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.config.sources import stored_name
-from hifi_cli.errors import UsageError, counted_noun
-from hifi_cli.reports import pairs
+from hifi_cli.errors import UsageError
+from hifi_cli.records.signs import signs_of
+from hifi_cli.records.study import TABLE_KEYS, Study
+from hifi_cli.reports import comparable
 from hifi_cli.reports.calibration import MEASURES, classes_of
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import (
@@ -27,8 +29,7 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
-from hifi_cli.results.signs import signs_of
-from hifi_cli.results.study import TABLE_KEYS, Study
+from hifi_cli.text import counted_noun
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
@@ -48,7 +49,7 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    keys = pairs.table_keys(pairs.of_table(study.runs, **only)).drop_duplicates()
+    keys = comparable.table_keys(comparable.of_table(study.runs, **only)).drop_duplicates()
     specs: list[TableSpec] = []
     for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
         shots = record["shots"]
@@ -67,7 +68,7 @@ def build(
     study: Study,
     *,
     score: EpochChoice | None = None,
-    counted: Collection[str] = pairs.COUNTED,
+    counted: Collection[str] = comparable.COUNTED,
     show_published: bool = False,
     grid: str = "",
 ) -> Table:
@@ -81,12 +82,15 @@ def build(
             what there is.
     """
     backbone = None if spec.backbones else spec.backbone
-    of_protocol = pairs.of_table(study.runs, protocol=spec.protocol, backbone=backbone)
-    few, shots = str(spec.shots or shots_of(spec.protocol)), pairs.table_keys(of_protocol)["shots"]
+    of_protocol = comparable.of_table(study.runs, protocol=spec.protocol, backbone=backbone)
+    few, shots = (
+        str(spec.shots or shots_of(spec.protocol)),
+        comparable.table_keys(of_protocol)["shots"],
+    )
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
     spec = _with_defaults(spec, runs)
     chosen = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
-    chosen = pairs.judged(chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], counted)
+    chosen = comparable.judged(chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], counted)
     title = _title(spec, few, score, runs)
     if spec.backbones:
         spec, chosen = _by_backbone(spec, chosen)
@@ -207,7 +211,7 @@ def _scores(
     runs: pd.DataFrame,
     metrics: dict[str, str | None],
     score: EpochChoice | None,
-) -> tuple[pd.DataFrame, pairs.Notes, dict[str, list[str]]]:
+) -> tuple[pd.DataFrame, comparable.Notes, dict[str, list[str]]]:
     """The scores of the runs that may be averaged, and what a reader must know of them.
 
     Args:
@@ -218,17 +222,17 @@ def _scores(
         Footnotes by method and column.
         By column, the methods that are not compared with the others.
     """
-    usable, notes_on = runs[runs["left_out"] == ""], pairs.notes_on(runs)
-    parts, notes_of = [usable[:0].assign(column="", score=0.0)], pairs.Notes()
+    usable, notes_on = runs[runs["left_out"] == ""], comparable.notes_on(runs)
+    parts, notes_of = [usable[:0].assign(column="", score=0.0)], comparable.Notes()
     apart: dict[str, list[str]] = {}
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
-        of_task = pairs.scored(study, of_task, score, metric).assign(column=column.name)
+        of_task = comparable.scored(study, of_task, score, metric).assign(column=column.name)
         parts.append(of_task)
         of_methods = of_task.drop_duplicates("method")
         unlike = {
             of_methods["method"][index]: f"differ in {' and '.join(names)}"
-            for index, names in pairs.unlike(of_methods).items()
+            for index, names in comparable.unlike(of_methods).items()
         }
         apart[column.name] = [*unlike]
         most = len(spec.seeds) or of_task["method"].value_counts().max()
@@ -330,7 +334,7 @@ def _notes_on_scores(scores: pd.DataFrame) -> list[str]:
         else f"{fewest} to {most} seeds"
     )
     spread = [f"mean ± standard deviation over {over}"] if most > 1 else []
-    return [*spread, *pairs.note_on_epochs(scores)]
+    return [*spread, *comparable.note_on_epochs(scores)]
 
 
 def _signs(spec: TableSpec, study: Study, scores: pd.DataFrame) -> list[str]:
@@ -352,7 +356,7 @@ def _notes(
         notes.append(
             f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)"
         )
-    notes += pairs.note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
+    notes += comparable.note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
     cut = scores[(scores[["truncated_train", "truncated_reported"]].astype(float) > 0).any(axis=1)]
     parts = [
         f"{label_of('tasks', run.task)} {run.truncated_train:,.0f} of {run.train_rows:,} train and"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from hifi_cli.errors import counted_noun, first_of
 from hifi_cli.tasks.file_formats import RawRecord
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, vector_in
 from hifi_cli.tasks.task_spec import ENTITY_TAG, Kind
+from hifi_cli.text import counted_noun, first_of
 
 _SHOWN = 10  # labels with their counts
 # What programs write where there is no label, in lower case.

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import UsageError, first_of, logger
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
+from hifi_cli.text import first_of
 
 Item = TypeVar("Item", bound=Sized)
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others

@@ -5,8 +5,8 @@ import math
 import re
 from typing import Any
 
-from hifi_cli.errors import printable
 from hifi_cli.tasks.task_spec import Kind
+from hifi_cli.text import printable
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 # A number as people and programs write it besides: <0.1, 85.5%, 0,5 or 1.000,5.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import is_offline
+from hifi_cli.hub import is_offline
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec
 
 NO_ENTITY = "O"

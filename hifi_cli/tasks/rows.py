@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
-from hifi_cli.errors import UsageError, counted_noun, first_of, logger
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.file_formats import IncompleteRow, RawRecord
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, labels_in, vector_in
 from hifi_cli.tasks.task_spec import Label, Row, Source, TaskSpec
+from hifi_cli.text import counted_noun, first_of
 
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code

@@ -1,117 +1,67 @@
 """The training loop, the same for every method: phases, epochs, steps, the best epoch."""
 
 import math
-import random
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
-from hifi_cli.errors import RunFailed, Terminated, UsageError, counted_noun, logger
-from hifi_cli.files import atomic_path, digest, has_room
+from hifi_cli.errors import RunFailed, Terminated, UsageError, logger
+from hifi_cli.files import digest, has_room
 from hifi_cli.methods.base import Phase
 from hifi_cli.models.modules import WordRows
-from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
+from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import Example
-from hifi_cli.training.data import Splits
-from hifi_cli.training.step import Diverged, ModelRunner, balanced_weights, learning_rate_factor
+from hifi_cli.text import counted_noun
+from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
+from hifi_cli.training.losses import balanced_weights
+from hifi_cli.training.runner import Diverged, ModelRunner
+from hifi_cli.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
-    from hifi_cli.training.cuda_graphs import StepGraphs
+    from hifi_cli.training.step_graphs import StepGraphs
 
-_MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
-_MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
+
+# --- the examples of a run
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a run.
+
+    Attributes:
+        train: trained on.
+        selection: select the best epoch.
+        reported: what the scores of the run are measured on; empty: no model is scored or kept.
+        gradient_batches: batches whose gradients a method may use when one of its phases starts:
+            the train examples, in a few-shot run those of the full train split.
+        extra_validation: extra validation splits that are reported, by the suffix of their metrics.
+        fewshot: the ids of the rows of a few-shot run and their digest.
+    """
+
+    train: list[Example]
+    selection: list[Example] = field(default_factory=list)
+    reported: list[Example] = field(default_factory=list)
+    gradient_batches: list[list[Example]] = field(default_factory=list)
+    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
+    fewshot: dict[str, Any] | None = None
+
+    def count(self, rows_in: Callable[[list[Example]], int]) -> dict[str, int]:
+        """Numbers of rows of each split."""
+        splits = ("train", "selection", "reported")
+        return {split: rows_in(getattr(self, split)) for split in splits}
+
+
 _RECORD_BYTES, _PREDICTION_BYTES = 1 << 15, 256  # about what results.json and a prediction take
-_LAYOUT = 10  # of the file; one of another layout is not used
-
-
-class Checkpoint:
-    """The file that keeps the state of a run.
-
-    Args:
-        run_id: digest of what decides the state, as configuration, data and heads; the state of
-            another run is not used.
-    """
-
-    def __init__(self, path: Path, run_id: str) -> None:
-        self.path, self.run_id = path, f"{run_id}, layout {_LAYOUT}"
-        self._due_at = time.monotonic() + _MIN_SECONDS
-
-    def is_due(self) -> bool:
-        """Whether to save now: after each minute, more seldom where saving takes long."""
-        return time.monotonic() > self._due_at
-
-    def save(self, state: dict[str, Any], device: torch.device) -> None:
-        """Save the state of a run with that of every source of randomness, atomically.
-
-        Several processes need no states of their own: each of them is seeded in every step.
-        """
-        start = time.monotonic()
-        # for a user's own method: ours draw from torch
-        name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())
-        rng = {
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            "python": random.getstate(),
-            "numpy": (name, keys.tolist(), *rest),  # in types that torch loads with `weights_only`
-        }
-        try:
-            with atomic_path(self.path) as temporary:
-                torch.save({**state, "run_id": self.run_id, "rng": rng}, temporary)
-        finally:  # one that cannot be saved is tried again after a while, not after each step
-            end = time.monotonic()
-            self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
-
-    def read(self) -> dict[str, Any] | None:
-        """The saved state; None, with a warning, if it is damaged or another run's."""
-        if not self.path.is_file():
-            return None
-        try:
-            _check_sums(self.path)
-            state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            if state["run_id"] == self.run_id:
-                return state
-            is_of_this_layout = state["run_id"].endswith(f", layout {_LAYOUT}")
-            other = "other data, heads, weights or processes"
-            problem = f"of {other if is_of_this_layout else 'another version of hifi'}"
-        except Exception as error:  # torch raises half a dozen kinds for a damaged file
-            first_line = str(error).strip().partition("\n")[0][:100]
-            problem = f"damaged ({first_line})"
-        logger.warning(
-            f"the checkpoint {self.path} is {problem}; the run starts from the beginning"
-        )
-        return None
-
-
-def _check_sums(path: Path) -> None:
-    """Compare every part of a file that `torch.save` wrote with its check sum, which `torch.load` does not.
-
-    Raises:
-        ValueError, BadZipFile: one is another.
-    """
-    with zipfile.ZipFile(path) as archive:
-        if damaged := archive.testzip():
-            raise ValueError(f"the check sum of {damaged} is another")
-
-
-def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Set what a checkpoint has as `rng`; the part of a GPU is ignored on a CPU."""
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
 
 
 @dataclass
@@ -365,13 +315,13 @@ class Trainer:
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
         if self.runner.config.kernels == "graphs":
-            from hifi_cli.training import cuda_graphs  # of no use to other runs
+            from hifi_cli.training import step_graphs  # of no use to other runs
 
             trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
-            if obstacles := cuda_graphs.obstacles(self.runner, method):
+            if obstacles := step_graphs.obstacles(self.runner, method):
                 logger.info(f"kernels=graphs computes as kernels=auto here: {obstacles}")
             else:
-                self.graphs = cuda_graphs.StepGraphs(
+                self.graphs = step_graphs.StepGraphs(
                     self.runner,
                     [*self.model.parameters(), *trained],
                     max(map(len, self.splits.train)),

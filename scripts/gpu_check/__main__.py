@@ -25,8 +25,8 @@ from setting import LARGE, SMALL, Job
 
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.executor import visible_gpus
-from hifi_cli.training import machine
-from hifi_cli.training.machine import device_name, select_device
+from hifi_cli.runs.provenance import describe_provenance
+from hifi_cli.training.device import device_name, select_device
 
 # A recording that fails spoils its process, so that graphs come after what does without them.
 PARTS = "rates,kernels,steps,profile,deterministic,correctness,graphs,graph-steps,more-steps"
@@ -92,7 +92,7 @@ def main() -> int:
         "more-steps": lambda: steps.jobs(setting, device, ["tf32", "fp32"], results),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    described = machine.describe_provenance(device)
+    described = describe_provenance(device)
     del described["command"]
     results["measured"] = {"date": datetime.date.today().isoformat(), **described}
     chosen = [part for part in jobs if part in arguments.parts.split(",")]

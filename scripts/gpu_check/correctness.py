@@ -26,13 +26,15 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.errors import Terminated
-from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.methods import diff_pruning
 from hifi_cli.models.token_packing import varlen_attention
-from hifi_cli.results.record import MetricsLine, StepMetrics
-from hifi_cli.training.cuda_graphs import StepGraphs
-from hifi_cli.training.data import ResourceCache, load_final_delta, load_splits, prepare_run
-from hifi_cli.training.loop import Callback, Checkpoint, Trainer
+from hifi_cli.records.record import MetricsLine, StepMetrics
+from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import ResourceCache, load_final_delta, prepare_run
+from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.step_graphs import StepGraphs
 
 LOGIT_TOLERANCE = 1e-3  # a run's steps multiply differences of rounding
 TOLERANCES = {  # relative, of logits to the largest one

@@ -6,7 +6,7 @@ import torch
 from setting import Job, Setting, fastest
 
 from hifi_cli.heads import scores
-from hifi_cli.training.machine import tf32
+from hifi_cli.training.device import tf32
 
 KINDS = {
     "fp32": (torch.float32, False),

@@ -14,14 +14,14 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.heads.select import placeholder_heads
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.workspace import build_and_prepare
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Example, Row
-from hifi_cli.training.data import Splits, build_and_prepare
-from hifi_cli.training.loop import Trainer
-from hifi_cli.training.machine import set_up_device
-from hifi_cli.training.step import ModelRunner
+from hifi_cli.training.device import set_up_device
+from hifi_cli.training.loop import Splits, Trainer
+from hifi_cli.training.runner import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]  # what a row is about, and the rest of it

@@ -36,8 +36,8 @@ from transformers import Trainer as TransformersTrainer
 
 from hifi_cli.tasks.encode import collate
 from hifi_cli.tasks.task_spec import Example
+from hifi_cli.training.device import tf32
 from hifi_cli.training.loop import Trainer
-from hifi_cli.training.machine import tf32
 
 RECORDED = ("full-ft", "hifi-layerwise", "lora")
 METHODS = ("full-ft", "hifi-layerwise", "lora", "bitfit", "child-tuning-d", "diff-pruning")

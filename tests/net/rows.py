@@ -11,7 +11,8 @@ def rows_of(data_dir: Path) -> dict[str, dict[str, list[Any]]]:
     """The rows of each split of each task that has files: id, texts, label, spans, answers, group, candidate."""
     from hifi_cli.config import registry
     from hifi_cli.errors import MissingError
-    from hifi_cli.tasks import data_sources, task_spec
+    from hifi_cli.tasks import sources as task_sources
+    from hifi_cli.tasks import task_spec
 
     found = {}
     for name in registry.names("tasks"):
@@ -19,7 +20,7 @@ def rows_of(data_dir: Path) -> dict[str, dict[str, list[Any]]]:
         if task.local.generated or task.local.directory:
             continue
         with contextlib.suppress(MissingError):
-            splits = data_sources.load(task, data_dir=data_dir, required=()).splits
+            splits = task_sources.load(task, data_dir=data_dir, required=()).splits
             found[name] = {
                 split: [_plain(row, task.labels) for row in rows] for split, rows in splits.items()
             }

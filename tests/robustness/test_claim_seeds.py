@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
-from hifi_cli.reports import claims
-from hifi_cli.reports.claims import decide, smallest_seeds
-from hifi_cli.statistics import LEVEL
+from hifi_cli.paired_tests import LEVEL
+from hifi_cli.reports.claims import spec as claims_spec
+from hifi_cli.reports.claims.decide import decide, smallest_seeds
 
 ABOVE = ((0.0, inf), (0.5, inf))
 
@@ -50,7 +50,7 @@ def claim_of(first, second, tasks, **keys):
             }
         },
     }
-    file = claims.ClaimsFile.model_validate(content)
+    file = claims_spec.ClaimsFile.model_validate(content)
     return file.claims["one"], file
 
 
@@ -82,10 +82,10 @@ def test_the_rule_decides_with_these_numbers_and_not_with_one_seed_less(tasks, c
 
 
 def test_figures_count_where_their_repetitions_are_seeds():
-    file = claims.load("ehft", protocol="laptop-ehft")
+    file = claims_spec.load("ehft", protocol="laptop-ehft")
     of_seeds = smallest_seeds(file.claims["moves-features-less"], file)
     assert (of_seeds.to_reproduce, of_seeds.to_refute) == (6, 6)
-    file = claims.load("hifi", protocol="laptop")
+    file = claims_spec.load("hifi", protocol="laptop")
     of_layers = smallest_seeds(file.claims["iterations-rise"], file)
     assert (of_layers.to_reproduce, of_layers.to_refute) == (None, None)
 

@@ -8,11 +8,11 @@ import torch
 from finished_runs import fingerprint, flip_bit
 
 from hifi_cli.errors import Terminated
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import loop
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
-from hifi_cli.training.loop import Checkpoint
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.training import checkpoint
+from hifi_cli.training.checkpoint import Checkpoint
 
 
 def same(one, other):
@@ -52,15 +52,15 @@ def test_a_changed_bit_is_found_or_changes_nothing(tmp_path, caplog):
 def test_a_run_with_a_changed_bit_in_its_checkpoint_starts_anew(
     make, data, tmp_path, monkeypatch, caplog, at
 ):
-    config, save = make("full-ft"), loop.Checkpoint.save
+    config, save = make("full-ft"), checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
         raise Terminated
 
     with monkeypatch.context() as patched, pytest.raises(Terminated):
-        patched.setattr(loop.Checkpoint, "is_due", lambda _: True)
-        patched.setattr(loop.Checkpoint, "save", then_stop)
+        patched.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
+        patched.setattr(checkpoint.Checkpoint, "save", then_stop)
         runs.run(config, ResourceCache(tmp_path / "results", data))
     flip_bit(RunDirectory.of(config, tmp_path / "results").checkpoint, at)
     for name in ("results", "undisturbed"):

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from hifi_cli.errors import HifiError
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.own_data import from_data, register
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_from_data import from_data, register
 
 ANIMALS = ["cow", "duck", "dog", "cat", "man", "girl"]
 VERBS = ["painted", "hated", "liked", "sold", "cleaned"]
@@ -247,14 +248,14 @@ def test_an_input_is_read_or_refused(name, tmp_path, monkeypatch, caplog):
     if case.message:
         with pytest.raises(HifiError) as refused:
             task = task_spec.load(register(case.file, case.words_of_a_cut()))
-            data_sources.load(task, data_dir=None)
+            task_sources.load(task, data_dir=None)
         line = str(refused.value)
         assert case.message in line
         assert "\n" not in line
         assert case.file in line or case.words
         return
     task = task_spec.load(register(case.file, case.words_of_a_cut()))
-    data = data_sources.load(task, data_dir=None)
+    data = task_sources.load(task, data_dir=None)
     assert task.kind == case.kind
     if case.labels:
         assert task.labels == case.labels

@@ -21,8 +21,8 @@ OTHER_METHOD = TASK / "linear-probing/seed1"
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Four finished runs on the demo's data: two methods, two seeds."""
-    from hifi_cli.training import run as runs
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs import run as runs
+    from hifi_cli.runs.workspace import ResourceCache
 
     directory = tmp_path_factory.mktemp("trained") / "results"
     resources = ResourceCache(directory)

@@ -9,7 +9,7 @@ from tiny_inputs import HIDDEN, LAYERS, WORDS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.training.data import build_and_prepare
+from hifi_cli.runs.workspace import build_and_prepare
 
 ROWS = "text,label\n" + "".join(f"the {word},{at % 2}\n" for at, word in enumerate(WORDS[:24]))
 PAIRS = "sentence1,sentence2,label\n" + "".join(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hifi_cli.training import run as runs
+from hifi_cli.runs import run as runs
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ from finished_runs import read_json
 from tiny_inputs import QUICK
 
 from hifi_cli.config.sources import resolve
-from hifi_cli.results import share
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.results.study import Study
-from hifi_cli.training import machine
+from hifi_cli.records import share
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.study import Study
+from hifi_cli.runs.provenance import _git_state
 
 
 def refused(answer, *said, code=2):
@@ -284,13 +284,13 @@ def test_git_is_asked_about_this_code_alone(tmp_path, monkeypatch):
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
     commit = ["commit", "-q", "--allow-empty", "-m", "m"]
     subprocess.run(["git", "-C", str(other), *identity, *commit], check=True)
-    machine._git_state.cache_clear()
-    expected = machine._git_state()
+    _git_state.cache_clear()
+    expected = _git_state()
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    machine._git_state.cache_clear()
-    assert machine._git_state() == expected
-    machine._git_state.cache_clear()
+    _git_state.cache_clear()
+    assert _git_state() == expected
+    _git_state.cache_clear()
 
 
 def test_a_folder_that_a_killed_process_left_in_a_run_is_removed(make, tmp_path):

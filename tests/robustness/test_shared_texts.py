@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
-from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.task_from_data import register
-from hifi_cli.training import run as runs
+from hifi_cli.runs import run as runs
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.own_data import register
 
 
 def write_rows(path, numbers):
@@ -25,7 +26,7 @@ def warnings_of(tmp_path, caplog):
         ]
         spec = task_spec.load(register(str(files[0]), [f"validation={files[1]}"]))
         caplog.clear()
-        data_sources.load(spec, data_dir=None)
+        task_sources.load(spec, data_dir=None)
         return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
     return load
@@ -58,12 +59,12 @@ def test_equal_files_of_a_benchmark_are_said(tmp_path, caplog):
     rows += [f"{at}\tone {at}\ttwo {at}\t{'not_' * (at % 2)}entailment" for at in range(20)]
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text("\n".join(rows) + "\n")
-    data_sources.load(task_spec.load("rte"), data_dir=tmp_path)
+    task_sources.load(task_spec.load("rte"), data_dir=tmp_path)
     assert "every validation row has the texts of a train row" in caplog.text
 
 
 def test_equal_texts_on_both_sides_of_a_holdout_are_counted(make, tmp_path, caplog):
-    from hifi_cli.training.data import ResourceCache
+    from hifi_cli.runs.workspace import ResourceCache
 
     folder = tmp_path / "data/RTE"
     folder.mkdir(parents=True)

@@ -223,7 +223,8 @@ def test_a_results_directory_whose_name_is_not_utf8_can_be_read_again(tmp_path):
 
 def test_a_data_directory_whose_name_is_not_utf8_stands_in_the_record(tmp_path):
     train = train_line("--data-dir", r"$'d\xff'")
-    code, _, err = in_shell(f"{train} && hifi table --include limited", tmp_path)
+    command = rf"mkdir $'d\xff' && {train} && hifi table --include limited"
+    code, _, err = in_shell(command, tmp_path)
     assert code == 0, err
 
 

@@ -7,9 +7,10 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from pyarrow import parquet
 
 from hifi_cli.errors import UsageError
-from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.own_data import from_data, register
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_from_data import from_data, register
 
 TEXTS = [f"the dog sees house {number}" for number in range(12)]
 
@@ -17,7 +18,7 @@ TEXTS = [f"the dog sees house {number}" for number in range(12)]
 def labels_read(path, *words):
     """The labels of all rows, as people read them, and the task."""
     task = task_spec.load(register(str(path), [*words, "validation=0.3"]))
-    data = data_sources.load(task, data_dir=None)
+    data = task_sources.load(task, data_dir=None)
     rows = [*data.rows("train"), *data.rows("validation")]
     ordered = sorted(rows, key=lambda row: int(row.id))
     return [label_word(task, row.label) for row in ordered], task

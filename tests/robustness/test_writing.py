@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from hifi_cli import files
 from hifi_cli.errors import RunFailed, Terminated
 from hifi_cli.files import atomic_path, write_text
-from hifi_cli.results.record import RunDirectory
-from hifi_cli.training import loop
-from hifi_cli.training import run as runs
-from hifi_cli.training.data import ResourceCache
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.training import checkpoint, loop
 
 
 @pytest.fixture
@@ -156,12 +156,12 @@ def test_merge_and_pack_remove_what_killed_ones_left(finish_run, hifi, tmp_path)
 @pytest.fixture
 def failing_checkpoints(monkeypatch):
     """Training in which a checkpoint is saved after every step, and its disk is full."""
-    monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
 
     def fail(self, *_):
         raise RunFailed(f"cannot write {self.path}: the disk is full")
 
-    monkeypatch.setattr(loop.Checkpoint, "save", fail)
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", fail)
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_a_run_that_needs_no_more_room_goes_on_without_checkpoint(
     config = make("full-ft")
     runs.run(config, ResourceCache(tmp_path / "undisturbed", data))
     undisturbed = RunDirectory.of(config, tmp_path / "undisturbed")
-    monkeypatch.setattr(loop.Checkpoint, "is_due", lambda _: True)
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
     limit_sizes(2 * undisturbed.delta.stat().st_size)
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert "no checkpoint is saved: cannot write" in caplog.text
@@ -186,7 +186,7 @@ def test_a_run_whose_results_would_not_fit_either_ends_at_once(
     make, resources, monkeypatch, failing_checkpoints
 ):
     """It would otherwise train for hours and lose everything."""
-    monkeypatch.setattr(loop, "has_room", lambda *_: False)
+    monkeypatch.setattr(files, "has_room", lambda *_: False)
     with pytest.raises(RunFailed, match="the disk is full"):
         runs.run(make("full-ft"), resources)
 
@@ -201,7 +201,7 @@ def test_a_signal_ends_a_run_with_its_own_code_where_no_checkpoint_can_be_saved(
         train_step(self, batch)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(loop, "has_room", lambda *_: False)
+    monkeypatch.setattr(files, "has_room", lambda *_: False)
     monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     with pytest.raises(Terminated) as stopped:
         runs.run(make("full-ft"), resources)

@@ -1,0 +1,70 @@
+"""`hifi compare`: two methods or more by their paired runs."""
+
+from typing import Annotated, Any
+
+import typer
+
+from hifi_cli.cli import options
+from hifi_cli.errors import UsageError
+from hifi_cli.records.study import Study
+from hifi_cli.reports import comparable, table_spec
+from hifi_cli.reports import compare as compare_runs
+from hifi_cli.reports.render import emit
+
+
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD OTHER...",
+            help="Methods by name; METHOD/NAME: the runs with variant=NAME; with --backbones, one.",
+        ),
+    ],
+    tasks: options.Tasks = None,
+    backbone: options.Backbone = None,
+    backbones: options.Backbones = None,
+    protocol: options.Protocol = None,
+    shots: options.Shots = None,
+    score: options.Score = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare this metric, or nll, brier or ece of the stored predictions.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = None,
+    include: options.Include = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    out: options.Out = None,
+    format: options.TableFormat = None,  # noqa: A002
+) -> None:
+    """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
+    names = options.stored_names("methods", [name for word in methods for name in word.split(",")])
+    study = Study(results_dir)
+    study = study.with_rows_by("variant") if any("/" in name for name in names) else study
+    table_spec.check_names("methods", names, study.names("method"))
+    by, compared = (
+        ("backbone", options.stored_names("backbones", backbones))
+        if backbones
+        else ("method", names)
+    )
+    if by == "backbone" and (backbone or len(names) > 1):
+        raise UsageError(
+            "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
+        )
+    if len(compared) < 2 or len(set(compared)) < len(compared):
+        raise UsageError(
+            f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
+        )
+    if study.shown.empty:
+        raise study.no_run_error()
+    task_names = options.stored_names("tasks", tasks)
+    table_spec.check_names("tasks", task_names, study.names("task"))
+    runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
+    keys = options.table_keys(protocol, backbone, shots)
+    runs = comparable.of_one_table(runs[runs["method"].isin(names)], compared, by=by, **keys)
+    counted = comparable.COUNTED.union(include or ())
+    how: dict[str, Any] = {"score": score, "metric": metric, "counted": counted}
+    tables = compare_runs.compare(study, runs, compared, by=by, **how)
+    tables[0].notes += study.notes_on_damage
+    emit(tables, format, out)

@@ -1,0 +1,74 @@
+"""`hifi eval`: trained models evaluated again."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hifi_cli.cli import options
+from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.runs import inference
+from hifi_cli.runs.inference import Evaluation
+from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.text import first_of
+
+
+def evaluate(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(help="Directories of runs: results/runs/hifi/bert-large/rte/*/seed*"),
+    ],
+    split: Annotated[
+        Literal["validation", "test"],
+        typer.Option(
+            help="Reproduce the reported scores, or predict the test split.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = "validation",
+    submission: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the files that the test server expects, and for their zip once they are complete.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    backbone: options.Backbone = None,
+    trust: options.Trust = False,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split."""
+    if submission and split == "validation":
+        raise UsageError("--submission requires test predictions: add --split test")
+    resources = ResourceCache(results_dir, data_dir, backbone, trust)
+    if split == "test":
+        files = inference.predict_test(run_dirs, resources, submission)
+        if format == "json":
+            return options.print_json([{"path": path} for path in files])
+        return print(*files, sep="\n")
+    evaluations: list[Evaluation] = []
+    for path in run_dirs:
+        evaluations.append(inference.evaluate(path, resources))
+        if format == "text":
+            _print_evaluation(evaluations[-1])
+    if format == "json":
+        options.print_json(evaluations)
+    if differing := [
+        f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing
+    ]:
+        raise RunFailed(
+            f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
+            " evaluate with the library versions in results.json, or train again with --force"
+        )
+
+
+def _print_evaluation(evaluation: Evaluation) -> None:
+    """Scores now and stored, and how far the logits are apart."""
+    difference = evaluation.largest_difference
+    verdict = (
+        "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
+    )
+    for name, scores in evaluation.compared.items():
+        now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
+        print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")

@@ -1,0 +1,37 @@
+"""`hifi predict`: predictions for new rows."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+from hifi_cli.errors import UsageError
+from hifi_cli.files import write_or_print
+from hifi_cli.runs import inference
+from hifi_cli.runs.workspace import ResourceCache
+
+
+def predict(
+    run_dir: options.RunDir,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs, named by its ending."
+        ),
+    ],
+    backbone: options.Backbone = None,
+    trust: options.Trust = False,
+    results_dir: options.ResultsDir = options.RESULTS,
+    out: options.Out = None,
+) -> None:
+    """Predict each row of a file, a JSON line each: a label with all probabilities, a number or tags.
+
+    hifi ls TASK names the input columns.
+    """
+    if out and out.exists() and file.exists() and out.samefile(file):
+        raise UsageError(f"--out {out} is the input, which would be lost: name another file")
+    rows = inference.predict(run_dir, file, ResourceCache(results_dir, None, backbone, trust))
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write_or_print("".join(lines), out)

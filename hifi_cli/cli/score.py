@@ -1,0 +1,50 @@
+"""`hifi score`: the scores of attention heads."""
+
+import pandas as pd
+
+from hifi_cli.cli import options
+from hifi_cli.errors import logger
+from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.workspace import ResourceCache
+
+_METHOD = ["hifi-layerwise"]  # whose settings score and select start from
+
+
+def score(
+    overrides: options.Overrides = None,
+    task: options.Tasks = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    files: options.Files = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    force: options.Force = False,
+    trust: options.Trust = False,
+    out: options.Out = None,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7).
+
+    Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
+    """
+    configs = options.resolve_runs(
+        task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
+    )
+    resources = ResourceCache(results_dir, data_dir, trust=trust)
+    scored = [head_selection.score(config, resources, force=force, out=out) for config in configs]
+    if format == "json":
+        return options.print_json([{"path": path, "scores": scores} for scores, path in scored])
+    for scores, path in scored:
+        what = f"{scores.backbone} on {scores.task}, mean of {scores.samples} samples"
+        print(f"information richness I_h of {what}")
+        _print_layers(scores.richness)
+        print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
+        _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
+        logger.info(f"scores: {path}")
+
+
+def _print_layers(values: list[list[float]]) -> None:
+    """A row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    frame = pd.DataFrame(values).add_prefix("h")
+    frame.index += 1
+    print(frame.rename_axis("layer").to_string(float_format="{:.2f}".format))

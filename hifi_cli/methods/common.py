@@ -1,0 +1,82 @@
+"""What several methods share: sparse training, what is frozen, rows of attention heads, a generator for each step."""
+
+from collections.abc import Iterable
+
+from torch import Generator, Tensor, device, nn
+
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Heads, Method
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import PROJECTIONS
+from hifi_cli.models.modules import SparseParameters
+
+
+class SparseMethod(Method):
+    """A method that trains single entries of some parameters: `chosen`, once it is known which.
+
+    A subclass calls `chosen.gather_gradients()` before or after the clipping.
+    """
+
+    chosen = SparseParameters(nn.Module(), {})
+
+    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        whole, chosen = super().trainable_parameters(model), self.chosen.values
+        return {name: value for name, value in whole.items() if name not in chosen} | chosen
+
+    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
+        self.chosen.scatter()
+
+    def delta(self, model: nn.Module) -> dict[str, Tensor]:
+        return super().delta(model) | self.chosen.masks
+
+    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        self.chosen = SparseParameters.from_delta(model, delta)
+        super().load_delta(model, delta)
+        self.chosen.scatter()
+
+
+# --- what methods share
+
+
+def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
+    """Make the named parameters trainable and freeze all others."""
+    trainable = set(names)
+    for name, parameter in encoder.model.named_parameters():
+        parameter.requires_grad_(name in trainable)
+
+
+def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
+    """The classifier's parameters, and others without pretrained values (a new pooler)."""
+    without = {*encoder.classifier_names, *missing_keys}
+    return [name for name, _ in encoder.model.named_parameters() if name in without]
+
+
+def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[int]]]:
+    """The rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
+
+    Raises:
+        UsageError: the heads are of another encoder, or one is given twice.
+    """
+    is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
+    if heads is None or len(heads) != encoder.num_layers or not is_inside:
+        raise UsageError(
+            f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of"
+            f" {encoder.num_heads} heads"
+        )
+    if any(len(set(layer)) < len(layer) for layer in heads):
+        raise UsageError("a head is chosen twice in a layer")
+    return [
+        # heads of one group share rows of W_K and W_V
+        {
+            part: list(
+                dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))
+            )
+            for part in PROJECTIONS
+        }
+        for layer in heads
+    ]
+
+
+def step_generator(seed: int, step: int, on: device) -> Generator:
+    """A generator for one step: a resumed run and all processes draw the same in it."""
+    return Generator(on).manual_seed(seed * 1_000_003 + step)

@@ -1,0 +1,277 @@
+"""Where a run lies: its directory, the files in it, and who may write to it."""
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.config import registry
+from hifi_cli.config.base import flatten, parse
+from hifi_cli.config.registry import read_yaml
+from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
+from hifi_cli.config.sources import code_file, override_value
+from hifi_cli.errors import ConflictError, MissingError, UsageError
+from hifi_cli.files import TEMPORARY_SUFFIX, locked, read_jsonl, write_text
+from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
+from hifi_cli.text import first_of
+
+OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
+
+
+RUNS = ("runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*")  # directories; the second of variants
+USER_FILES = "own"  # in a run's directory
+
+
+class RunDirectory:
+    """The directory of a run; results.json is written last.
+
+    Attributes:
+        checkpoint: the state of an unfinished run.
+        predictions: of the reported split; others are in predictions-SPLIT.jsonl.
+        user_files: copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.config_file = path, path / "config.yaml"
+        self.lock = path.parent / f".{path.name}.lock"
+        self.results, self.delta = path / "results.json", path / "delta.safetensors"
+        self.metrics, self.predictions = path / "metrics.jsonl", path / "predictions.jsonl"
+        self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / USER_FILES
+
+    @classmethod
+    def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
+        """The directory where a configuration's run belongs."""
+        return cls(results_dir / config.run_path)
+
+    def user_name(self, kind: str, name: str, *, trust: bool = False) -> str:
+        """A name, which carries the copy of the user's own file where the run keeps one.
+
+        A name of code always carries it: without a copy, no other file of that name stands for it.
+
+        Raises:
+            ValueError: the name is a path, which would stand for a file that the user did not name.
+        """
+        if registry.own_file(name):
+            return name
+        copy = self._copy_of(kind, registry.plain_name(name))
+        has_copy = copy.is_file() or (kind == "rankings" and name.endswith(".py"))
+        return registry.NameWithFile(name, copy, is_trusted=trust) if has_copy else name
+
+    # --- a run that begins, and ends
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Hold the lock of the run; yields whether it is held.
+
+        Where no lock can be written, as on a read-only disk, a finished run is read without it:
+        nothing there can change.
+        """
+        with ExitStack() as stack:
+            try:
+                is_held = stack.enter_context(locked(self.lock, wait=False))
+            except OSError:
+                if not self.results.is_file():
+                    raise
+                is_held = True
+            yield is_held
+
+    def claim(self, is_held: bool) -> None:
+        """Take the directory over from processes that were killed while they wrote to it.
+
+        Args:
+            is_held: whether the caller got the lock.
+
+        Raises:
+            ConflictError: another process holds it.
+        """
+        if not is_held:
+            raise ConflictError(f"another process is writing {self.path}; wait for it")
+        for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+
+    def check_is_of(self, config: RunConfig) -> None:
+        """Refuse a directory that holds a run of another configuration.
+
+        Raises:
+            ConflictError: it does; differing keys are named.
+        """
+        if not self.config_file.is_file() and not self.results.is_file():
+            return
+        if self.results.is_file():
+            schema = self.read_result().schema_version
+            if schema != SCHEMA:
+                raise ConflictError(
+                    f"{self.path} holds a run of schema {schema}, and this version of hifi writes"
+                    f" schema {SCHEMA}; {OTHER_PLACE}"
+                )
+        stored = self.read_config()
+        for kind, file, copy in self._user_files(config):
+            # of a task its digest and that of its rows tell more than its text
+            if kind != "tasks" and _text_of(file) != _text_of(copy):
+                raise ConflictError(
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {OTHER_PLACE}"
+                )
+        if stored.config_hash != config.config_hash:
+            there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))
+            differing = [
+                f"{key} is {override_value(there.get(key))} there, {override_value(here.get(key))} here"
+                for key in {**here, **there}
+                if there.get(key) != here.get(key)
+            ]
+            raise ConflictError(
+                f"{self.path} holds a run of another configuration ({first_of(differing)}); {OTHER_PLACE}"
+            )
+
+    def begin(self, config: RunConfig, *, anew: bool) -> None:
+        """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others.
+
+        Args:
+            anew: also where there is a checkpoint to continue from, a former run is removed first.
+        """
+        if anew or not self.checkpoint.is_file():
+            self.clear()
+        copies = {copy: file for _, file, copy in self._user_files(config) if file}
+        for copy, file in copies.items():
+            write_text(copy, file.read_text(encoding="utf-8"))
+        for path in self.user_files.glob("**/*"):
+            if path.is_file() and path not in copies:
+                path.unlink()
+        text = registry.yaml_text(config.model_dump(mode="json"))
+        head = f"# the resolved configuration of this run; hash {config.config_hash}"
+        write_text(self.config_file, f"{head}\n{text}")
+
+    def finish(self, result: RunResult) -> None:
+        """Store the result of the run, which is finished then."""
+        result.write(self.results)
+        self.checkpoint.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove a former run's files, results.json first: no half of it can be mistaken for a run.
+
+        The copies of the user's own YAMLs stay for `begin`: the next run may be made from them.
+        """
+        others = (self.metrics, self.checkpoint, self.config_file)
+        splits = self.path.glob("predictions-*.jsonl")
+        for path in (self.results, self.delta, self.predictions, *splits, *others):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+
+    # --- its files
+
+    def read_config(self) -> RunConfig:
+        """The configuration: what results.json says, or config.yaml until there is one.
+
+        Raises:
+            MissingError: there is none.
+        """
+        if self.results.is_file():
+            return parse(RunConfig, self.read_result().config, str(self.results))
+        return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
+
+    def with_user_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
+        """A configuration whose names mean the run's own YAMLs, where it keeps copies.
+
+        Args:
+            trust: whether the code that they name may be executed.
+        """
+        changes: dict[str, Any] = {
+            "task": self.user_name("tasks", config.task, trust=trust),
+            "method": self.user_name("methods", config.method, trust=trust),
+        }
+        if config.stage1:
+            method = self.user_name("methods", config.stage1.method, trust=trust)
+            changes["stage1"] = config.stage1.model_copy(update={"method": method})
+        rank = self.user_name("rankings", config.heads.rank, trust=trust)
+        changes["heads"] = config.heads.model_copy(update={"rank": rank})
+        return config.model_copy(update=changes)
+
+    def names_outside(self) -> Iterator[str]:
+        """Say where files of the run name files outside of it, which must not be read for it."""
+        if self.config_file.is_file():
+            for key, problem in paths_in_place_of_names(read_yaml(self.config_file)).items():
+                yield f"{self.config_file.name}: {key}: {problem}"
+        for file in sorted(self.user_files.glob("methods/*.yaml")):
+            try:
+                code_file(file)
+            except UsageError as error:
+                yield str(error)
+
+    def _copy_of(self, kind: str, name: str) -> Path:
+        """Where the run keeps the user's own file of that name: a YAML, or Python code."""
+        return self.user_files / kind / (name if name.endswith(".py") else f"{name}.yaml")
+
+    def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
+        """What a configuration names, code too: kind, the user's own file if any, its copy here."""
+        for kind, name in [
+            ("tasks", config.task),
+            *(("methods", stage.method) for stage in config.stages),
+            ("rankings", config.heads.rank),
+        ]:
+            file, copy = registry.own_file(name), self._copy_of(kind, name)
+            yield kind, file, copy
+            source = file or copy
+            if kind == "methods" and source.is_file() and (code := code_file(source)):
+                yield kind, file and file.parent / code, copy.parent / code
+
+    def read_result(self) -> RunResult:
+        """The result of a finished run.
+
+        Raises:
+            MissingError: the run is not finished.
+            UsageError: it is damaged.
+        """
+        if not self.results.is_file():
+            raise MissingError(f"{self.path} holds no finished run; hifi ls runs lists all")
+        return RunResult.read(self.results)
+
+    def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
+        """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
+        write_text(self.metrics, "".join(map(_metrics_text, lines)))
+
+    def append_metrics(self, line: MetricsLine) -> None:
+        """Append a line to metrics.jsonl."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(_metrics_text(line))
+
+    def write_predictions(
+        self, predictions: Sequence[Prediction], split: str | None = None
+    ) -> Path:
+        """Store the predictions of the reported split, or of another one in a file of its own."""
+        path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
+        lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
+        write_text(path, "".join(lines))
+        return path
+
+    def read_predictions(self) -> list[Prediction]:
+        """The predictions of the reported split, in the order of its rows.
+
+        Raises:
+            MissingError: there are none.
+            UsageError: a line is damaged; it is named.
+        """
+        lines = read_jsonl(self.predictions)
+        return [
+            validated(Prediction, line, f"{self.predictions}, line {number}")
+            for number, line in enumerate(lines, start=1)
+        ]
+
+
+def unfinished_runs(results_dir: Path) -> list[RunDirectory]:
+    """Every run in a results directory that has begun and has no result, sorted by path."""
+    begun = [path for run in RUNS for path in results_dir.glob(f"{run}/config.yaml")]
+    runs = [path.parent for path in begun if not path.with_name("results.json").is_file()]
+    return [RunDirectory(path) for path in sorted(runs, key=Path.as_posix)]
+
+
+def _metrics_text(line: MetricsLine) -> str:
+    return json.dumps(line.model_dump(exclude_none=True)) + "\n"
+
+
+def _text_of(path: Path | None) -> str:
+    """The content of a user's file, or of its copy; empty where it is not there."""
+    return path.read_text(encoding="utf-8") if path and path.is_file() else ""

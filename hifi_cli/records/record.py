@@ -1,0 +1,387 @@
+"""The record of a run as typed objects, and the stored files around it."""
+
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from hifi_cli.config.base import Model, StoredName, describe_problem, parse
+from hifi_cli.config.run_config import EpochChoice, RunConfig, run_path_of
+from hifi_cli.files import json_text, read_json, write_text
+
+# The schema of results.json. Runs of two schemas are never averaged.
+# 1: `data` are digests of files, and `backbone_weights` of weights alone; the fields that schema 2
+#    added are missing.
+SCHEMA = 2
+
+
+class Record(BaseModel):
+    """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+def validated(model: type[Model], content: dict[str, Any], origin: Path | str) -> Model:
+    """The content of a stored file, or of a part of it, typed.
+
+    Raises:
+        UsageError: a key is missing or of a wrong type; the message names it and `origin`.
+    """
+    return parse(model, content, f"{origin} is damaged (delete it and make it again)")
+
+
+class StoredFile(Record):
+    """A whole JSON file."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a file.
+
+        Raises:
+            MissingError: no such file.
+            UsageError: a key is missing or of a wrong type; the message names it.
+        """
+        return validated(cls, read_json(path), path)
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_text(path, json_text(self.model_dump(mode="json")))
+
+
+class StepMetrics(Record):
+    """A line of metrics.jsonl after some optimizer steps.
+
+    Attributes:
+        step: finished optimizer steps.
+        loss: mean since the line before.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    step: int
+    loss: float
+    learning_rate: float
+
+
+class EpochMetrics(Record):
+    """A line of metrics.jsonl after an epoch; every metric on the reported split is a key of its own.
+
+    Attributes:
+        epoch: finished epochs.
+        selection: primary metric on the selection split, where that is not the reported one.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=True)
+    __pydantic_extra__: dict[str, float]
+
+    epoch: int
+    selection: float | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics on the reported split, and on extra validation splits as `metric_split`."""
+        return self.__pydantic_extra__
+
+    def selecting_score(self, primary: str) -> float:
+        """The score by which the best epoch is selected: `selection`, or the primary metric on the reported split."""
+        return self.metrics[primary] if self.selection is None else self.selection
+
+
+MetricsLine = StepMetrics | EpochMetrics
+
+
+def metrics_line(content: Mapping[str, Any]) -> MetricsLine:
+    """A line of metrics.jsonl, typed.
+
+    Raises:
+        ValidationError: a key is missing or of a wrong type.
+    """
+    return (EpochMetrics if "epoch" in content else StepMetrics).model_validate(content)
+
+
+class Prediction(Record):
+    """A line of predictions.jsonl.
+
+    Attributes:
+        label: the correct label's word, a number, a list of all correct answers or labels, or the tag of each word; None where
+            it is not known.
+        prediction: likewise.
+        logits: an answer has two, of its first and of its last token; tags have one each, their own.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    id: str
+    label: str | float | list[str] | None
+    prediction: str | float | list[str] | None
+    logits: list[float]
+
+
+class RunScores(Record):
+    """The primary metric on the reported split, as fractions of 1.
+
+    Attributes:
+        last: after the last epoch.
+        best: after the epoch with the best score on the selection split.
+        max: the maximum over all epochs; None where the split was not evaluated after each of them.
+    """
+
+    last: float
+    best: float
+    max: float | None
+
+
+class Epochs(Record):
+    """The epochs of the scores, counted from 1.
+
+    Attributes:
+        total: trained epochs, which is also the last one.
+        max: None where `RunScores.max` is.
+    """
+
+    total: int
+    last: int
+    best: int
+    max: int | None
+
+
+class ParameterCounts(Record):
+    """Numbers of parameters.
+
+    Attributes:
+        trainable: trained in the last phase, task head included.
+        trainable_backbone: trained in the last phase, task head excluded.
+        stored: floating-point numbers in the delta file.
+        stored_bytes: their bytes and those of the delta's other tensors.
+        total: of the plain model.
+    """
+
+    trainable: int
+    trainable_backbone: int
+    stored: int
+    stored_bytes: int
+    total: PositiveInt
+
+
+class TrainingLosses(Record):
+    """The mean training loss of the first and of the last epoch; of the halves of a single one."""
+
+    first: float
+    last: float
+
+
+class ClassCounts(Record):
+    """Rows of the reported split by class, in the order of the task's labels.
+
+    Attributes:
+        labels: rows that have the class.
+        predicted: rows that are predicted to have it.
+    """
+
+    labels: dict[str, int]
+    predicted: dict[str, int]
+
+
+def kept_score(report: EpochChoice) -> Literal["last", "best"]:
+    """The score of the model that a run keeps, which is the best one also where tables show `max`.
+
+    Args:
+        report: the score that tables show.
+    """
+    return "last" if report == "last" else "best"
+
+
+class TrainingProcess(Record):
+    """A process that trained a run, or a part of it: a stopped run may go on elsewhere.
+
+    Attributes:
+        device: name of its GPU or CPU.
+        device_type: `cpu` or `cuda`.
+        precision: of its matrix products in training, fp32 or bf16.
+        threads: of PyTorch.
+        processes: that trained together, as torchrun starts them.
+        first_step, last_step: optimizer steps that count, from 1; a killed process loses those after
+            its last checkpoint.
+        seconds: of training, up to the last step that counts.
+    """
+
+    device: str
+    device_type: str
+    precision: str
+    threads: int
+    processes: int
+    first_step: int
+    last_step: int
+    seconds: float
+
+
+class RunResult(StoredFile):
+    """The content of results.json: everything about a finished run.
+
+    It is written last, so it marks a run as finished.
+    """
+
+    schema_version: int = 1
+    """The schema of this file; files of schema 1 do not name it."""
+
+    status: Literal["done", "diverged"]
+    """`diverged`: the training loss was not finite, and there is no score."""
+    reason: str = ""
+    """Why the run diverged."""
+    config: dict[str, Any]
+    """The resolved configuration, as in config.yaml."""
+    config_hash: str
+    """Of every setting of the run, seed included; see `config_hash_of` for what is none."""
+    setting_hash: str
+    """The same without the seed; runs with the same one may be averaged."""
+    task: StoredName
+    task_digest: str | None = None
+    """Digest of the task as it was read: kind, format, inputs, labels, metrics. None: schema 1."""
+    method: StoredName
+    backbone: StoredName
+    protocol: StoredName
+    seed: int
+    shots: int | None
+    """Few-shot: train rows per class; None: all rows."""
+    limit: int | None
+    """Only so many examples of each split were used; None: all."""
+    variant: str | None = None
+    """Name of a run with other settings than the usual one, of a search for example."""
+    split: str
+    """The reported split: the one that the scores are of."""
+    selection: Literal["validation", "holdout", "few-shot"]
+    """The examples that chose the best epoch."""
+    report: EpochChoice
+    """The score that tables show."""
+    primary_metric: str
+    """The metric that the scores are of."""
+    scores: RunScores | None = None
+    """None: diverged."""
+    epochs: Epochs | None = None
+    """The epochs of the scores; None: diverged."""
+    metrics: dict[str, float] = {}
+    """Every metric of the kept epoch, on the reported split and on extra validation splits."""
+    extra_validation: dict[str, RunScores] = {}
+    """The primary metric on extra validation splits, as `scores` has it on the reported one."""
+    epoch_metrics: list[EpochMetrics] = []
+    """The lines of metrics.jsonl that are of epochs."""
+    classes: ClassCounts | None = None
+    """None: diverged, rows have no single class, or not recorded."""
+    losses: TrainingLosses | None = None
+    """None: diverged, too few losses were logged, or not recorded."""
+    collapsed: bool
+    """The model predicts the same for every example, or diverged."""
+    params: ParameterCounts
+    n_examples: dict[str, int]
+    """Rows of the splits `train`, `selection` and `reported`."""
+    truncated: dict[str, int] | None = None
+    """Those with a text that was cut to `max_length`; None: not counted."""
+    fewshot: dict[str, Any] | None
+    """The ids of the rows (`train`, `dev`), and the SHA-256 of ids, texts and labels."""
+    heads: list[list[int]] | None
+    """The attention heads that the method tunes, a list per layer; None: it needs none."""
+    heads_sha256: str | None
+    """Digest of the attention heads, where runs of all seeds share them."""
+    data: dict[str, str]
+    """Digest of the rows of every split as they were read. Schema 1: of its file."""
+    data_origin: dict[str, str]
+    """Where the rows of every split came from."""
+    backbone_weights: str
+    """Digest of the encoder's weights, configuration and tokenizer, wherever the files came from;
+    with `start_from`, of that and of the delta of the run that this one started from. Schema 1:
+    commit on the hub, or SHA-256 of the weights file."""
+    started_from: list[dict[str, str]] = []
+    """The run whose weights this run started from, then the run that that one started from, and so
+    on: each with its path from `runs/` on (`run`), `config_hash` and `delta_sha256`."""
+    method_code: str | None = None
+    """SHA-256 of the user's own code that implements the method or ranks its heads; None: none."""
+    draws: dict[str, int] = {}
+    """Version of each component that drew random numbers; see `hifi_cli.config.draws`."""
+    processes: list[TrainingProcess] = []
+    """Every process that trained the run, in order."""
+    precision: str
+    """Of training's matrix products, fp32 or bf16; both where processes differed."""
+    gradient_accumulation_steps: int
+    """Parts that every batch was cut into."""
+    time_s: float | None = None
+    """Seconds of training; None: diverged."""
+    wall_s: float
+    """Seconds of all processes that trained the run, from the prepared model to the stored
+    predictions. Schema 1: of the last process."""
+    peak_memory_bytes: int
+    """Of a GPU, or of the process that trained the run last."""
+    memory_is_own: bool | None = None
+    """Whether no other run had trained in the process, whose memory the peak would have too; None:
+    not known."""
+    delta_sha256: str | None = None
+    """Of delta.safetensors; None: diverged."""
+    delta_bytes: int | None = None
+    """Its size; None: diverged."""
+    provenance: dict[str, Any]
+    """Command, code, libraries and machine; see `machine.describe_provenance`."""
+
+    @field_validator("config")
+    @classmethod
+    def _is_a_configuration(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a configuration whose known keys are missing or wrong; another version may have others."""
+        try:
+            RunConfig.model_validate(config, strict=False)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False):
+                if problem["type"] != "extra_forbidden":
+                    raise ValueError(describe_problem(problem, RunConfig)) from None
+        return config
+
+    @model_validator(mode="after")
+    def _has_scores(self) -> Self:
+        if self.status == "done" and (self.scores is None or self.epochs is None):
+            raise ValueError("a run with status done has scores and epochs")
+        return self
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run has scores."""
+        return self.status == "done"
+
+    @property
+    def run_path(self) -> PurePath:
+        """Path of the run in a results directory."""
+        return run_path_of(
+            protocol=self.protocol,
+            backbone=self.backbone,
+            task=self.task,
+            method=self.method,
+            variant=self.variant,
+            seed=self.seed,
+            shots=self.shots,
+        )
+
+    @property
+    def kept_score(self) -> Literal["last", "best"]:
+        """The score of the model that was kept, at its epoch."""
+        return kept_score(self.report)
+
+    def score(self, name: EpochChoice | None = None) -> float:
+        """The primary metric of a run that is done on the reported split, a fraction of 1.
+
+        Args:
+            name: None: the score that the run's protocol reports.
+        """
+        return float(getattr(self.scores, name or self.report))
+
+    def epoch(self, name: EpochChoice | None = None) -> int:
+        """The epoch of that score, counted from 1."""
+        return int(getattr(self.epochs, name or self.report))
+
+
+def labelled_splits(data: Mapping[str, str]) -> dict[str, str]:
+    """Of the digests of all splits, those that decide scores: rows of test splits have no labels."""
+    return {split: value for split, value in data.items() if not split.startswith("test")}

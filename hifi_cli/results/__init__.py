@@ -1,1 +1,0 @@
-"""Finished runs: one record each, and all of them as one study."""

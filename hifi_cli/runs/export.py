@@ -1,0 +1,249 @@
+"""Finished models as a Hugging Face model or as a peft adapter, with a model card."""
+
+import copy
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import BackboneConfig
+from hifi_cli.config.sources import method_spec
+from hifi_cli.errors import UsageError
+from hifi_cli.files import atomic_path, command_line
+from hifi_cli.models.encoder_files import locate
+from hifi_cli.models.families import PROJECTIONS
+from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
+from hifi_cli.records.record import RunResult
+from hifi_cli.runs.workspace import PreparedRun, ResourceCache, reload, task_head_of
+
+# --- export
+
+
+_CARD = Path(__file__).with_name("model_card.md.j2")
+_BASE = "PATH-TO-THE-BASE-MODEL"  # stands in the card for a directory of this machine
+_PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
+    "regression": "regression",
+    "classification": "single_label_classification",
+    "multi-label": "multi_label_classification",
+}
+_PEFT_TASKS = {  # none for choices
+    "text-classification": "SEQ_CLS",
+    "question-answering": "QUESTION_ANS",
+    "token-classification": "TOKEN_CLS",
+}
+_PIPELINES = {  # where the hub's name of a kind of task is another one
+    "classification": "text-classification",
+    "multi-label": "text-classification",
+    "regression": "text-classification",
+    "span": "question-answering",
+}
+_METRICS = {  # where the hub's name is another one
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "ner_f1": "f1",
+    "ner_precision": "precision",
+    "ner_recall": "recall",
+    "word_accuracy": "accuracy",
+}
+
+
+def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
+    """Write the model of a finished run with tokenizer and model card into a new directory.
+
+    Args:
+        form: `hf` or `peft`.
+
+    Raises:
+        UsageError: this form cannot hold the model.
+    """
+    prepared, result = reload(run, resources)
+    is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
+    if not (is_plain if form == "hf" else fits_peft(prepared)):
+        raise UsageError(
+            f"--as {form}: no such model holds the task head or the modules of this run of"
+            f" {result.method}: open the run itself with hifi_cli.open_model"
+        )
+    for name, parameter in prepared.encoder.model.named_parameters():
+        if not parameter.isfinite().all():
+            raise UsageError(f"the model of {run} is damaged: {name} is not finite; train it again")
+    tokenizer = prepared.pretrained.tokenizer
+    tokenizer.model_max_length = prepared.config.max_length
+    with atomic_path(to.resolve()) as folder:
+        folder.mkdir()
+        tokenizer.save_pretrained(folder)
+        if form == "peft":
+            write_peft(prepared, folder)
+        else:
+            write_hf(prepared, folder)
+        write_card(prepared, result, form, folder, name=to.resolve().name)
+
+
+def write_hf(prepared: PreparedRun, to: Path) -> None:
+    """Write the merged model, for `from_pretrained` and `pipeline`."""
+    prepared.method.merge(prepared.encoder)
+    prepared.encoder.join_projections()
+    model: Any = prepared.encoder.model
+    model.config.problem_type = _PROBLEM.get(prepared.task.kind)
+    model.save_pretrained(to, safe_serialization=True)
+
+
+def fits_peft(prepared: PreparedRun) -> bool:
+    """Whether peft can hold the trained model: its own adapters, and a head of Hugging Face's own.
+
+    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
+    cache, by whose length BERT-type encoders move the position ids on.
+    """
+    from hifi_cli.methods.peft import Peft
+
+    if not isinstance(prepared.method, Peft) or prepared.method.needs_heads:
+        return False
+    if task_head_of(prepared.config).is_own or prepared.config.start_from:
+        return False
+    kind, options = prepared.method.adapter()
+    # LoRA of slices of one Linear becomes one LoRA of it, if it is as Hu et al. have it
+    others = ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern")
+    is_plain = options.get("init_lora_weights", True) is True and not any(map(options.get, others))
+    return (kind.lower() == "lora" and is_plain) or not _fused_parts(prepared)[1]
+
+
+def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
+    """Of a family with one Linear for query, key and value: its name, and which are adapted."""
+    method: Any = prepared.method
+    encoder = prepared.encoder
+    fused = (encoder.has_known_parts and encoder.module_names.fused) or ""
+    names = [name for name in method.target_modules(encoder) if fused and f".{fused}." in name]
+    return fused, [part for part in PROJECTIONS if any(name.endswith(part) for name in names)]
+
+
+def _join_lora(weights: dict[str, Tensor], adapter: Any, fused: str, parts: Sequence[str]) -> None:
+    """Make LoRA of slices of the one Linear for query, key and value one LoRA of all of it.
+
+    The updates B A of r rows of A each become one: the A below one another, each B in the rows of
+    its slice and the columns of its A.
+
+    Args:
+        weights: of the adapters; changed in place, as `adapter` is.
+    """
+    first = f".{parts[0]}.lora_A.weight"
+    for path in [name.removesuffix(first) for name in weights if name.endswith(first)]:
+        of_a = [weights.pop(f"{path}.{part}.lora_A.weight") for part in parts]
+        of_b = {part: weights.pop(f"{path}.{part}.lora_B.weight") for part in parts}
+        no_column = of_b[parts[0]][:, :0]  # a slice without LoRA has its rows, zero, and no rank
+        weights[f"{path}.lora_A.weight"] = torch.cat(of_a)
+        weights[f"{path}.lora_B.weight"] = torch.block_diag(
+            *(of_b.get(part, no_column) for part in PROJECTIONS)
+        )
+    names = {name for name in adapter.target_modules if name.rpartition(".")[2] not in parts}
+    adapter.target_modules = {fused, *names}
+    adapter.rank_pattern = {fused: adapter.r * len(parts)}
+    growth = len(parts) ** 0.5 if adapter.use_rslora else len(parts)
+    adapter.alpha_pattern = {fused: adapter.lora_alpha * growth}
+
+
+def write_peft(prepared: PreparedRun, to: Path) -> None:
+    """Write the adapter: `PeftModel.from_pretrained(base, to)` gives the run's logits.
+
+    The pooler and the classifier, which our methods train and peft would leave frozen, are in it as
+    `modules_to_save`.
+    """
+    from peft import get_peft_model_state_dict
+
+    method: Any = prepared.method
+    backbone, kind, model = prepared.config.backbone, prepared.task.kind, prepared.encoder.model
+    adapter = copy.copy(method.tuner.peft_config["default"])
+    as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
+    as_peft_names.peft_config = method.tuner.peft_config
+    weights = get_peft_model_state_dict(as_peft_names, save_embedding_layers=False)
+    head = prepared.encoder.task_head
+    weights |= {f"base_model.model.{name}": value for name, value in head.items()}
+    fused, parts = _fused_parts(prepared)
+    if parts:
+        _join_lora(weights, adapter, fused, parts)
+    adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
+    # no path of this machine
+    adapter.base_model_name_or_path = backbone.hub or backbone.package or backbone.name
+    adapter.revision = backbone.revision
+    inside = f"{model.base_model_prefix}."
+    # the pooler and what lies outside the backbone
+    adapter.modules_to_save = sorted({name.removeprefix(inside).split(".")[0] for name in head})
+    adapter.inference_mode = True
+    adapter.save_pretrained(to)
+    # copies: layers of some adapters share a tensor, which safetensors refuses
+    tensors = {name: value.detach().clone().contiguous() for name, value in weights.items()}
+    save_file(tensors, to / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: str) -> None:
+    """Write README.md from a template, with the front matter that the Hugging Face hub reads.
+
+    Args:
+        name: what the directory is called in the end.
+    """
+    task, config = prepared.task, prepared.config
+    dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
+    method, pipeline = method_spec(config.method), _PIPELINES.get(task.kind, task.kind)
+    scores = [
+        EvalResult(
+            task_type=pipeline,
+            dataset_type=dataset.id if dataset else result.task,
+            dataset_name=task.label,
+            dataset_config=dataset.config if dataset else None,
+            dataset_split=result.split,
+            metric_type=_METRICS.get(metric, metric),
+            metric_name=metric,
+            metric_value=value,
+        )
+        for metric, value in result.metrics.items()
+    ]
+    base = _base_card(config.backbone)
+    data = ModelCardData(
+        language=base.language if registry.own_file(config.task) else "en",
+        license=base.license or "unknown",
+        library_name="peft" if form == "peft" else "transformers",
+        base_model=config.backbone.hub,
+        datasets=[dataset.id] if dataset else None,
+        metrics=sorted({score.metric_type for score in scores}),
+        pipeline_tag=pipeline,
+        tags=["hifi-cli", result.method, result.task],
+        model_name=name,
+        eval_results=scores,
+    )
+    own_backbone = Path(result.config["backbone"].get("path") or "")
+    command = [
+        _BASE if own_backbone.is_absolute() and Path(word).name == own_backbone.name else word
+        for word in result.provenance["command"]
+    ]
+    card = ModelCard.from_template(
+        data,
+        template_path=str(_CARD),
+        form=form,
+        here=name,
+        base=config.backbone.hub or _BASE,
+        opener=TRANSFORMERS_CLASSES[task.kind],
+        task=task,
+        method=method,
+        # The run may have another k than the method
+        description=re.sub(r"\bk = \d+ ", "", method.description),
+        config=config,
+        result=result,
+        command=command_line(command),
+        weights=prepared.pretrained.backbone_weights,
+    )
+    card.save(to / "README.md")
+
+
+def _base_card(backbone: BackboneConfig) -> Any:
+    """The data of the backbone's own model card, as language and license; empty where it has none."""
+    source, _ = locate(backbone)
+    card = Path(source) / "README.md"
+    with suppress(Exception):  # no card, no network (its errors have no common base class)
+        return ModelCard.load(card if card.is_file() else source).data
+    return ModelCardData()

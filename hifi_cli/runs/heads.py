@@ -1,0 +1,346 @@
+"""Score heads, select them, and store both: all seeds and methods of a backbone and task share a scoring.
+
+heads_to_tune: of a run, given in a file or selected          Algorithm 3
+select: the k highest of each layer, stored
+rank: by the scores, or by what a measured ranking measures   Algorithm 2, equations 8 to 10
+score: information richness and correlation, stored           Algorithm 1, equations 1 to 7
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from pydantic import ConfigDict
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_unhashed_defaults
+from hifi_cli.errors import UsageError, logger
+from hifi_cli.files import digest, file_digest, locked, safe_name
+from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
+from hifi_cli.heads.ranking import Array, Ranked, check_k, rank_heads, select_top_heads
+from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_examples
+from hifi_cli.methods.base import Heads
+from hifi_cli.methods.find import implementation_of, user_code
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.record import StoredFile
+from hifi_cli.runs.provenance import describe_provenance
+from hifi_cli.runs.splits import split_train
+from hifi_cli.runs.workspace import ResourceCache, build_and_prepare, load_task
+from hifi_cli.tasks.encode import padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
+from hifi_cli.training import processes
+from hifi_cli.training.device import set_up_device
+from hifi_cli.training.loop import Splits, Trainer
+from hifi_cli.training.runner import ModelRunner
+
+LayerValues = list[list[float]]
+# What decides the result of warm steps besides the backbone and the data; they are full fine-tuning, whatever the run's method
+_WARM_UP_KEYS = {*TrainingConfig.model_fields} - {"method", "settings"} | {
+    "seed",
+    "epochs",
+    "batch_size",
+    "max_length",
+    "train_sampling_strategy",
+    "precision",
+    "dropout",
+    "task_head",
+    "label_smoothing",
+    "class_weights",
+    "layer_decay",
+}
+
+
+class HeadFile(StoredFile):
+    """A file about the heads of a backbone on a task; other keys say how its numbers came about."""
+
+    model_config = ConfigDict(extra="allow")
+
+    backbone: str
+    task: str
+
+
+class HeadScores(HeadFile):
+    """Information richness and correlation of every attention head.
+
+    Attributes:
+        samples: number of training samples.
+        richness: I_h, mean over the samples [layers, heads].
+        richness_std: its standard deviation over the samples [layers, heads].
+        correlation: r_hh', mean over the samples [layers, heads, heads].
+    """
+
+    samples: int
+    richness: LayerValues
+    richness_std: LayerValues
+    correlation: list[LayerValues]
+
+    @property
+    def arrays(self) -> tuple[Array, Array]:
+        """I_h [layers, heads] and r_hh' [layers, heads, heads]."""
+        return np.array(self.richness), np.array(self.correlation)
+
+
+class HeadImportance(HeadFile):
+    """One value of every attention head, by which a measured ranking ranks them.
+
+    Attributes:
+        values: mean over the samples [layers, heads].
+    """
+
+    samples: int
+    values: LayerValues
+
+
+class HeadSelection(HeadFile):
+    """The attention heads to tune; the other keys are those of `HeadsConfig` and `ChosenHeads`.
+
+    Attributes:
+        heads: a list for each layer.
+        ties: layers in which equal values were ordered by head number.
+    """
+
+    rank: str
+    heads: Heads
+    ties: list[int]
+
+
+File = TypeVar("File", HeadScores, HeadImportance)
+
+
+def needs_heads(config: RunConfig) -> bool:
+    """Whether a run tunes selected heads, in either of its stages."""
+    return any(implementation_of(stage.method).needs_heads for stage in config.stages)
+
+
+def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
+    """The heads that a run tunes: given, or selected; None if its method needs none."""
+    if not needs_heads(config):
+        return None
+    if config.heads.given:
+        return config.heads.given
+    selection, path = select(config, resources)
+    logger.info(f"heads: {config.heads.strategy}, k={config.heads.k}, by {selection.rank}: {path}")
+    return selection.heads
+
+
+def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
+    """The configured heads, or as many as would be selected."""
+    if not needs_heads(config) or config.heads.given:
+        return config.heads.given
+    any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
+    return select_top_heads(any_heads, config.heads.k, config.heads.strategy).heads
+
+
+def select(
+    config: RunConfig, resources: ResourceCache, *, out: Path | None = None
+) -> tuple[HeadSelection, Path]:
+    """Select the heads of a backbone, task and setting by their scores, and store the selection.
+
+    Raises:
+        UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
+    """
+    # before minutes of scoring
+    check_k(config.heads.k, Encoder(resources.pretrained(config).model).num_heads)
+    choice = select_top_heads(rank(config, resources), config.heads.k, config.heads.strategy)
+    how = config.heads.selection_arguments(config.seed)
+    selection = HeadSelection(
+        backbone=config.backbone.name, task=config.task, **how, **asdict(choice)
+    )
+    path = out or _path("heads", digest([how, choice.values]), config, resources)
+    selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
+    return selection, path
+
+
+def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
+    """Rank the heads of every layer as configured, by their scores or by what is measured."""
+    name, file = config.heads.rank, registry.own_file(config.heads.rank)
+    own = user_code(name, file) if file else {}
+    if file and own.keys().isdisjoint(("rank", "measure")):
+        raise UsageError(f"{file} must define a function rank or measure")
+    if measure := own.get("measure") or MEASURES.get(name):
+        compute = partial(compute_importance, measure)
+        measured, _ = _read_or_compute(HeadImportance, compute, config, resources)
+        return [Ranked(np.array(values)) for values in measured.values]
+    how = config.heads.selection_arguments(config.seed)
+    del how["strategy"], how["k"]
+    if name == "random":
+        how["seed"] = seed_of_random_heads(how["seed"], config.task)
+    return rank_heads(*score(config, resources)[0].arrays, **how, function=own.get("rank"))
+
+
+def seed_of_random_heads(seed: int, task: str) -> int:
+    """The seed that draws the heads of a task, so that a run's seed gives every task other heads."""
+    return int(digest([seed, task], 8), 16)
+
+
+def score(
+    config: RunConfig, resources: ResourceCache, *, force: bool = False, out: Path | None = None
+) -> tuple[HeadScores, Path]:
+    """The head scores of a backbone and task: read, or computed once under a lock and stored.
+
+    Args:
+        out: also written to this file.
+
+    Returns:
+        The scores, and their file.
+    """
+    head_scores, path = _read_or_compute(HeadScores, compute_scores, config, resources, force=force)
+    if out:
+        head_scores.write(out)
+    return head_scores, out or path
+
+
+def _read_or_compute(
+    kind: type[File],
+    compute: Callable[[RunConfig, ResourceCache], File],
+    config: RunConfig,
+    resources: ResourceCache,
+    *,
+    force: bool = False,
+) -> tuple[File, Path]:
+    """A stored file, which is read, or made under its own lock; a damaged one is made again."""
+    measured = kind is HeadImportance
+    path = _path("scores", _scores_name(config, resources, measured=measured), config, resources)
+    with locked(path.with_name(f".{path.stem}.lock"), wait=True):
+        if path.is_file() and not force:
+            try:
+                return kind.read(path), path
+            except UsageError as error:
+                logger.warning(f"{error}: done now")
+        computed = compute(config, resources)
+        computed.write(path)
+    return computed, path
+
+
+def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> str:
+    """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
+    decides: dict[str, Any] = {
+        "backbone": resources.pretrained(config).backbone_weights,
+        "data": resources.rows(config.task).fingerprint["train"],
+        "scoring": config.scoring.model_dump(),
+        "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
+    }
+    if held_out := _held_out(config, resources):
+        decides["held out"] = held_out
+    if config.scoring.warm_steps:
+        decides["training"] = without_unhashed_defaults(
+            config.model_dump(mode="json", include=_WARM_UP_KEYS)
+        )
+    if measured:
+        decides |= config.model_dump(mode="json", include={"task_head"})
+    if measured and (own := registry.own_file(config.heads.rank)):
+        decides["code"] = file_digest(own)
+    return f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
+
+
+def _path(folder: str, name: str, config: RunConfig, resources: ResourceCache) -> Path:
+    """`results/FOLDER/BACKBONE/TASK/NAME.json`."""
+    about = safe_name(config.backbone.name), safe_name(config.task)
+    return resources.results_dir.joinpath(folder, *about, f"{name}.json")
+
+
+def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
+    """Score every head on random training samples (Algorithm 1), none of them held out."""
+    runner, examples, common = load_for_scoring(config, resources)
+    sequences = single_sequences(examples)  # each choice is a text of its own
+    richness, correlation = score_examples(runner.encoder, sequences, runner.pad, config.scoring.xi)
+    return HeadScores(
+        **common,
+        xi=config.scoring.xi,
+        richness=richness.double().mean(0).tolist(),
+        richness_std=richness.double().std(0, correction=0).tolist(),
+        correlation=correlation.mean(0).tolist(),
+        provenance=describe_provenance(runner.device, EIGENVALUE_DEVICE),
+    )
+
+
+def compute_importance(
+    measure: HeadMeasure, config: RunConfig, resources: ResourceCache
+) -> HeadImportance:
+    """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
+    runner, examples, common = load_for_scoring(config, resources)
+    values = measure_heads(measure, runner, examples).tolist()
+    return HeadImportance(
+        **common,
+        rank=config.heads.rank,
+        values=values,
+        provenance=describe_provenance(runner.device),
+    )
+
+
+def load_for_scoring(
+    config: RunConfig, resources: ResourceCache
+) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
+    """The model and the examples that are measured, and the fields that the files of all measurements have.
+
+    Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
+    what is measured does not depend on the run's seed, and all runs tune the same heads.
+    """
+    scoring, device = config.scoring, set_up_device(config)
+    examples = sample(
+        _training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed
+    )
+    seed = config.seed if scoring.warm_steps else scoring.seed
+    encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
+    runner = ModelRunner(
+        encoder, load_task(config), config, padding_values(pretrained.tokenizer), device
+    )
+    if scoring.warm_steps:
+        _warm_up(
+            runner,
+            _training_examples(config, resources, config.max_length),
+            pretrained.missing_keys,
+        )
+    common = {
+        "backbone": config.backbone.name,
+        "task": config.task,
+        **scoring.model_dump(exclude={"samples", "xi"}),
+        "samples": len(examples),
+        "backbone_weights_id": pretrained.backbone_weights,
+        "data": resources.rows(config.task).fingerprint["train"],
+    }
+    return runner, examples, common
+
+
+def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[str]) -> None:
+    """Train for `warm_steps` steps of full fine-tuning at the run's learning rate."""
+    steps = runner.config.scoring.warm_steps
+    if processes.process_state().num_processes > 1:  # the others wait for the scores' lock
+        raise UsageError(
+            "scoring.warm_steps requires one process: run hifi score first, without torchrun"
+        )
+    config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
+    runner.method = build_and_prepare(config, runner.encoder, None, missing_keys)
+    trainer = Trainer(runner, Splits(examples), max_steps=steps)
+    if steps > trainer.total_steps:
+        raise UsageError(
+            f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"
+        )
+    trainer.train()
+
+
+def _training_examples(
+    config: RunConfig, resources: ResourceCache, max_length: int
+) -> list[Example]:
+    """The train split without what the run holds out."""
+    held_out = set(_held_out(config, resources))
+    examples = resources.examples(config, "train", max_length)
+    return [example for example in examples if example.row.id not in held_out]
+
+
+def _held_out(config: RunConfig, resources: ResourceCache) -> list[str]:
+    """The ids of the train rows that the run holds out; few-shot runs take heads of all rows."""
+    if config.shots:
+        return []
+    rows = resources.rows(config.task).rows("train")
+    return [row.id for row in split_train(config, load_task(config), rows)[1]]
+
+
+def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
+    """`number` of the examples, drawn without replacement; all of them when there are fewer."""
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
+    return [examples[index] for index in order[:number].tolist()]

@@ -1,0 +1,203 @@
+"""What a run is: all that decides its numbers. A finished run is the same run only if all of it is the same.
+
+Configuration, task as it is read, data, encoder, own code, and the versions of the random draws. Data
+and encoder may be on another machine, as for a grid whose commands are only listed: the
+configuration then decides, and the command says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hifi_cli.config import registry
+from hifi_cli.config.draws import changed_draws, present_versions
+from hifi_cli.config.run_config import RunConfig, relative_run_path
+from hifi_cli.config.sources import code_file
+from hifi_cli.errors import ConflictError, MissingError, logger
+from hifi_cli.files import digest, file_digest
+from hifi_cli.models.encoder_files import digest_of_backbone
+from hifi_cli.records.layout import OTHER_PLACE, RunDirectory
+from hifi_cli.records.record import RunResult, labelled_splits
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import TaskData
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What decides a run's numbers besides its configuration and the draws.
+
+    Attributes:
+        task: digest of the task as it is read.
+        data: digest of every labelled split's rows; None: not on this machine.
+        encoder: digest of weights, configuration and tokenizer, and of what the run starts from;
+            None: not on this machine.
+        code: digest of the user's own code; None: there is none.
+    """
+
+    task: str
+    data: dict[str, str] | None
+    encoder: str | None
+    code: str | None
+
+    @property
+    def unknown(self) -> list[str]:
+        """What is not on this machine."""
+        missing = []
+        if self.data is None:
+            missing.append("data")
+        if self.encoder is None:
+            missing.append("encoder")
+        return missing
+
+    def differences(self, result: RunResult) -> list[str]:
+        """How a finished run differs: each a phrase with the field of its record."""
+        found = []
+        if self.task != result.task_digest:
+            found.append("another task as it is read (task_digest)")
+        if self.data is not None:
+            stored = labelled_splits(result.data)
+            splits = sorted({*stored, *self.data})
+            differing = [split for split in splits if stored.get(split) != self.data.get(split)]
+            if differing:
+                found.append(f"other data of {' and '.join(differing)} (data)")
+        if self.encoder is not None and self.encoder != result.backbone_weights:
+            found.append(
+                "another encoder, by its weights, configuration or tokenizer (backbone_weights)"
+            )
+        if self.code != result.method_code:
+            found.append("other code of your own (method_code)")
+        for name, version in changed_draws(result.draws).items():
+            present = present_versions().get(name)
+            found.append(f"other random draws: {name}, version {version} there, {present} here")
+        return found
+
+
+class IdentityReader:
+    """Reads the identities of the runs of a command; what several runs share is read once.
+
+    Args:
+        load_data: gives a task's rows, where the command has them anyway.
+    """
+
+    def __init__(
+        self,
+        results_dir: Path,
+        data_dir: Path | None,
+        load_data: Callable[[str], TaskData] | None = None,
+    ) -> None:
+        self.results_dir, self.data_dir = results_dir, data_dir
+        self._load_data = load_data or self._read_data
+        self._data: dict[str, dict[str, str] | None] = {}
+        self._encoders: dict[str, str | None] = {}
+
+    def check_finished(self, config: RunConfig) -> RunResult | None:
+        """The finished run of a configuration, if its directory holds it; None: it is to be trained.
+
+        Raises:
+            ConflictError: the directory holds a run that differs; the message names the field.
+        """
+        directory = RunDirectory.of(config, self.results_dir)
+        directory.check_is_of(config)
+        if not directory.results.is_file():
+            return None
+        result = directory.read_result()
+        # Rows of another task may not even be readable: the task is compared before its data are read.
+        identity = RunIdentity(self._task_of(config), None, None, own_code_digest(config))
+        differing = identity.differences(result)
+        if not differing:
+            identity = self.identity(config)
+            differing = identity.differences(result)
+        if differing:
+            raise ConflictError(
+                f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
+            )
+        if identity.unknown:
+            logger.info(
+                f"{config.run_label}: {' and '.join(identity.unknown)} are not on this machine:"
+                " finished by its configuration alone"
+            )
+        return result
+
+    def identity(self, config: RunConfig) -> RunIdentity:
+        """What decides a run's numbers besides its configuration and the draws."""
+        return RunIdentity(
+            task=self._task_of(config),
+            data=self._data_of(config.task),
+            encoder=self._encoder_of(config),
+            code=own_code_digest(config),
+        )
+
+    def _task_of(self, config: RunConfig) -> str:
+        return task_spec.task_digest(task_spec.load(config.task))
+
+    def _data_of(self, task: str) -> dict[str, str] | None:
+        spec = task_spec.load(task)
+        key = spec.model_dump_json()
+        if key not in self._data:
+            try:
+                fingerprint = task_sources.fingerprint_of_files(
+                    spec, self.data_dir, lambda: self._load_data(task)
+                )
+            except MissingError:  # a split that the run had is not here
+                fingerprint = None
+            self._data[key] = None if fingerprint is None else labelled_splits(fingerprint)
+        return self._data[key]
+
+    def _read_data(self, task: str) -> TaskData:
+        return task_sources.load(task_spec.load(task), data_dir=self.data_dir)
+
+    def _encoder_of(self, config: RunConfig) -> str | None:
+        key = config.backbone.model_dump_json()
+        if key not in self._encoders:
+            try:
+                self._encoders[key] = digest_of_backbone(config.backbone)
+            except MissingError:
+                self._encoders[key] = None
+        encoder = self._encoders[key]
+        if encoder is None or not config.start_from:
+            return encoder
+        start = run_to_start_from(config.start_from, self.results_dir).read_result()
+        return digest_of_start(encoder, str(start.delta_sha256))
+
+
+def digest_of_start(encoder: str, delta: str) -> str:
+    """The digest of an encoder whose weights a finished run changed.
+
+    Args:
+        encoder: digest of the pretrained encoder.
+        delta: SHA-256 of the run's delta.safetensors.
+    """
+    return digest([encoder, delta], 64)
+
+
+def run_to_start_from(run: str, results_dir: Path) -> RunDirectory:
+    """The run that `start_from` names: as given, or at its place in the results.
+
+    Raises:
+        MissingError: there is none.
+    """
+    given, stored = RunDirectory(Path(run)), results_dir / relative_run_path(run)
+    directory = given if given.config_file.is_file() else RunDirectory(stored)
+    if not directory.config_file.is_file():
+        raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
+    return directory
+
+
+def own_code_digest(config: RunConfig) -> str | None:
+    """SHA-256 of the user's own code: of a run's method, or of two stages, and of its ranking.
+
+    None: there is none.
+    """
+    codes = []
+    for file in dict.fromkeys(registry.own_file(stage.method) for stage in config.stages):
+        code = file and code_file(file)
+        if file and code:
+            codes.append(file.parent / code)
+    ranking = registry.own_file(config.heads.rank)
+    if ranking:
+        codes.append(ranking)
+    digests = [file_digest(code) for code in codes]
+    if len(digests) > 1:
+        return digest(digests, 64)
+    return digests[0] if digests else None

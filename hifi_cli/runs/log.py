@@ -1,0 +1,148 @@
+"""The log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers."""
+
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hifi_cli.config.base import flatten
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import MissingError, logger
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.record import MetricsLine, StepMetrics
+from hifi_cli.runs.provenance import peak_memory
+from hifi_cli.text import format_duration
+from hifi_cli.training import processes
+from hifi_cli.training.loop import Callback, Trainer
+
+# --- the log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers
+
+
+class MetricLogger(Callback):
+    """Writes the log lines of a run, shows them and sends them to trackers.
+
+    Args:
+        report_to: names of trackers.
+        shows_memory: whether the peak memory is that of this run alone.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        directory: RunDirectory,
+        report_to: Sequence[str] = (),
+        *,
+        shows_memory: bool = True,
+    ) -> None:
+        self.shows_memory = shows_memory
+        self.trainer, self.directory, self.config = trainer, directory, trainer.config
+        self.run = self.config.run_label
+        self.trackers = start_trackers(report_to, self.config, directory)
+        console = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            refresh_per_second=2,
+            disable=not processes.shows_progress(console),
+        )
+        self.bar.start()
+
+    def close(self) -> None:
+        """Remove the progress bar, and let the trackers send the rest."""
+        self.bar.stop()
+        for tracker in self.trackers:
+            tracker.finish()
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Write the lines of a resumed run, which terminal and trackers got before."""
+        step, history = trainer.progress.step, trainer.progress.log_history
+        self.directory.write_metrics(history)
+        if step:
+            epoch = trainer.progress.epoch + 1
+            logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
+        status = self.describe(history[-1]) if history else ""
+        self.task = self.bar.add_task(
+            self.run, total=trainer.total_steps, completed=step, status=status
+        )
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Move the progress bar."""
+        self.bar.update(self.task, completed=trainer.progress.step)
+
+    def on_log(self, line: MetricsLine) -> None:
+        """Write a line, show it and send it."""
+        self.directory.append_metrics(line)
+        step, status = self.trainer.progress.step, self.describe(line)
+        for tracker in self.trackers:
+            tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
+        self.bar.update(self.task, status=status)
+        if isinstance(line, StepMetrics):
+            logger.debug(f"{self.run}: {status}")
+            return
+        left = (
+            (time.monotonic() - self.trainer.started_at) / step * (self.trainer.total_steps - step)
+        )
+        if not self.trainer.has_trained():
+            status += " (warm-up only: nothing trained yet)"
+        if self.shows_memory:
+            peak = peak_memory(self.trainer.runner.device)
+            status += f", peak memory {peak / 1e9:.1f} GB"
+        logger.info(f"{self.run}: {status}, {format_duration(left)} left")
+
+    def describe(self, line: MetricsLine) -> str:
+        """Say a line in a few words."""
+        if isinstance(line, StepMetrics):
+            return f"step {line.step}, loss {line.loss:.4f}"
+        where = "" if line.selection is None else " on the selection split"
+        primary = self.trainer.runner.task.primary
+        score = f"{primary}{where} {100 * line.selecting_score(primary):.2f}"
+        return f"epoch {line.epoch} of {self.config.epochs}, {score}"
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that are not installed.
+
+    Raises:
+        MissingError: the package of one is not installed.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
+
+
+def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirectory) -> list[Any]:
+    """Start accelerate's trackers with the configuration; seeds share a group if it has any."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    run = config.run_label
+    group = f"{config.protocol}/{config.backbone.name}/{config.task}/{config.method}"
+    arguments: dict[str, dict[str, Any]] = {
+        "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
+        "wandb": {"run_name": "hifi", "name": run, "dir": directory.path, "group": group},
+        "trackio": {"run_name": "hifi", "name": run, "group": group},
+        "mlflow": {"experiment_name": "hifi", "run_name": run, "tags": {"group": group}},
+        "swanlab": {"run_name": "hifi", "experiment_name": run, "group": group},
+        "comet_ml": {"run_name": "hifi"},
+        "clearml": {"project_name": f"hifi/{group}", "task_name": run},
+        "aim": {"run_name": run, "logging_dir": directory.path, "experiment": group},
+        "dvclive": {"dir": str(directory.path / "dvclive")},
+    }
+    # trackers take nothing nested: dots between the keys, text for lists and null
+    flat = {
+        key: value if isinstance(value, bool | int | float) else str(value)
+        for key, value in flatten(config.model_dump(mode="json")).items()
+        if value != {}
+    }
+    trackers = [LOGGER_TYPE_TO_CLASS[each](**arguments[each]) for each in names]
+    for tracker in trackers:
+        tracker.start()
+        tracker.store_init_configuration(flat)
+    return trackers

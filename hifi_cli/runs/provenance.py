@@ -1,0 +1,131 @@
+"""What a record says of the machine and the program; never environment variables."""
+
+import ctypes
+import functools
+import gc
+import importlib.metadata
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hifi_cli import __version__
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.training.device import device_name, uses_bf16
+from hifi_cli.training.processes import process_state
+
+# Results, which a grid writes into the checkout, change no number
+_SOURCES = ("hifi_cli", "configs")
+_has_trained = False  # whether this process has trained a run
+_LIBRARIES = (
+    *("torch", "transformers", "tokenizers", "accelerate", "datasets", "peft"),
+    *("numpy", "scipy", "scikit-learn", "safetensors"),
+)
+
+
+# --- what a record says of the machine; never environment variables
+
+
+def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """What a record says of a process that trains, without its steps and seconds."""
+    return {
+        "device": device_name(device),
+        "device_type": device.type,
+        "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
+        "threads": torch.get_num_threads(),
+        "processes": process_state().num_processes,
+    }
+
+
+def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str, Any]:
+    """The command line, versions, git state of the checkout and devices that compute."""
+    return {
+        # of an absolute path its name alone: results are shared, directories of a machine are not
+        "command": ["hifi", *(Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:])],
+        "hifi": __version__,
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "libraries": _installed_versions(_LIBRARIES),
+        "device": " and ".join(dict.fromkeys(map(device_name, devices))),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "processes": processes,
+    }
+
+
+def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
+    """The versions of the libraries that are installed: data files are read without `datasets`."""
+    versions = {}
+    for library in libraries:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[library] = importlib.metadata.version(library)
+    return versions
+
+
+def release_memory() -> None:
+    """Give back what former runs of the process left.
+
+    Their models are in circles of references, which wait for Python's collector, and glibc's
+    allocator keeps much of what was freed.
+    """
+    gc.collect()
+    # Other C libraries have no such function
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_peak_memory(device: torch.device) -> bool:
+    """Reset the peak memory use; return whether the next reading belongs to one run alone.
+
+    On a CPU it does in the first run of a process only. After another one the allocator places the
+    same tensors otherwise, and the reading is up to a quarter higher, although all is given back.
+    """
+    global _has_trained
+    release_memory()
+    is_own = device.type == "cuda" or not _has_trained
+    _has_trained = True
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # not Linux: the reading is then the process's highest so far
+        Path("/proc/self/clear_refs").write_text("5")
+    return is_own
+
+
+def peak_memory(device: torch.device) -> int:
+    """The peak memory since the last reset, in bytes: of the GPU, or of the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+
+
+@functools.cache
+def _git_state() -> dict[str, str | bool] | None:
+    """The commit of the checkout, and whether code or configuration files differ from it.
+
+    It is read once: a process goes on with the code it started with.
+    """
+    root = Path(__file__).parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root), "--no-optional-locks"]
+    # Git sets GIT_DIR and others in its hooks, by which it would be asked about another repository
+    environment = {key: word for key, word in os.environ.items() if not key.startswith("GIT_")}
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.check_output(
+            [*git, "rev-parse", "HEAD"], text=True, stderr=subprocess.DEVNULL, env=environment
+        )
+        changed = subprocess.check_output(
+            [*git, "status", "--porcelain", "--", *_SOURCES], env=environment
+        )
+        return {"commit": commit.strip(), "changed": bool(changed)}
+    return None

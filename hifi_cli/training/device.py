@@ -1,0 +1,99 @@
+"""The device that a run computes on, and the precision of its matrix products."""
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from hifi_cli import launcher
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import MissingError
+from hifi_cli.training.processes import process_state
+
+# --- the device
+
+
+def set_up_device(config: RunConfig) -> torch.device:
+    """Set PyTorch's switches for the device of a run, before any CUDA work; return the device.
+
+    Raises:
+        MissingError: the requested GPU is not there.
+    """
+    device = select_device(config.device)
+    if device.type == "cuda":
+        if config.deterministic:
+            # cuBLAS reads it when it starts
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.cuda.set_device(device)
+        # cuDNN builds a plan for each new shape of a batch, about a second each
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if torch.are_deterministic_algorithms_enabled() != config.deterministic:
+        torch.use_deterministic_algorithms(config.deterministic)  # imports PyTorch's compiler
+    torch.backends.cudnn.deterministic = config.deterministic
+    return device
+
+
+def select_device(requested: str) -> torch.device:
+    """The device for a configuration's `device`; every process of torchrun gets a GPU of its own.
+
+    Args:
+        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        MissingError: fewer GPUs are there than requested, or than processes.
+    """
+    launcher.ignore_leftovers()
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    names_a_gpu = named not in ("", "-1", "NoDevFiles")  # which was then requested
+    if requested == "cpu" or (requested == "auto" and not gpus and not names_a_gpu):
+        process_state(cpu=True)
+        return torch.device("cpu")
+    if not gpus:
+        reason = f"CUDA_VISIBLE_DEVICES={named}" if requested == "auto" else f"device={requested}"
+        raise MissingError(
+            f"{reason} requires a GPU, and PyTorch {torch.__version__} finds none: check the driver"
+            " and that PyTorch is built with CUDA, or set device=cpu"
+        )
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    index = requested.partition(":")[2]
+    if (index and processes > 1) or max(processes, int(index or 0) + 1) > gpus:
+        raise MissingError(
+            f"device={requested} for {processes} processes: the visible GPUs are cuda:0 to"
+            f" cuda:{gpus - 1}; start one process per GPU with device=cuda, or set device=cpu"
+        )
+    return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether `precision` means bfloat16; `auto`: if the hardware multiplies it."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU or of the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    linux = Path("/proc/cpuinfo")  # where `platform` knows the architecture alone
+    named = re.search(r"model name\s*: (.+)", linux.read_text() if linux.is_file() else "")
+    return named[1] if named else platform.processor() or platform.machine()
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Inside this block, a GPU's float32 matrix products may round their factors to TF32."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -1,0 +1,224 @@
+"""A model on its device: what a training step, an evaluation and a prediction compute."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+import torch
+from accelerate.utils import reduce
+from accelerate.utils.memory import should_reduce_batch_size
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import RunFailed
+from hifi_cli.methods.base import Method
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.token_packing import (
+    PackedBatch,
+    copy_to_device,
+    has_varlen_kernels,
+    packed_forward,
+)
+from hifi_cli.tasks import metrics
+from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
+from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
+from hifi_cli.text import counted_noun
+from hifi_cli.training import processes
+from hifi_cli.training.device import tf32, uses_bf16
+from hifi_cli.training.losses import loss_normalizer, task_loss
+
+_GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
+
+
+class Diverged(RunFailed):
+    """The training loss, or what the model predicts, is no longer a finite number."""
+
+
+@dataclass
+class ModelRunner:
+    """A model on its device, with what a step and a prediction need.
+
+    Attributes:
+        method: what trains it; it has prepared the model.
+        class_weights: in the loss of training steps.
+        model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
+            processes train it.
+    """
+
+    encoder: Encoder
+    task: TaskSpec
+    config: RunConfig
+    pad: dict[str, int]
+    device: torch.device
+    method: Method = field(init=False)
+    class_weights: list[float] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.processes = processes.process_state()
+        self.uses_autocast = uses_bf16(self.config.precision, self.device)
+        self.is_padding_free = self.config.padding_free and self.encoder.can_pack
+        self.width_multiple = _GPU_MULTIPLE if self.device.type == "cuda" else 1
+        self.uses_varlen = (
+            self.is_padding_free
+            and self.config.kernels != "torch"
+            and has_varlen_kernels(self.device, self.encoder.head_size)
+        )
+        self.model: nn.Module = self.encoder.model.to(self.device)
+
+    def wrap(self) -> None:
+        """Wrap the model in DDP, if several processes train it."""
+        if self.processes.num_processes > 1:
+            self.model = DistributedDataParallel(
+                self.encoder.model,
+                device_ids=[self.device] if self.device.type == "cuda" else None,
+                broadcast_buffers=False,  # every process has the same: nothing trained is a buffer
+                # EH-FT's head does not read the pooler below it
+                find_unused_parameters=self.config.task_head.kind == "mlp",
+            )
+
+    def unwrap(self) -> None:
+        """Undo `wrap`: what trains is about to change; until then every process computes all."""
+        self.model = self.encoder.model
+
+    def logits(self, examples: list[Example]) -> Tensor:
+        """The model's output for some examples, float32.
+
+        Returns:
+            [examples, classes or choices]; for spans [examples, 2, tokens], for token
+            classification [examples, tags, tokens].
+        """
+        batch = collate(examples, self.pad, multiple=self.width_multiple)
+        inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
+        packed = None
+        if self.is_padding_free:
+            masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
+            packed = PackedBatch.of(*masks, varlen=self.uses_varlen)
+        return self.forward(inputs, packed)
+
+    def forward(self, inputs: dict[str, Tensor], packed: PackedBatch | None) -> Tensor:
+        """As `logits`, for a batch on the device, of which `packed` says where its tokens are."""
+        with ExitStack() as contexts:
+            if self.uses_autocast and self.encoder.model.training:
+                contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
+            if packed:
+                contexts.enter_context(packed_forward(self.encoder, packed))
+            output = self.model(**inputs)
+        if self.task.kind == "span":
+            return torch.stack((output.start_logits, output.end_logits), 1).float()
+        logits: Tensor = output.logits.float()
+        return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
+
+    def loss(self, examples: list[Example]) -> Tensor:
+        """The task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
+        return task_loss(self.task, self.logits(examples), examples)
+
+    def accumulate_gradient(
+        self,
+        examples: list[Example],
+        regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
+    ) -> Tensor:
+        """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
+
+        Under DDP each process computes a part of the batch, and the gradients are averaged.
+
+        Args:
+            regularization_loss: a term that depends on the parameters alone, added once.
+
+        Raises:
+            RunFailed: it does not fit in memory.
+        """
+        ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
+        world, rank = (
+            (self.processes.num_processes, self.processes.process_index) if ddp else (1, 0)
+        )
+        indices = list(range(len(examples)))[rank::world]
+        # a process without examples takes part with a weight of 0
+        count = self.config.gradient_accumulation_steps
+        parts = list(split_batch(indices or [0], count))
+        # DDP averages over processes; times `world` it is the mean over the whole batch
+        weight = world * bool(indices) / loss_normalizer(self.task, examples, self.class_weights)
+        how = self.class_weights, self.config.label_smoothing
+        total = torch.zeros((), device=self.device)
+        with step_out_of_memory(len(examples), count), tf32(self.config.tf32):
+            for number, part in enumerate(parts, start=1):
+                is_last = number == len(parts)
+                with ddp.no_sync() if ddp and not is_last else nullcontext():
+                    batch = [examples[index] for index in part]
+                    loss = task_loss(self.task, self.logits(batch), batch, *how) * weight
+                    if is_last and regularization_loss:
+                        loss = loss + regularization_loss(self.encoder.model)
+                    loss.backward()
+                total += loss.detach()
+        mean: Tensor = reduce(total, "mean") if ddp else total
+        return mean
+
+    @torch.inference_mode()
+    def predict(self, examples: list[Example]) -> Values:
+        """Logits of all examples, without dropout; -inf beyond a batch's tokens.
+
+        The processes of a run share the batches, and each gets all logits.
+
+        Raises:
+            RunFailed: they do not fit in memory.
+        """
+        self.encoder.model.eval()
+        size = self.config.eval_batch_size
+        batches = evaluation_order(examples, size)
+        own = batches[self.processes.process_index :: self.processes.num_processes]
+        # no TF32, also where the user allows it for the whole process
+        with (
+            _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),
+            tf32(False),
+        ):
+            outputs = [
+                (batch, self.logits([examples[index] for index in batch]).cpu().numpy())
+                for batch in own
+            ]
+        return _in_order([*chain.from_iterable(processes.gather(outputs))], len(examples))
+
+    def measure(
+        self, examples: list[Example], split: Split = "validation"
+    ) -> tuple[dict[str, float], Values]:
+        """Compute every metric of the task on some examples of a split; returns their logits too.
+
+        Raises:
+            Diverged: a logit is not finite.
+        """
+        logits = self.predict(examples)
+        if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
+            raise Diverged("the logits are not finite")
+        predictions = metrics.predictions_of(self.task, examples, logits)
+        return metrics.compute(self.task.on_split(split), rows_of(examples), predictions), logits
+
+
+def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
+    """The logits of batches, by the numbers of their examples; -inf where a batch is narrower."""
+    widest = max((logits for _, logits in batches), key=lambda logits: logits.shape[-1])
+    joined = np.full((examples, *widest.shape[1:]), -np.inf)
+    for batch, logits in batches:
+        joined[batch, ..., : logits.shape[-1]] = logits
+    return joined
+
+
+def step_out_of_memory(examples: int, parts: int) -> AbstractContextManager[None]:
+    """Turn running out of memory in a training step into one error, which names what saves it."""
+    subject = f"a batch of {counted_noun(examples, 'example')} in {counted_noun(parts, 'part')}"
+    return _out_of_memory(subject, f"set gradient_accumulation_steps={2 * parts}")
+
+
+@contextmanager
+def _out_of_memory(subject: str, fix: str) -> Iterator[None]:
+    """Turn every way of running out of memory into one error."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        is_onednn = "could not create a primitive" in str(error)
+        if isinstance(error, RuntimeError) and not (is_onednn or should_reduce_batch_size(error)):
+            raise
+        raise RunFailed(
+            f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone"
+        ) from None

@@ -1,0 +1,23 @@
+"""The learning rate of each step."""
+
+import math
+
+from hifi_cli.config.run_config import TrainingConfig
+
+
+def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
+    """The factor on the learning rate in a step, counted from 0, of a phase of `steps` steps.
+
+    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay, or none.
+    """
+    warmup_steps = math.ceil(training.warmup * steps)
+    if step < training.hold_steps:
+        return training.hold_factor
+    if step < warmup_steps:
+        return step / warmup_steps
+    if training.schedule == "constant":
+        return 1.0
+    remaining = max(0.0, (steps - step) / max(1, steps - warmup_steps))
+    if training.schedule == "cosine":
+        remaining = (1 - math.cos(math.pi * remaining)) / 2
+    return training.final_factor + (1 - training.final_factor) * remaining
