@@ -141,7 +141,7 @@ def tune_heads(
             "tune_heads: heads of this model are tuned already; merge_heads(model) comes first"
         )
     chosen = heads.heads if isinstance(heads, ChosenHeads) else heads
-    encoder.split_projections()
+    encoder.unfuse_qkv()
     HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
     return model
 
@@ -154,7 +154,7 @@ def merge_heads(model: nn.Module) -> nn.Module:
     """
     encoder = Encoder(model)
     HiFi(HiFi.Settings(), MethodContext()).unfreeze_all(encoder)
-    encoder.join_projections()
+    encoder.fuse_qkv()
     return model
 
 

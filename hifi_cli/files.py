@@ -279,8 +279,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         UsageError: a line is not a JSON object; it is named.
     """
     return [
-        json_object(line, f"{path}, line {number}")
-        for number, line in enumerate(read_file(path, MAX_LINES_BYTES).splitlines(), start=1)
+        json_object(line, f"{path}, line {index}")
+        for index, line in enumerate(read_file(path, MAX_LINES_BYTES).splitlines(), start=1)
     ]
 
 

@@ -21,7 +21,7 @@ def counted_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def first_of(names: Sequence[str], separator: str = ", ") -> str:
+def abbreviate(names: Sequence[str], separator: str = ", ") -> str:
     """Return the names, of more than three the first three: `a, b, c and 4 more`."""
     more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
     return f"{separator.join(names[:3])}{more}"

@@ -172,18 +172,18 @@ def processor() -> str:
 def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     """The tokenized training and validation examples that every program gets, and the pretrained encoder."""
     from hifi_cli.config.sources import resolve
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
     words = [*SETTINGS, f"limit={rows}", "precision=fp32", "kernels=torch"]
     config = resolve(
         task=task, method="full-ft", backbone="minilm", protocol="laptop", overrides=words
     )
     data = os.environ.get("HIFI_DATA_DIR")
-    resources = ResourceCache(Path("unused"), Path(data) if data else None)
+    workspace = Workspace(Path("unused"), Path(data) if data else None)
     train, validation = (
-        resources.examples(config, split, MAX_LENGTH) for split in ("train", "validation")
+        workspace.examples(config, split, MAX_LENGTH) for split in ("train", "validation")
     )
-    return train[:rows], validation, resources.pretrained(config)
+    return train[:rows], validation, workspace.pretrained(config)
 
 
 def train_with_trainer(task: str, rows: int) -> None:
@@ -196,10 +196,10 @@ def train_with_trainer(task: str, rows: int) -> None:
     )
 
     from hifi_cli.config.sources import resolve
-    from hifi_cli.models.encoder_files import locate
+    from hifi_cli.models.encoder_files import resolve_source
 
     train, validation, pretrained = examples_of(task, rows)
-    source, _ = locate(
+    source, _ = resolve_source(
         resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop").backbone
     )
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)

@@ -34,9 +34,9 @@ from transformers import (
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
-from hifi_cli.models.encoder_files import locate
+from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.runs.run import run
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
 
@@ -109,15 +109,15 @@ def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
     )
 
 
-def train_with_hifi(config: RunConfig, resources: ResourceCache) -> float:
+def train_with_hifi(config: RunConfig, workspace: Workspace) -> float:
     """The last epoch's score, in points."""
-    return 100 * float(run(config, resources, force=True).score("last"))
+    return 100 * float(run(config, workspace, force=True).score("last"))
 
 
-def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
+def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
     """The last epoch's score, in points."""
-    source, _ = locate(config.backbone)
-    encoder, pretrained = resources.encoder(config)
+    source, _ = resolve_source(config.backbone)
+    encoder, pretrained = workspace.encoder(config)
     labels = len(task_spec.load(config.task).labels)
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
     model.load_state_dict(encoder.model.state_dict())
@@ -136,7 +136,7 @@ def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
     train, validation = (
         [
             {**example.sequences[0], "labels": int(example.row.label or 0)}
-            for example in resources.examples(config, split, 128)
+            for example in workspace.examples(config, split, 128)
         ]
         for split in ("train", "validation")
     )
@@ -186,7 +186,7 @@ def train_missing(
         if ARMS[arm][1] != "lora" or task in TASKS_OF_LORA
     ]
     with tempfile.TemporaryDirectory() as results:
-        resources = ResourceCache(Path(results), data_dir)
+        workspace = Workspace(Path(results), data_dir)
         for task, arm, seed in runs[shard[0] - 1 :: shard[1]]:
             if (task, arm, seed) in read(path):
                 continue
@@ -194,7 +194,7 @@ def train_missing(
             config = config_of(task, method, strategy, seed)
             started = time.monotonic()
             score = (train_with_hifi if program == "hifi" else train_with_trainer)(
-                config, resources
+                config, workspace
             )
             line = {
                 "task": task,

@@ -100,11 +100,11 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
 
 
 @pytest.fixture
-def resources(tmp_path, data):
+def workspace(tmp_path, data):
     """A results directory of the test's own."""
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
-    return ResourceCache(tmp_path / "results", data)
+    return Workspace(tmp_path / "results", data)
 
 
 @pytest.fixture(scope="session")
@@ -113,7 +113,7 @@ def finished_results(
 ) -> Callable[[str], Path]:
     """The results directory of a finished run of a method on the tiny BERT and RTE; each method is trained once."""
     from hifi_cli.runs import run as runs
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
     @cache
     def train(method: str) -> Path:
@@ -125,7 +125,7 @@ def finished_results(
             protocol="hifi",
             overrides=QUICK,
         )
-        runs.run(config, ResourceCache(results_dir, data))
+        runs.run(config, Workspace(results_dir, data))
         return results_dir
 
     return train
@@ -143,7 +143,7 @@ def finish_run(finished_results: Callable[[str], Path], tmp_path: Path) -> Calla
 
 
 @pytest.fixture
-def ask(encoders, resources):
+def ask(encoders, workspace):
     """Requests for the numbers of a figure, on the tiny BERT and data."""
     from hifi_cli.config.figure_spec import FigureSpec
     from hifi_cli.figures.figure import FigureRequest
@@ -166,7 +166,7 @@ def ask(encoders, resources):
             seeds=list(seeds),
             settings=settings or {},
         )
-        return FigureRequest(spec, resources, (*QUICK, *words), train)
+        return FigureRequest(spec, workspace, (*QUICK, *words), train)
 
     return build
 

@@ -56,12 +56,12 @@ class Stop(Exception):
     """Stands for whatever ends a process."""
 
 
-def assert_resuming_changes_nothing(config, resources, other_resources, monkeypatch):
+def assert_resuming_changes_nothing(config, workspace, other_resources, monkeypatch):
     """Train once without a stop, and elsewhere with a stop after the first epoch: both leave the same files and results.
 
-    Returns the results of the run without a stop, whose files are in `resources`.
+    Returns the results of the run without a stop, whose files are in `workspace`.
     """
-    uninterrupted = runs.run(config, resources)
+    uninterrupted = runs.run(config, workspace)
     measure, calls = ModelRunner.measure, []
 
     def stop(*arguments):
@@ -79,7 +79,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
     assert not directory.results.is_file()
     resumed = runs.run(config, other_resources)
     assert fingerprint(directory.path) == fingerprint(
-        RunDirectory.of(config, resources.results_dir).path
+        RunDirectory.of(config, workspace.results_dir).path
     )
     assert without_measurements(resumed.model_dump()) == without_measurements(
         uninterrupted.model_dump()

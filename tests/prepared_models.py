@@ -2,22 +2,22 @@
 
 import torch
 
-from hifi_cli.runs import workspace
-from hifi_cli.runs.heads import heads_to_tune
+from hifi_cli.runs.heads import selected_heads
 from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import prepare_run
 from hifi_cli.tasks.encode import collate
 
 
-def prepare(make, resources, method, *overrides, **names):
+def prepare(make, workspace, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return workspace.prepare_run(config, resources, heads_to_tune(config, resources)), config
+    return prepare_run(config, workspace, selected_heads(config, workspace)), config
 
 
-def first_batch(config, resources, count=6):
+def first_batch(config, workspace, count=6):
     """The first training examples as one padded batch."""
     return collate(
-        load_splits(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0}
+        load_splits(config, workspace).train[:count], {"input_ids": 0, "token_type_ids": 0}
     )
 
 

@@ -28,7 +28,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.heads import placeholder_heads
 from hifi_cli.runs.workspace import build_and_prepare
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.runner import ModelRunner
 
@@ -185,11 +185,11 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
         10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32
     )
     batch = [
-        Example(
-            Row(id=str(number), sequences=(), label=number % 2),
-            ({"input_ids": tokens[: 8 + 2 * number]},),
+        EncodedExample(
+            Row(id=str(index), sequences=(), label=index % 2),
+            ({"input_ids": tokens[: 8 + 2 * index]},),
         )
-        for number, tokens in enumerate(ids)
+        for index, tokens in enumerate(ids)
     ]
     trainer = Trainer(runner, Splits(batch * 10, gradient_batches=[batch]))
     trainer.model.train()
@@ -197,13 +197,13 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
 
 
 def trace_steps(config: RunConfig) -> list[StepCounts]:
-    """The counts of a training step in each phase of a run's method."""
+    """The counts of a training step in each stage of a run's method."""
     with meta_as_a_gpu():
         trainer, steps = new_trainer(config, DEVICE), []
         batch = trainer.splits.train[:BATCH_SIZE]
-        for phase in range(len(trainer.phases)):
+        for stage in range(len(trainer.stages)):
             with CountOperations(StepCounts()):
-                trainer.setup_phase(phase)
+                trainer.setup_stage(stage)
                 trainer.train_step(batch)  # the first step makes what later ones reuse
             counts = StepCounts()
             with _CountTensorsFromPython(counts), CountOperations(counts):

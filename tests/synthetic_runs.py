@@ -220,8 +220,8 @@ def write_users_table():
 
 def write_search(results_dir, method, task, scores, seed=1, **keys):
     """Runs with the learning rates 1e-05, 2e-05, ... and these scores; None: one that diverged."""
-    for number, score in enumerate(scores, 1):
-        rate, status = number * 1e-5, "diverged" if score is None else "done"
+    for index, score in enumerate(scores, 1):
+        rate, status = index * 1e-5, "diverged" if score is None else "done"
         more = {
             "variant": f"learning_rate--{rate:g}",
             "keys": {"learning_rate": rate},

@@ -26,7 +26,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import prepare_run, reload
+from hifi_cli.runs.workspace import open_run, prepare_run
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
 
 pytestmark = pytest.mark.slow
@@ -69,11 +69,11 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
     assert all(row["correlation"] == 0 for row in rows if row["head"] == row["other"])
 
 
-def test_cumulative_fractions_against_numpy(ask, resources):
+def test_cumulative_fractions_against_numpy(ask, workspace):
     config = ask("singular-values").config("rte")
-    pretrained = resources.pretrained(config)
+    pretrained = workspace.pretrained(config)
     encoder = Encoder(pretrained.model)
-    examples = single_sequences(resources.examples(config, "train", 128)[:5])
+    examples = single_sequences(workspace.examples(config, "train", 128)[:5])
     pad = padding_values(pretrained.tokenizer)
     fractions = heads.cumulative_fractions(encoder, examples, pad, {1: 2}, batch_size=3)[1]
     for index, example in enumerate(examples):
@@ -144,14 +144,14 @@ def test_expected_best_by_enumerating_every_sample(scores):
         ]
 
 
-def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, resources):
+def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, workspace):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "report=last"))
     config = make("full-ft", "report=last", "log_every=1")
-    runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     assert [row["loss"] for row in rows] == [line["loss"] for line in lines if "loss" in line]
-    pretrained = resources.pretrained(config).model.state_dict()
+    pretrained = workspace.pretrained(config).model.state_dict()
     delta = load_file(directory.delta)
     backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
     expected = math.sqrt(
@@ -161,11 +161,11 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
     assert rows[-1]["step"] == len(rows) == 12
 
 
-def test_gradient_norms_of_head_and_backbone(ask, make, resources):
+def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare_run(config, resources)
-    first = epoch_batches(config, load_splits(config, resources).train, 0)[0]
+    prepared = prepare_run(config, workspace)
+    first = epoch_batches(config, load_splits(config, workspace).train, 0)[0]
     (prepared.loss(first) / len(first)).backward()
     squares = {"head": 0.0, "backbone": 0.0}
     for name, value in prepared.encoder.model.named_parameters():
@@ -215,7 +215,7 @@ def test_the_epoch_of_the_measured_model_is_stored(ask, words, epoch):
 
 
 def test_distances_of_stages_are_those_of_the_runs_own_models(
-    ask, resources, encoders, tmp_path, monkeypatch
+    ask, workspace, encoders, tmp_path, monkeypatch
 ):
     states, begin = [], two_stage.TwoStage.begin_stage2
 
@@ -227,12 +227,12 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(
     words = ("settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     request = ask("features", {"stages": True}, ("lp-ft", "eh-ft-bitfit"), (2,), *words, train=True)
     rows = {(row["method"], row["pair"]): row for row in compute(request)}
-    texts = resources.rows("rte").rows("train")
+    texts = workspace.rows("rte").rows("train")
     before = first_tokens(encoders["bert"], texts)
     # the states are of the runs; the figure trains each stage 1 again and ends before stage 2
     for cell, state in zip(request.kind.cells(request), states[:2], strict=True):
         between = first_tokens(encoders["bert"], texts, state)
-        prepared, _ = reload(resources.results_dir / cell.config.run_path, resources)
+        prepared, _ = open_run(workspace.results_dir / cell.config.run_path, workspace)
         after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         by_model = {"pretrained": before, "stage1": between, "stage2": after}
         for pair in ("pretrained-stage1", "stage1-stage2", "pretrained-stage2"):
@@ -245,14 +245,14 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(
     assert rows["eh-ft-bitfit", "pretrained-stage1"]["mean"] > 0.01
 
 
-def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
+def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace, tmp_path):
     words = ("epochs=1", "batch_size=8", "scoring.samples=12")
     request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2), train=True)
     request = replace(request, overrides=words)
     rows = {(row["x"], row["seed"]): row for row in compute(request)}
     for k in (1, 2):
         path = (
-            resources.results_dir
+            workspace.results_dir
             / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json"
         )
         result = json.loads(path.read_text())
@@ -275,7 +275,7 @@ def test_stage_2_keeps_its_epochs(ask, word):
     )
 
 
-def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, resources, encoders):
+def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, workspace, encoders):
     words = ("task_head.kind=mlp", "task_head.width=16")
     request = ask("tsne", {"perplexity": 5}, ("full-ft",), (1, 2), *words)
     words = (*words, "settings.stage1_fraction=0.5")
@@ -288,8 +288,8 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, resou
         == [[24] * 2, [48] * 2, [1, 0], [1, 0]] * 2
     )
     assert groups["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 8
-    head = resources.encoder(request.config("rte"))[0].model.task_head
-    rows = resources.rows("rte").rows("validation")
+    head = workspace.encoder(request.config("rte"))[0].model.task_head
+    rows = workspace.rows("rte").rows("validation")
     labels = np.array([row.label for row in rows])
     with torch.no_grad():
         hidden = head.activation(head.hidden(first_tokens(encoders["bert"], rows)))

@@ -92,7 +92,7 @@ def package_of(module):
 
 
 def test_imports_go_down():
-    floor = {package: number for number, package in enumerate(FLOORS)}
+    floor = {package: index for index, package in enumerate(FLOORS)}
     packages = {package_of(module) for module in MODULES}
     assert packages == set(FLOORS)
     upwards = [

@@ -31,7 +31,7 @@ def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):
     assert draw() == drawn
 
 
-def test_a_run_saves_after_a_minute_and_not_after_an_epoch(make, resources, monkeypatch):
+def test_a_run_saves_after_a_minute_and_not_after_an_epoch(make, workspace, monkeypatch):
     """A step takes 25 seconds, an epoch has six of them, and saving takes 5 seconds: the next time it waits for 100."""
     now, saved = [0.0], []
     train_step, write = Trainer.train_step, torch.save
@@ -49,5 +49,5 @@ def test_a_run_saves_after_a_minute_and_not_after_an_epoch(make, resources, monk
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Trainer, "train_step", slow_step)
     monkeypatch.setattr(torch, "save", slow_save)
-    runs.run(make("bitfit", "epochs=2"), resources)
+    runs.run(make("bitfit", "epochs=2"), workspace)
     assert saved == [3, 8]

@@ -22,8 +22,8 @@ def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(logits, labels)
 
 
-def in_batches(config, resources):
-    examples = load_splits(config, resources).train
+def in_batches(config, workspace):
+    examples = load_splits(config, workspace).train
     return [
         examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)
     ]
@@ -44,13 +44,13 @@ def masks_of(prepared):
 
 @pytest.mark.parametrize(("most", "setting"), [(1.0, []), (0.002, ["0.002"]), (np.inf, ["null"])])
 def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(
-    make, resources, most, setting
+    make, workspace, most, setting
 ):
     """Each tensor's gradient is clipped by its own norm; what the run's `max_grad_norm` is does not matter."""
     changed = ["settings.p=0.2", "dropout=0.0", "max_grad_norm=0.001"]
     changed += [f"settings.fisher_max_grad_norm={value}" for value in setting]
-    prepared, config = prepare(make, resources, "child-tuning-d", *changed)
-    model, batches = prepared.encoder.model, in_batches(config, resources)
+    prepared, config = prepare(make, workspace, "child-tuning-d", *changed)
+    model, batches = prepared.encoder.model, in_batches(config, workspace)
     fisher = dict.fromkeys(prepared.encoder.layer_parameters, 0.0)
     for batch in batches:
         model.zero_grad()
@@ -59,7 +59,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(
             gradient = model.get_parameter(name).grad.double().numpy()
             clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
             fisher[name] = fisher[name] + clipped**2 / len(batches)
-    prepared.method.on_phase_start(model, batch_gradients(prepared, batches))
+    prepared.method.on_stage_start(model, batch_gradients(prepared, batches))
     masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
@@ -71,7 +71,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(
 
 
 @pytest.mark.parametrize("method", ["child-tuning-f", "child-tuning-d"])
-def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
+def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
     """A large epsilon makes AdamW's steps proportional to the gradient, which by itself they are not."""
     changed = [
         "dropout=0.0",
@@ -82,13 +82,13 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
         "weight_decay=0",
     ]
     prepared, config = prepare(
-        make, resources, method, "settings.p=0.05", "learning_rate=0.01", *changed
+        make, workspace, method, "settings.p=0.05", "learning_rate=0.01", *changed
     )
-    batches = in_batches(config, resources)[:3]
+    batches = in_batches(config, workspace)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     train = [example for batch in batches for example in batch]
     trainer = Trainer(prepared, Splits(train, gradient_batches=batches))
-    trainer.setup_phase(0)
+    trainer.setup_stage(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     fixed = masks_of(prepared) if method == "child-tuning-d" else {}
@@ -123,15 +123,15 @@ def test_highest_is_exact_where_values_tie():
     assert not masks["b"].any()
 
 
-def test_without_its_mask_child_tuning_d_is_plain_fine_tuning(make, resources):
+def test_without_its_mask_child_tuning_d_is_plain_fine_tuning(make, workspace):
     """What EH-FT's released program does: AdamW on every weight."""
     same = ["learning_rate=1e-3", "weight_decay=0.0", "batch_size=8"]
     unmasked, full = make("child-tuning-d", *same, "settings.mask=false"), make("full-ft", *same)
-    params = runs.run(unmasked, resources).params
-    runs.run(full, resources)
+    params = runs.run(unmasked, workspace).params
+    runs.run(full, workspace)
     assert params.trainable == params.total
     deltas = [
-        load_file(RunDirectory.of(config, resources.results_dir).delta)
+        load_file(RunDirectory.of(config, workspace.results_dir).delta)
         for config in (unmasked, full)
     ]
     assert deltas[0].keys() == deltas[1].keys()

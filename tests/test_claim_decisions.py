@@ -7,7 +7,12 @@ import pytest
 from scipy import stats
 
 from hifi_cli.paired_tests import LEVEL
-from hifi_cli.reports.claims.decide import Finding, decide, decisive, find
+from hifi_cli.reports.claims.decide import (
+    Finding,
+    decide_comparison,
+    most_telling,
+    verdict_of_interval,
+)
 
 # what is required, and what is possible if the claim is true
 SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-1, 1), (-1, 1))
@@ -32,19 +37,21 @@ SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-
 )
 def test_the_verdict_follows_from_the_interval(bounds, mean, verdict):
     deviations = 0.55 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
-    assert decide([(mean + deviations).tolist()], *bounds) == verdict
+    assert verdict_of_interval([(mean + deviations).tolist()], *bounds) == verdict
 
 
 def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced():
     rng = np.random.default_rng(0)
     for truth, wrong in ((0.0, "reproduced"), (0.5, "not reproduced")):
         groups = truth + rng.standard_t(4, size=(1500, 3, 4))
-        errors = np.mean([decide(group.tolist(), *SUPERIOR) == wrong for group in groups])
+        errors = np.mean(
+            [verdict_of_interval(group.tolist(), *SUPERIOR) == wrong for group in groups]
+        )
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
 
 
 def finding(values, required=(0.0, inf), possible=(0.5, inf), **options):
-    return find(Finding("", {"rte": values}), required, possible, **options)
+    return decide_comparison(Finding("", {"rte": values}), required, possible, **options)
 
 
 def test_the_printed_comparison_is_one_that_decides():
@@ -58,7 +65,7 @@ def test_the_printed_comparison_is_one_that_decides():
     ]
     assert [each.verdict for each in findings] == ["not reproduced", "undecided"]
     assert findings[1].effect < findings[0].effect
-    assert decisive(findings, "not reproduced") is findings[0]
+    assert most_telling(findings, "not reproduced") is findings[0]
 
 
 def test_several_comparisons_are_rejected_at_their_share_of_the_level():
@@ -72,6 +79,6 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
 
 def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():
     values = {"cola": [15.2, 15.4, 15.6], "mrpc": [-2.4, -2.5, -2.6], "stsb": [-0.5, -0.6, -0.7]}
-    found = find(Finding("", values, [*values]), *SUPERIOR)
+    found = decide_comparison(Finding("", values, [*values]), *SUPERIOR)
     assert (found.verdict, found.interval[0] > 3) == ("undecided", True)
     assert found.reason == "the sign-flip test does not agree with the interval"

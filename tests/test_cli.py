@@ -222,14 +222,14 @@ def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     assert "1 run left out: diverged" in hifi("table").out
 
 
-def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
+def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
 
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepare_run(config, resources)
+        prepared = prepare_run(config, workspace)
         prepared.model.train()
-        prepared.accumulate_gradient(load_splits(config, resources).train[:8])
+        prepared.accumulate_gradient(load_splits(config, workspace).train[:8])
         gradients.append(
             [p.grad for p in prepared.encoder.model.parameters() if p.grad is not None]
         )

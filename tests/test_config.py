@@ -159,7 +159,7 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
         "settings.b": "-c more.yaml",
         "limit": "command line",
     }
-    numbers = {key: number for number, key in enumerate(keys, start=101)}
+    numbers = {key: index for index, key in enumerate(keys, start=101)}
 
     def keys_from(first):
         nested = {}

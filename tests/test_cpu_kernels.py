@@ -95,10 +95,10 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
 
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
-def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
+def test_torch_runs_stock_modules_only(make, workspace, method, monkeypatch):
     capacity = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.delenv(capacity, raising=False)
-    prepared, _ = prepare(make, resources, method, "kernels=torch")
+    prepared, _ = prepare(make, workspace, method, "kernels=torch")
     ours = {
         type(module).__name__
         for module in prepared.encoder.model.modules()
@@ -109,15 +109,15 @@ def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
     assert capacity not in os.environ
     config = prepared.encoder.base.config
     assert config._attn_implementation == ("hifi_prefix" if method == "prefix-tuning" else "sdpa")
-    fast, _ = prepare(make, resources, method)
+    fast, _ = prepare(make, workspace, method)
     types = {type(module) for module in fast.encoder.model.modules()}
     assert FastDropout in types and nn.Dropout not in types
     assert os.environ[capacity] == "64"
 
 
-def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, resources):
-    prepared, config = prepare(make, resources, "full-ft")
-    model, examples = prepared.encoder.model.train(), load_splits(config, resources).train[:8]
+def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, workspace):
+    prepared, config = prepare(make, workspace, "full-ft")
+    model, examples = prepared.encoder.model.train(), load_splits(config, workspace).train[:8]
 
     def passes(count):
         torch.manual_seed(3)

@@ -26,7 +26,7 @@ METHODS = ["full-ft", "hifi-layerwise", "lora"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
+def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
     """In float64. As on a GPU, a repeated step sees the inputs of its recording with new values."""
     replays, recorded, results = [], [], []
 
@@ -36,11 +36,11 @@ def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
         return lambda: replays.append(loss.copy_(compute())), loss
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
+    monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
     for kernels in ("kernels=auto", "kernels=graphs"):
         prepared, config = prepare(
             make,
-            resources,
+            workspace,
             method,
             kernels,
             "dropout=0.0",
@@ -50,7 +50,7 @@ def test_repeated_steps_train_as_others(make, resources, monkeypatch, method):
             "learning_rate=0.003",
         )
         prepared.encoder.model.double()
-        trainer = loop.Trainer(prepared, load_splits(config, resources))
+        trainer = loop.Trainer(prepared, load_splits(config, workspace))
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
@@ -93,30 +93,30 @@ class FakeGraphs:
         self.new_graph = Graph
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(torch.cuda, "graph", recording)
-        monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
+        monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
 
     def alive(self):
         return sum(graph() is not None for graph in self.made)
 
 
-def recorded_trainer(make, resources, *words):
-    prepared, config = prepare(make, resources, *words, "kernels=graphs", "epochs=6")
-    return loop.Trainer(prepared, load_splits(config, resources))
+def recorded_trainer(make, workspace, *words):
+    prepared, config = prepare(make, workspace, *words, "kernels=graphs", "epochs=6")
+    return loop.Trainer(prepared, load_splits(config, workspace))
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit"])
-def test_the_graphs_of_a_stage_are_freed_at_its_end(make, resources, monkeypatch, method):
+def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch, method):
     """By reference counts alone: a collection could come while the next run records its graphs."""
     fakes, alive = FakeGraphs(monkeypatch), {}
-    trainer = recorded_trainer(make, resources, method)
+    trainer = recorded_trainer(make, workspace, method)
 
     class CountGraphs(loop.Callback):
         def on_step_end(self, trainer):
             first_step = (
-                trainer.phase_ends[trainer.progress.phase - 1] if trainer.progress.phase else 0
+                trainer.stage_ends[trainer.progress.stage - 1] if trainer.progress.stage else 0
             )
             if trainer.progress.step == first_step + 1:
-                alive[trainer.progress.phase] = fakes.alive()
+                alive[trainer.progress.stage] = fakes.alive()
 
     trainer.callback = CountGraphs()
     gc.collect()
@@ -130,9 +130,9 @@ def test_the_graphs_of_a_stage_are_freed_at_its_end(make, resources, monkeypatch
     assert set(alive.values()) == {0}
 
 
-def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, resources, monkeypatch):
+def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, workspace, monkeypatch):
     fakes = FakeGraphs(monkeypatch)
-    trainer = recorded_trainer(make, resources, "full-ft")
+    trainer = recorded_trainer(make, workspace, "full-ft")
 
     class MakeGarbage(loop.Callback):
         """Leaves a graph in a cycle, which only a collection frees, after the trainer started."""
@@ -148,7 +148,7 @@ def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, resour
 
 
 def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
-    make, resources, monkeypatch
+    make, workspace, monkeypatch
 ):
     FakeGraphs(monkeypatch)
 
@@ -163,7 +163,7 @@ def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
     monkeypatch.setattr(torch.cuda, "graph", refused)
     message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing\).*kernels=auto"
     with pytest.raises(RunFailed, match=message):
-        recorded_trainer(make, resources, "full-ft").train()
+        recorded_trainer(make, workspace, "full-ft").train()
     assert gc.isenabled()
 
 
@@ -176,10 +176,10 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
             return lambda: None, compute()
 
     monkeypatch.setattr(StepGraphs, "record", record)
-    monkeypatch.setattr(step_graphs, "obstacles", lambda *_: "")
+    monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         trainer = new_trainer(gpu_config(method, "kernels=graphs"), DEVICE)
-        trainer.setup_phase(0)
+        trainer.setup_stage(0)
         for _ in range(3):
             trainer.train_step(trainer.splits.train[:BATCH_SIZE])
     assert counts.operations and counts.copies + counts.synchronizations == []
@@ -198,7 +198,7 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
         (("fourierft", "dropout=0"), "adapters of type fourierft"),
     ],
 )
-def test_what_does_not_allow_graphs_is_named(make, resources, words, obstacle):
-    runner, _ = prepare(make, resources, *words, "kernels=torch")
+def test_what_does_not_allow_graphs_is_named(make, workspace, words, obstacle):
+    runner, _ = prepare(make, workspace, *words, "kernels=torch")
     runner.device, runner.uses_varlen = torch.device("cuda"), True
-    assert step_graphs.obstacles(runner, runner.method) == obstacle
+    assert step_graphs.unsupported_because(runner, runner.method) == obstacle

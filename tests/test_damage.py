@@ -14,7 +14,7 @@ from tiny_inputs import write_data
 from hifi_cli.errors import RunFailed, Terminated, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import checkpoint, loop
 
 pytestmark = pytest.mark.slow
@@ -29,8 +29,8 @@ def saving_every_step(monkeypatch):
 def test_a_full_disk_is_told_and_costs_nothing(
     make, data, tmp_path, monkeypatch, saving_every_step
 ):
-    config, resources = make("hifi-layerwise"), ResourceCache(tmp_path / "full", data)
-    directory = RunDirectory.of(config, resources.results_dir)
+    config, workspace = make("hifi-layerwise"), Workspace(tmp_path / "full", data)
+    directory = RunDirectory.of(config, workspace.results_dir)
 
     def fail(temporary, path):
         if Path(path).name == "results.json":
@@ -43,11 +43,11 @@ def test_a_full_disk_is_told_and_costs_nothing(
         pytest.raises(RunFailed, match=r"results\.json: .*No space left on device.*make room"),
     ):
         patched.setattr(os, "replace", fail)
-        runs.run(config, resources)
+        runs.run(config, workspace)
     assert not directory.results.exists() and directory.checkpoint.is_file()
     assert not [*directory.path.glob(".*")]
-    runs.run(config, resources)
-    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
+    runs.run(config, workspace)
+    runs.run(config, Workspace(tmp_path / "uninterrupted", data))
     assert fingerprint(directory.path) == fingerprint(
         RunDirectory.of(config, tmp_path / "uninterrupted").path
     )
@@ -86,10 +86,10 @@ def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
         patched.setattr(checkpoint, "_LAYOUT", 0 if "version" in problem else checkpoint._LAYOUT)
         runs.run(
             config,
-            ResourceCache(tmp_path / "results", other if problem == "of other data" else data),
+            Workspace(tmp_path / "results", other if problem == "of other data" else data),
         )
     for name in ("results", "uninterrupted"):
-        runs.run(config, ResourceCache(tmp_path / name, data))
+        runs.run(config, Workspace(tmp_path / name, data))
     assert f"last.pt is {problem}" in caplog.text
     directories = [
         RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")
@@ -132,21 +132,21 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
             return (Path(tmp_path / "harmed").touch, ())
 
     torch.save({"run_id": Harm()}, directory.checkpoint, pickle_module=pickle)
-    runs.run(config, ResourceCache(tmp_path / "results", data))
+    runs.run(config, Workspace(tmp_path / "results", data))
     assert not (tmp_path / "harmed").exists()
     assert "damaged" in caplog.text
 
 
-def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed(make, resources):
+def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed(make, workspace):
     short = make("eh-ft-bitfit", "epochs=1", "batch_size=64")
-    directory = RunDirectory.of(short, resources.results_dir)
+    directory = RunDirectory.of(short, workspace.results_dir)
     with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
-        runs.run(short, resources)
+        runs.run(short, workspace)
     assert not directory.config_file.exists()  # the next command may have other settings
-    runs.run(make("eh-ft-bitfit"), resources)
+    runs.run(make("eh-ft-bitfit"), workspace)
     before = {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()}
     with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
-        runs.run(short, resources, force=True)
+        runs.run(short, workspace, force=True)
     assert {
         file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()
     } == before

@@ -30,14 +30,14 @@ def with_gpus(monkeypatch):
 
 @pytest.mark.parametrize("requested", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_written(
-    make, resources, with_gpus, requested
+    make, workspace, with_gpus, requested
 ):
     with_gpus(0)
     with pytest.raises(
         MissingError, match=f"device={requested} requires a GPU, and PyTorch .* finds none"
     ):
-        runs.run(make("full-ft", f"device={requested}"), resources)
-    assert not resources.results_dir.exists()
+        runs.run(make("full-ft", f"device={requested}"), workspace)
+    assert not workspace.results_dir.exists()
 
 
 def test_visible_gpus_that_pytorch_does_not_see_are_an_error(with_gpus):
@@ -86,10 +86,10 @@ def test_the_device_does_not_make_it_another_run(make):
 # --- precision
 
 
-def gradients_and_logits(make, resources, method, *overrides):
+def gradients_and_logits(make, workspace, method, *overrides):
     """The gradients of a training batch by parameter, and the logits of an evaluation after it."""
-    runner, config = prepare(make, resources, method, "dropout=0.1", "kernels=torch", *overrides)
-    examples = load_splits(config, resources).train[:8]
+    runner, config = prepare(make, workspace, method, "dropout=0.1", "kernels=torch", *overrides)
+    examples = load_splits(config, workspace).train[:8]
     runner.model.train()
     torch.manual_seed(0)
     runner.accumulate_gradient(examples)
@@ -102,10 +102,10 @@ def gradients_and_logits(make, resources, method, *overrides):
 
 
 @pytest.mark.parametrize("method", ["hifi-layerwise", "full-ft"])
-def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
+def test_weights_that_train_stay_float32_in_bf16(make, workspace, method):
     heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
-    bf16, logits = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
-    fp32, exact_logits = gradients_and_logits(make, resources, method, "precision=fp32", *heads)
+    bf16, logits = gradients_and_logits(make, workspace, method, "precision=bf16", *heads)
+    fp32, exact_logits = gradients_and_logits(make, workspace, method, "precision=fp32", *heads)
     assert (logits == exact_logits).all()
     for name, gradient in fp32.items():
         assert gradient.dtype == bf16[name].dtype == torch.float32

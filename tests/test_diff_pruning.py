@@ -16,9 +16,9 @@ from hifi_cli.training.loop import Splits, Trainer
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 
 
-def start(prepared, config, resources, steps):
-    """A trainer in the search phase, which has `steps` steps, and one batch for each of them."""
-    examples = load_splits(config, resources).train
+def start(prepared, config, workspace, steps):
+    """A trainer in the search stage, which has `steps` steps, and one batch for each of them."""
+    examples = load_splits(config, workspace).train
     size = config.batch_size
     batches = [
         [examples[(step * size + at) % len(examples)] for at in range(size)]
@@ -26,9 +26,9 @@ def start(prepared, config, resources, steps):
     ]
     prepared.config = config.model_copy(
         update={"epochs": steps + 1}
-    )  # one batch an epoch, one step for phase 2
+    )  # one batch an epoch, one step for stage 2
     trainer = Trainer(prepared, Splits(batches[0]))
-    trainer.setup_phase(0)
+    trainer.setup_stage(0)
     return trainer, batches
 
 
@@ -106,7 +106,7 @@ def search_by_hand(model, exempt, batches, config):
 
 
 @pytest.mark.parametrize("l0", ["sum", "product"])
-def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, resources, l0):
+def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, workspace, l0):
     changed = [
         *SHARED,
         "learning_rate=1e-3",
@@ -115,11 +115,11 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
         "adam_epsilon=1e-6",
     ]
     changed += ["settings.penalty=1e-4", f"settings.l0={l0}"]
-    prepared, config = prepare(make, resources, "diff-pruning", *changed)
-    plain = copy.deepcopy(resources.encoder(config)[0].model).train()
+    prepared, config = prepare(make, workspace, "diff-pruning", *changed)
+    plain = copy.deepcopy(workspace.encoder(config)[0].model).train()
     for model in (plain, prepared.encoder.model):
         model.classifier.bias.data += 10  # so that its decay would show
-    trainer, batches = start(prepared, config, resources, 8)
+    trainer, batches = start(prepared, config, workspace, 8)
     for batch in batches:
         trainer.train_step(batch)
     exempt = ["classifier.weight", "classifier.bias"]
@@ -149,15 +149,15 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
         )
 
 
-def test_diff_pruning_keeps_the_largest_differences(make, resources):
-    prepared, _ = prepare(make, resources, "diff-pruning", "settings.kept_fraction=0.1")
+def test_diff_pruning_keeps_the_largest_differences(make, workspace):
+    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.kept_fraction=0.1")
     method, model = prepared.method, prepared.encoder.model
     torch.manual_seed(0)
     with torch.no_grad():
         method.search.difference.normal_()
     expected = method.search.split(method.search.weights().detach())
     start = method.search.split(method.search.pretrained)
-    method.phases()[1].prepare_model(prepared.encoder)
+    method.stages()[1].prepare_model(prepared.encoder)
     sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
     bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
     for name, first in start.items():
@@ -167,10 +167,10 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
         )
 
 
-def test_a_hard_concrete_gate_opens_and_closes(make, resources):
+def test_a_hard_concrete_gate_opens_and_closes(make, workspace):
     assert float(hard_concrete(torch.tensor(5.0))) == 1
     assert float(hard_concrete(torch.tensor(-5.0))) == 0
-    prepared, _ = prepare(make, resources, "diff-pruning", "settings.gate_start=0")
+    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.gate_start=0")
     search = prepared.method.search
     with torch.no_grad():
         search.pretrained.fill_(0)

@@ -17,7 +17,7 @@ from two_processes import config_of
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 # A fork has everything imported. On a machine with a GPU, autograd has threads, which a fork would lack.
@@ -69,13 +69,13 @@ def test_evaluation_is_shared_and_gives_the_logits_of_one_process(facts, root, d
     first, second = (sum(counts) for counts in facts["predicted"])
     assert (first, second) == (2 * 12, 2 * 9)  # 21 rows in batches of 4, after each of two epochs
     path = RunDirectory.of(config_of(encoders["bert"]), root / "whole").path
-    assert evaluate(path, ResourceCache(root / "whole", data)).largest_difference == 0
+    assert evaluate(path, Workspace(root / "whole", data)).largest_difference == 0
 
 
 def test_two_processes_give_the_scores_and_weights_of_one(root, data, encoders):
     """Within rounding; the last batch of an epoch has one example, and one process none."""
     config = config_of(encoders["bert"], "dropout=0.0")
-    one = runs.run(config, ResourceCache(root / "one process", data))
+    one = runs.run(config, Workspace(root / "one process", data))
     together, alone = (
         RunDirectory.of(config, root / name) for name in ("without dropout", "one process")
     )
@@ -92,7 +92,7 @@ def test_two_processes_give_the_scores_and_weights_of_one(root, data, encoders):
 
 def test_one_process_resumes_what_two_began(root, data, encoders, caplog):
     assert runs.run(
-        config_of(encoders["bert"], seed=2), ResourceCache(root / "one process resumes", data)
+        config_of(encoders["bert"], seed=2), Workspace(root / "one process resumes", data)
     ).is_done
     assert "resuming at epoch 2 of 2" in caplog.text
 

@@ -135,15 +135,15 @@ def test_the_example_of_a_ranking_ranks():
     assert names["rank"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
-def test_the_example_of_a_measured_ranking_measures(make, resources):
+def test_the_example_of_a_measured_ranking_measures(make, workspace):
     names: dict[str, Any] = {}
     exec(blocks("architecture.md", "python")[3], names)
     config = make()
-    encoder, pretrained = resources.encoder(config)
+    encoder, pretrained = workspace.encoder(config)
     runner = ModelRunner(
         encoder, task_spec.load("rte"), config, padding_values(pretrained.tokenizer), encoder.device
     )
-    examples = resources.examples(config, "train", 32)[:2]
+    examples = workspace.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["measure"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 

@@ -31,7 +31,7 @@ def table(text="", command=""):
         f"title {text}",
         frame,
         {"number": f"column {text}", "setting": "setting"},
-        corner=f"corner {text}",
+        index_title=f"corner {text}",
         footnotes={(0, "number"): [f"footnote {text}"]},
         notes=[f"note {text}"],
         missing=[command],

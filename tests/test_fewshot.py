@@ -66,7 +66,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused(make):
         task_sources.few_shot_sample(CB, ROWS[:30], 16, seed=1)
 
 
-def test_a_few_shot_run(tiny, hifi, data, make, resources):
+def test_a_few_shot_run(tiny, hifi, data, make, workspace):
     full = tiny("train", "--method", "hifi-layerwise")
     few = tiny("train", "--method", "hifi-layerwise", "shots=4", "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
@@ -99,7 +99,7 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
         2,
     ]  # one step per epoch: the whole set is the batch
     drawn = task_sources.few_shot_sample(
-        task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1
+        task_spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1
     )
     assert results["rte-4-shot"]["fewshot"] == task_sources.few_shot_rows(*drawn)
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)
@@ -119,13 +119,13 @@ def test_a_few_shot_run(tiny, hifi, data, make, resources):
     ],
 )
 def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(
-    make, resources, method, settings, first
+    make, workspace, method, settings, first
 ):
     """After the last epoch, and after each for a maximum. Where the last model is stored, also after each best epoch so far
     of the last stage whose model is trained: from epoch `first` on. An epoch is one step, the first of which has rate 0.
     """
-    runs.run(make(method, "shots=4", "epochs=6", "learning_rate=0.002", *settings), resources)
-    (path,) = resources.results_dir.glob("runs/*/*/*/*/seed1/results.json")
+    runs.run(make(method, "shots=4", "epochs=6", "learning_rate=0.002", *settings), workspace)
+    (path,) = workspace.results_dir.glob("runs/*/*/*/*/seed1/results.json")
     results = json.loads(path.read_text())
     lines = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
     epochs = {line["epoch"]: line for line in lines if "epoch" in line}
@@ -149,16 +149,16 @@ def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(
     assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (
         highest is None
     )
-    study = Study(resources.results_dir)
+    study = Study(workspace.results_dir)
     (value,) = study.scores(study.runs, "max", "accuracy")
     assert np.isnan(value) if highest is None else value == highest
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit"])
-def test_scores_are_the_same_however_often_the_reported_split_is_evaluated(make, resources, method):
+def test_scores_are_the_same_however_often_the_reported_split_is_evaluated(make, workspace, method):
     settings = ["shots=4", "epochs=6", "learning_rate=0.002"]
     results = [
-        runs.run(make(method, *settings, f"report={report}", f"variant={report}"), resources)
+        runs.run(make(method, *settings, f"report={report}", f"variant={report}"), workspace)
         for report in ("best", "last", "max")
     ]
     assert (

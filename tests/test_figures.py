@@ -13,7 +13,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.figures import figure
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ STORED = sorted(
 
 def request_of(name, protocol, results_dir=Path("results"), **changes):
     return FigureRequest(
-        figure_spec.load(name, protocol=protocol, **changes), ResourceCache(results_dir)
+        figure_spec.load(name, protocol=protocol, **changes), Workspace(results_dir)
     )
 
 
@@ -152,15 +152,15 @@ def test_a_diverged_run_is_no_number(ask):
         figure.compute(ask("features", None, ("full-ft",), (1,), *settings, train=True))
 
 
-def test_a_search_is_drawn(ask, resources, encoders, caplog):
+def test_a_search_is_drawn(ask, workspace, encoders, caplog):
     request = ask("search-budget", None, ("full-ft", "bitfit"))
     with pytest.raises(MissingError, match="no runs of a search for full-ft on rte"):
         figure.compute(request)
     for method, scores in {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}.items():
-        write_search(resources.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
+        write_search(workspace.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
     few = {"shots": 4, "epoch_metrics": [{"epoch": 2, "selection": 0.1}]}  # no part
     place = {"backbone": encoders["bert"].name}
-    write_search(resources.results_dir, "full-ft", "rte", [0.1, 0.2], **place, **few)
+    write_search(workspace.results_dir, "full-ft", "rte", [0.1, 0.2], **place, **few)
     table = figure.compute(request)
     methods = [("full-ft", 1), ("full-ft", 2), ("full-ft", 3), ("bitfit", 1)]
     assert list(zip(table["method"], table["settings"], strict=True)) == methods

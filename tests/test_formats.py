@@ -209,8 +209,8 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
     write_lines(
         tmp_path / "HANS" / "heuristics_evaluation_set.txt", [f"gold_label{HANS_HEADER}", *hans]
     )
-    for number, label in enumerate("nce", start=1):
-        (tmp_path / "anli_v1.0" / f"R{number}").mkdir(parents=True)
+    for index, label in enumerate("nce", start=1):
+        (tmp_path / "anli_v1.0" / f"R{index}").mkdir(parents=True)
         row = {
             "uid": "u1",
             "context": "It rained.",
@@ -219,7 +219,7 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
             "model_label": "e",
             "reason": "r",
         }
-        (tmp_path / "anli_v1.0" / f"R{number}" / "dev.jsonl").write_text(json.dumps(row) + "\n")
+        (tmp_path / "anli_v1.0" / f"R{index}" / "dev.jsonl").write_text(json.dumps(row) + "\n")
     task = task_spec.load("mnli-challenge")
     data = task_sources.load(task, data_dir=tmp_path)
     assert {name: data.rows(split)[0].label for name, split in task.extra_validation.items()} == {

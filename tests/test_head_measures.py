@@ -19,10 +19,10 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.heads import HeadSelection
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.runner import ModelRunner
 
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
@@ -32,7 +32,7 @@ every_family = pytest.mark.parametrize("family", FAMILIES)
 def random_model(family, **settings):
     """A random classifier in float64, whose heads differ enough that rounding does not decide."""
     encoder = Encoder(random_encoder(family, **settings).double())
-    encoder.split_projections()
+    encoder.unfuse_qkv()
     return encoder
 
 
@@ -71,7 +71,7 @@ def runner_of(encoder):
 def scaled_losses(encoder, layer, head, factor):
     """The loss of every example with a head's output times `factor`: W_O's columns of that head are multiplied by hand."""
     weight, columns = (
-        encoder.model.get_submodule(encoder.path(layer, "output")).weight,
+        encoder.model.get_submodule(encoder.module_path(layer, "output")).weight,
         encoder.head_rows(head),
     )
     before = weight.detach().clone()
@@ -111,7 +111,7 @@ def test_gradients_are_finite_differences_of_the_mask_and_ablation_is_the_loss_w
             increases[layer, head], (without - whole).mean(), rtol=1e-10, atol=1e-12
         )
     assert float(gradients.std()) > 1e-3 and float(increases.std()) > 1e-4
-    assert not encoder.model.get_submodule(encoder.path(0, "output"))._forward_pre_hooks
+    assert not encoder.model.get_submodule(encoder.module_path(0, "output"))._forward_pre_hooks
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ def test_fisher_is_the_mean_squared_gradient_of_each_example(family, settings):
         encoder.model.zero_grad()
         losses(encoder.model, [example]).sum().backward()
         for (layer, head), part in product(np.ndindex(LAYERS, HEADS), ("query", "key", "value")):
-            for parameter in encoder.model.get_submodule(encoder.path(layer, part)).parameters():
+            for parameter in encoder.model.get_submodule(
+                encoder.module_path(layer, part)
+            ).parameters():
                 expected[layer, head] += (
                     parameter.grad[encoder.head_rows(head, part)].square().sum() / 3
                 )
@@ -154,7 +156,9 @@ def test_confidence_entropy_and_norm_are_those_of_the_eager_attention_over_real_
     encoder.model.float()  # the eager attention of float64 gives NaN for a padding token far from all real ones
     separators = (batch["input_ids"] == 2) * (not encoder.is_causal)
     texts = [ids[:length].numpy() for ids, length in zip(batch["input_ids"], LENGTHS, strict=True)]
-    examples = [Example(Row(str(n), (), 0), ({"input_ids": ids},)) for n, ids in enumerate(texts)]
+    examples = [
+        EncodedExample(Row(str(n), (), 0), ({"input_ids": ids},)) for n, ids in enumerate(texts)
+    ]
     runner = SimpleNamespace(encoder=encoder, pad={"input_ids": 0})
     measured = {
         measure: measure(runner, examples)
@@ -185,11 +189,11 @@ def test_confidence_entropy_and_norm_are_those_of_the_eager_attention_over_real_
 def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
     make, data, task_kinds_data, tmp_path, rank, task
 ):
-    resources = ResourceCache(
+    workspace = Workspace(
         tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data
     )
     config = make(task=task)
-    encoder, pretrained = resources.encoder(config)
+    encoder, pretrained = workspace.encoder(config)
     runner = ModelRunner(
         encoder,
         task_spec.load(task),
@@ -197,7 +201,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
         padding_values(pretrained.tokenizer),
         torch.device("cpu"),
     )
-    examples = resources.examples(config, "train", 32)[:5]
+    examples = workspace.examples(config, "train", 32)[:5]
     together, alone = (
         head_measures.measure_heads(head_measures.MEASURES[rank], runner, examples, batch_size)
         for batch_size in (5, 1)
@@ -210,7 +214,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
 
 
 def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
-    tiny, make, resources, tmp_path
+    tiny, make, workspace, tmp_path
 ):
     assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
     (heads,) = (tmp_path / "results" / "heads").rglob("*.json")
@@ -234,12 +238,12 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
     assert json.loads(stored.read_text()) | {"provenance": 0} == content | {"provenance": 0}
 
 
-def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
+def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, workspace):
     selections = [
-        head_selection.select(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)
+        head_selection.select(make("hifi-gradient", seed=seed), workspace)[0] for seed in (1, 2)
     ]
     assert selections[0] == selections[1]
-    drawn_again = head_selection.select(make("hifi-gradient", "scoring.seed=1"), resources)[0]
+    drawn_again = head_selection.select(make("hifi-gradient", "scoring.seed=1"), workspace)[0]
     assert drawn_again.values != selections[0].values
 
 

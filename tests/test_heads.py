@@ -13,7 +13,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache, prepare_run
+from hifi_cli.runs.workspace import Workspace, prepare_run
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.losses import task_loss
 
@@ -54,11 +54,11 @@ def superglue(tmp_path_factory):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("one_logit", [False, True])
-def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
+def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
     config = make("full-ft", *MLP, f"task_head.one_logit={one_logit}", family=family)
-    prepared = prepare_run(config, resources)
+    prepared = prepare_run(config, workspace)
     model = prepared.encoder.model.eval()
-    examples = load_splits(config, resources).train[:5]
+    examples = load_splits(config, workspace).train[:5]
     batch = collate(examples, PAD)
     first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
     hidden, output = model.task_head.hidden, model.task_head.output
@@ -75,9 +75,9 @@ def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
     }
 
 
-def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
+def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
     heads = [
-        resources.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[
+        workspace.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[
             0
         ].model.task_head
         for seed in (1, 1, 2)
@@ -88,10 +88,10 @@ def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
     assert not torch.equal(heads[0].hidden.weight, heads[2].hidden.weight)
 
 
-def test_one_logit_is_binary_cross_entropy(make, resources):
+def test_one_logit_is_binary_cross_entropy(make, workspace):
     config = make("full-ft", *MLP, "task_head.one_logit=true")
-    prepared = prepare_run(config, resources)
-    examples = load_splits(config, resources).train[:6]
+    prepared = prepare_run(config, workspace)
+    examples = load_splits(config, workspace).train[:6]
     z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
@@ -123,13 +123,13 @@ POOLER, ONE_LOGIT = (
 def test_every_head_learns_and_comes_back_whole(
     make, superglue, data, tmp_path, method, head, task
 ):
-    resources = ResourceCache(tmp_path / "results", data if task == "rte" else superglue)
+    workspace = Workspace(tmp_path / "results", data if task == "rte" else superglue)
     rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]
     config = make(method, *head, "epochs=12", f"learning_rate={rate}", "dropout=0.0", task=task)
-    results = runs.run(config, resources)
+    results = runs.run(config, workspace)
     assert results.scores.best > 0.65
     assert (
-        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference
         == 0
     )
 
@@ -146,12 +146,12 @@ def test_word_states_are_means_over_the_words_tokens():
 
 
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
-    resources = ResourceCache(tmp_path / "results", superglue)
+    workspace = Workspace(tmp_path / "results", superglue)
     config = make("full-ft", *MLP, task="wic")
-    prepared = prepare_run(config, resources)
+    prepared = prepare_run(config, workspace)
     assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
-    examples = load_splits(config, resources).train[:4]
+    examples = load_splits(config, workspace).train[:4]
     batch = collate(examples, PAD)
-    fish = resources.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
+    fish = workspace.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
     for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):
         assert [row[first:last].tolist() for first, last in spans.tolist()] == [[fish], [fish]]

@@ -265,12 +265,12 @@ def test_runs_of_two_versions_of_draws_stand_in_no_mean_unless_asked_for(hifi):
         common = {"dropout on cpu": version}
         write_run("results", "full-ft", "rte", seed, 0.5 + 0.1 * seed, draws=common)
         write_run("results", "bitfit", "rte", seed, 0.5, draws={"dropout on cpu": 2})
-    left_out = (
+    excluded_because = (
         "1 run left out: different random draws (dropout on cpu version 1 and those of this"
         " program) (--include draws includes them)"
     )
-    assert left_out in notes(hifi)
-    assert left_out in notes(hifi, "--include", "unequal")
+    assert excluded_because in notes(hifi)
+    assert excluded_because in notes(hifi, "--include", "unequal")
     assert "left out" not in notes(hifi, "--include", "draws")
     pairs, _ = compared(hifi, "bitfit", "full-ft")
     assert pairs == 2
@@ -327,7 +327,7 @@ def test_a_run_of_schema_1_is_read_and_evaluated_but_is_not_the_same_run(
 # --- a run that goes on elsewhere
 
 
-def test_every_process_of_a_run_is_recorded(make, resources, monkeypatch, tmp_path, data):
+def test_every_process_of_a_run_is_recorded(make, workspace, monkeypatch, tmp_path, data):
     """A run with `precision=auto` is stopped where bf16 is at hand, and goes on where it is not."""
     from finished_runs import Stop
 
@@ -347,10 +347,10 @@ def test_every_process_of_a_run_is_recorded(make, resources, monkeypatch, tmp_pa
             patched.setattr(f"{module}.uses_bf16", lambda *_: True)
         patched.setattr(Checkpoint, "is_due", lambda self: True)
         patched.setattr(ModelRunner, "measure", stop_at_the_end)
-        runs.run(config, resources)
+        runs.run(config, workspace)
     for module in ("hifi_cli.training.runner", "hifi_cli.runs.provenance"):
         monkeypatch.setattr(f"{module}.uses_bf16", lambda *_: False)
-    result = runs.run(config, resources)
+    result = runs.run(config, workspace)
     assert [process.precision for process in result.processes] == ["bf16", "fp32"]
     assert result.precision == "bf16 and fp32"
     first, second = result.processes

@@ -25,11 +25,11 @@ def test_principal_plane_against_numpy():
     np.testing.assert_allclose(places, (flat - flat[-1]) @ directions.T, atol=1e-4)
 
 
-def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
+def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace):
     config = make("full-ft", "epochs=1")
-    runner = figure.train(config, resources).runner
+    runner = figure.train(config, workspace).runner
     weights = list(runner.encoder.model.parameters())
-    examples = resources.examples(config, "train", 128)[:6]
+    examples = workspace.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = 0.02 * torch.randn(2, sum(weight.numel() for weight in weights))
     axes = np.array([[0.0, 0.5], [0.0, -1.0]])
@@ -60,6 +60,6 @@ def test_the_full_training_set_is_full_under_a_few_shot_protocol_too(ask):
     assert max(row["step"] or 0 for row in request.kind.rows(request)) > 1
 
 
-def test_a_trajectory_follows_one_phase(ask):
-    with pytest.raises(UsageError, match="diff-pruning trains in several phases"):
+def test_a_trajectory_follows_one_stage(ask):
+    with pytest.raises(UsageError, match="diff-pruning trains in several stages"):
         compute(ask("landscape", {"shots": [None], "snapshots": 3}, ("diff-pruning",)))

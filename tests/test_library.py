@@ -45,11 +45,11 @@ def batches(encoders, sizes=(3, 2)):
     return head_scores
 
 
-def test_scores_are_those_of_the_command_line(make, resources, encoders):
+def test_scores_are_those_of_the_command_line(make, workspace, encoders):
     config = make("hifi-layerwise")
-    stored = head_selection.compute_scores(config, resources)
+    stored = head_selection.compute_scores(config, workspace)
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
-    train = resources.examples(config, "train", config.scoring.max_length)
+    train = workspace.examples(config, "train", config.scoring.max_length)
     sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
     head_scores = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert head_scores.samples == 12
@@ -58,7 +58,7 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
     )  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(head_scores.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
     chosen = select_heads(head_scores, k=2)
-    assert chosen.heads == head_selection.heads_to_tune(config, resources)
+    assert chosen.heads == head_selection.selected_heads(config, workspace)
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(

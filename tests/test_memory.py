@@ -41,7 +41,7 @@ EVALUATION = "an evaluation batch of 16 does not fit in memory; set a smaller ev
     ],
 )
 def test_the_error_names_the_setting_that_saves_memory(
-    make, resources, monkeypatch, largest, error, fix, words
+    make, workspace, monkeypatch, largest, error, fix, words
 ):
     forward = ModelRunner.forward
 
@@ -51,15 +51,15 @@ def test_the_error_names_the_setting_that_saves_memory(
         return forward(self, inputs, packed)
 
     monkeypatch.setattr(ModelRunner, "forward", limited)
-    monkeypatch.setattr("hifi_cli.training.step_graphs.obstacles", lambda *_: "")
+    monkeypatch.setattr("hifi_cli.training.step_graphs.unsupported_because", lambda *_: "")
     with pytest.raises(RunFailed, match=fix):
         runs.run(
             make("full-ft", "gradient_accumulation_steps=2", "eval_batch_size=16", *words),
-            resources,
+            workspace,
         )
 
 
-def test_a_run_begins_without_the_models_of_the_runs_before(make, resources, monkeypatch):
+def test_a_run_begins_without_the_models_of_the_runs_before(make, workspace, monkeypatch):
     """Models are in circles of references, and wait for Python's collector otherwise."""
     models, alive_at_start = [], []
     create, reset = Trainer.__init__, reset_peak_memory
@@ -77,7 +77,7 @@ def test_a_run_begins_without_the_models_of_the_runs_before(make, resources, mon
     monkeypatch.setattr("hifi_cli.runs.run.reset_peak_memory", count)
     monkeypatch.setattr(provenance, "_has_trained", False)
     methods = ("full-ft", "bitfit", "lora")
-    results = [runs.run(make(method, "epochs=1"), resources) for method in methods]
+    results = [runs.run(make(method, "epochs=1"), workspace) for method in methods]
     assert alive_at_start == [1, 1, 1]
     assert [result.memory_is_own for result in results] == [True, False, False]
 

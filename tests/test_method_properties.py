@@ -11,10 +11,10 @@ from hifi_cli.errors import UsageError
 # --- Compacter and Adapter
 
 
-def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shared(make, resources):
+def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shared(make, workspace):
     from hifi_cli.methods.compacter import KroneckerLinear
 
-    prepared, _ = prepare(make, resources, "compacter")
+    prepared, _ = prepare(make, workspace, "compacter")
     layers = [
         module for module in prepared.encoder.model.modules() if isinstance(module, KroneckerLinear)
     ]
@@ -40,11 +40,11 @@ def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
         assert float(factor.detach().abs().max()) <= (2 * 6 / fan) ** 0.5
 
 
-def test_compacter_says_which_sizes_do_not_divide(make, resources):
+def test_compacter_says_which_sizes_do_not_divide(make, workspace):
     with pytest.raises(
         UsageError, match=r"settings\.n=4 must divide the hidden size 32 and the bottleneck 1"
     ):
-        prepare(make, resources, "compacter", "settings.reduction=32")
+        prepare(make, workspace, "compacter", "settings.reduction=32")
 
 
 # --- Prefix-Tuning
@@ -52,13 +52,13 @@ def test_compacter_says_which_sizes_do_not_divide(make, resources):
 
 @pytest.mark.parametrize("mlp", [0, 8])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, resources, family, mlp):
+def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, workspace, family, mlp):
     prepared, config = prepare(
-        make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family
+        make, workspace, "prefix-tuning", f"settings.mlp={mlp}", family=family
     )
-    model, batch = prepared.encoder.model, first_batch(config, resources)
+    model, batch = prepared.encoder.model, first_batch(config, workspace)
     embedded = []
-    for compared_model in (model, resources.encoder(config)[0].model):
+    for compared_model in (model, workspace.encoder(config)[0].model):
         compared_model.base_model.embeddings.register_forward_hook(
             lambda _, __, output: embedded.append(output)
         )
@@ -78,9 +78,9 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, reso
     assert len(made) == 1  # the MLP runs once a forward pass
 
 
-def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
-    prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
-    batch = first_batch(config, resources)
+def test_prefix_attention_is_attention_over_prefix_and_tokens(make, workspace):
+    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
+    batch = first_batch(config, workspace)
     attention = prepared.encoder.layers[0].attention.self
     seen = {}
     attention.register_forward_pre_hook(lambda _, inputs: seen.update(x=inputs[0]))
@@ -110,9 +110,9 @@ def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
 
 @pytest.mark.parametrize(("family", "prefix"), [("bert", "bert"), ("roberta", "roberta")])
 def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(
-    make, resources, family, prefix
+    make, workspace, family, prefix
 ):
-    prepared, _ = prepare(make, resources, "bitfit", "settings.biases=layers", family=family)
+    prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers", family=family)
     names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(
         prepared.encoder.task_head
     )
@@ -136,20 +136,20 @@ def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(
     assert names == expected
 
 
-def test_top_k_refuses_more_layers_than_there_are(make, resources):
+def test_top_k_refuses_more_layers_than_there_are(make, workspace):
     with pytest.raises(UsageError, match="the encoder has only 2 layers"):
-        prepare(make, resources, "top-k", "settings.k=3")
+        prepare(make, workspace, "top-k", "settings.k=3")
 
 
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
 def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(
-    make, resources, method
+    make, workspace, method
 ):
-    prepared, config = prepare(make, resources, method)
-    model, batch = prepared.encoder.model, first_batch(config, resources)
+    prepared, config = prepare(make, workspace, method)
+    model, batch = prepared.encoder.model, first_batch(config, workspace)
     torch.testing.assert_close(
         logits_of(model, batch),
-        logits_of(resources.encoder(config)[0].model, batch),
+        logits_of(workspace.encoder(config)[0].model, batch),
         rtol=0,
         atol=1e-2,
     )

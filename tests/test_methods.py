@@ -20,10 +20,10 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.heads import heads_to_tune
+from hifi_cli.runs.heads import selected_heads
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache, enter_last_phase, reload
+from hifi_cli.runs.workspace import Workspace, enter_last_stage, open_run
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.loop import Splits, Trainer
 
@@ -42,7 +42,7 @@ ONE_OF_EACH = sorted(
         SPECS[name].implementation: name for name in SPECS if name not in ADAPTER_TYPES | VARIATIONS
     }.values()
 )
-# These keep another state between their phases.
+# These keep another state between their stages.
 OTHER_STATES = [
     "eh-ft-bitfit",
     "eh-ft-hifi",
@@ -79,24 +79,24 @@ def shape_of(plain):
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", [*ONE_OF_EACH, *OTHER_STATES])
-def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, method, family):
+def test_a_finished_run(make, workspace, hifi, tmp_path, data, monkeypatch, method, family):
     """What trained and how much of it, what stayed frozen with weight decay on, the delta, the exported and the reloaded model.
 
     On BERT it is stopped and resumed elsewhere, too.
     """
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", "limit=24", family=family)
-    plain = resources.encoder(config)[0]
+    plain = workspace.encoder(config)[0]
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
     if family == "bert":
         results = assert_resuming_changes_nothing(
-            config, resources, ResourceCache(tmp_path / "stopped", data), monkeypatch
+            config, workspace, Workspace(tmp_path / "stopped", data), monkeypatch
         )
     else:
-        results = runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
+        results = runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
-    prepared, _ = reload(directory.path, resources)
+    prepared, _ = open_run(directory.path, workspace)
     added = (
         set(prepared.encoder.model.state_dict()) - set(before)
         if not prepared.method.mergeable
@@ -108,11 +108,11 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
     if SPECS[method].implementation == "hifi":
-        check_heads(prepared.encoder, changed, heads_to_tune(config, resources))
+        check_heads(prepared.encoder, changed, selected_heads(config, workspace))
     check_export(
-        prepared.method.mergeable, directory, config, resources, hifi, tmp_path / "exported"
+        prepared.method.mergeable, directory, config, workspace, hifi, tmp_path / "exported"
     )
-    evaluation = evaluate(directory.path, resources)
+    evaluation = evaluate(directory.path, workspace)
     assert evaluation.largest_difference == 0
     assert (
         all(now == stored for now, stored in evaluation.compared.values())
@@ -197,9 +197,9 @@ def check_heads(encoder, changed, heads):
                 assert bool(changed[key][rows.start : rows.stop].any()) == (head in heads[layer])
 
 
-def check_export(is_mergeable, directory, config, resources, hifi, to):
+def check_export(is_mergeable, directory, config, workspace, hifi, to):
     """The exported model has the run's logits; a run of a method that adds modules is opened itself."""
-    export = ("export", directory.path, "--to", to, "--data-dir", resources.data_dir)
+    export = ("export", directory.path, "--to", to, "--data-dir", workspace.data_dir)
     exported = hifi(*export)
     if is_mergeable:
         assert exported.code == 0
@@ -208,7 +208,7 @@ def check_export(is_mergeable, directory, config, resources, hifi, to):
         assert exported.code == 2 and "hifi_cli.open_model" in exported.err and not to.exists()
         model, _ = open_model(directory.path)
     batch = collate(
-        load_splits(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0}
+        load_splits(config, workspace).reported[:6], {"input_ids": 0, "token_type_ids": 0}
     )
     stored = torch.tensor([prediction.logits for prediction in directory.read_predictions()[:6]])
     torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
@@ -224,7 +224,7 @@ LEARNING = {  # what a random encoder of two layers needs to learn 8 examples; t
 
 
 @pytest.mark.parametrize("method", ONE_OF_EACH)
-def test_loss_falls(make, resources, method):
+def test_loss_falls(make, workspace, method):
     quick = [
         "limit=8",
         "epochs=25",
@@ -235,9 +235,9 @@ def test_loss_falls(make, resources, method):
         "dropout=0.0",
     ]
     prepared, config = prepared_models.prepare(
-        make, resources, method, *quick, *LEARNING.get(method, [])
+        make, workspace, method, *quick, *LEARNING.get(method, [])
     )
-    examples = load_splits(config, resources).train
+    examples = load_splits(config, workspace).train
     trainer = Trainer(prepared, Splits(examples, gradient_batches=[examples]))
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]
@@ -274,22 +274,22 @@ def test_counts_at_bert_larges_width_are_the_closed_formulas(method):
     built = find.build_method(config, MethodContext(heads=heads, stage1_config=config.stage1))
     built.prepare(encoder)
     if config.stage1:
-        enter_last_phase(built, encoder)
+        enter_last_stage(built, encoder)
     head = encoder.task_head.keys()
-    trained = built.phases()[0 if method == "diff-pruning" else -1].method.trainable_parameters
-    counted = sum(
+    trained = built.stages()[0 if method == "diff-pruning" else -1].method.trainable_parameters
+    included = sum(
         value.numel() for name, value in trained(encoder.model).items() if name not in head
     )
     if method == "child-tuning-d":
-        assert counted == WIDE.backbone  # before it has seen the Fisher information
+        assert included == WIDE.backbone  # before it has seen the Fisher information
     elif (
         method == "diff-pruning"
     ):  # differences and gates of the backbone and the pooler, while it searches
-        assert counted == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(
+        assert included == 2 * (WIDE.backbone + WIDE.D * (WIDE.D + 1)) + len(
             built.search.tensor_gate
         )
     else:
-        assert counted == trained_count(method, WIDE)
+        assert included == trained_count(method, WIDE)
 
 
 @pytest.mark.parametrize(
@@ -302,19 +302,19 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     chosen = find.implementation_of("hifi-layerwise")
     chosen(chosen.Settings(biases=False), MethodContext(heads=heads)).prepare(encoder)
     head = encoder.task_head.keys()
-    counted = sum(
+    included = sum(
         p.numel()
         for name, p in encoder.model.named_parameters()
         if p.requires_grad and name not in head
     )
-    assert counted == weights
-    assert round(100 * counted / total, 1) == share
+    assert included == weights
+    assert round(100 * included / total, 1) == share
 
 
-def test_tuned_rows_train_in_bf16_too(make, resources):
+def test_tuned_rows_train_in_bf16_too(make, workspace):
     config = make("hifi-layerwise", "precision=bf16")
-    assert runs.run(config, resources).is_done
+    assert runs.run(config, workspace).is_done
     assert (
-        evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference
+        evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference
         == 0
     )

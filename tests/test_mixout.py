@@ -60,10 +60,10 @@ BERT_DROPOUTS = {
 
 
 @pytest.mark.parametrize("place", ["after-dropout", "all"])
-def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, resources, place):
-    prepared, config = prepare(make, resources, "mixout", f"settings.place={place}")
+def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, workspace, place):
+    prepared, config = prepare(make, workspace, "mixout", f"settings.place={place}")
     model = prepared.encoder.model
-    plain = dict(resources.encoder(config)[0].model.named_modules())
+    plain = dict(workspace.encoder(config)[0].model.named_modules())
     mixed = {
         name for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)
     }
@@ -91,12 +91,12 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
 
 
 @pytest.mark.parametrize("head", ["pooler", "mlp"])
-def test_mixout_everywhere_leaves_no_noise_but_its_own(make, resources, head):
+def test_mixout_everywhere_leaves_no_noise_but_its_own(make, workspace, head):
     """With p = 0, training's forward pass is evaluation's: nothing drops out, not even in attention or in the head."""
     prepared, config = prepare(
-        make, resources, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}"
+        make, workspace, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}"
     )
-    model, batch = prepared.encoder.model, first_batch(config, resources)
+    model, batch = prepared.encoder.model, first_batch(config, workspace)
     evaluated = logits_of(model, batch)
     model.train()
     with torch.no_grad():
@@ -139,7 +139,9 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     model = encoder.model.train()
     kept = {name: rate for name, rate in dropout_rates(model).items() if rate}
     assert kept and kept.items() <= plain.items()
-    attention = {path for layer in range(LAYERS) for path in encoder.paths(layer, "inner_dropouts")}
+    attention = {
+        path for layer in range(LAYERS) for path in encoder.module_paths(layer, "inner_dropouts")
+    }
     for (
         name
     ) in attention:  # attention's output reaches the others through a projection that is not mixed

@@ -12,10 +12,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, own_data, task_spec
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.losses import task_loss
 
 TEXTS = [
@@ -86,8 +86,8 @@ def test_a_wrong_label_is_named(tmp_path):
 def test_the_loss_is_the_binary_cross_entropy_by_hand():
     spec = task_spec.load("demo-topics").model_copy(update={"labels": ["a", "b", "c"]})
     examples = [
-        Example(Row("0", (("x",),), (1, 0, 1)), ()),
-        Example(Row("1", (("x",),), (0, 0, 0)), ()),
+        EncodedExample(Row("0", (("x",),), (1, 0, 1)), ()),
+        EncodedExample(Row("1", (("x",),), (0, 0, 0)), ()),
     ]
     logits = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -3.0]])
     probabilities = 1 / (1 + np.exp(-logits.double().numpy()))
@@ -111,18 +111,18 @@ def test_accuracy_is_about_whole_rows():
 @pytest.fixture
 def trained(make, tmp_path, small_demo):
     """A finished run on the demo data, made small, and its results directory."""
-    resources = ResourceCache(tmp_path / "results")
+    workspace = Workspace(tmp_path / "results")
     config = make("full-ft", "epochs=8", "learning_rate=0.003", "log_every=2", task="demo-topics")
     return (
-        runs.run(config, resources),
-        RunDirectory.of(config, resources.results_dir).path,
-        resources,
+        runs.run(config, workspace),
+        RunDirectory.of(config, workspace.results_dir).path,
+        workspace,
     )
 
 
 @pytest.mark.slow
 def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
-    result, run, resources = trained
+    result, run, workspace = trained
     assert set(result.metrics) == {"f1_micro", "f1_macro"}
     lines = [
         line
@@ -130,7 +130,7 @@ def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
         if "loss" in line
     ]
     assert lines[-1]["loss"] < lines[0]["loss"]
-    assert not evaluate(run, resources).differing
+    assert not evaluate(run, workspace).differing
     stored = RunDirectory(run).read_predictions()
     names = task_spec.load("demo-topics").labels
     assert all(

@@ -24,7 +24,7 @@ from hifi_cli.runs import export as run_export
 from hifi_cli.runs import inference
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.workspace import load_final_delta
-from hifi_cli.runs.workspace import reload as reload_run
+from hifi_cli.runs.workspace import open_run as reload_run
 
 TYPES = [
     name
@@ -50,10 +50,10 @@ def two_steps(prepared, batch):
 
 @pytest.mark.parametrize("method", TYPES)
 @pytest.mark.filterwarnings("ignore")  # peft's own, when it opens a directory
-def test_an_adapter_type(make, resources, encoders, tmp_path, method):
-    prepared, config = prepare(make, resources, method)
-    model, batch = prepared.encoder.model, first_batch(config, resources)
-    plain = resources.encoder(config)[0].model
+def test_an_adapter_type(make, workspace, encoders, tmp_path, method):
+    prepared, config = prepare(make, workspace, method)
+    model, batch = prepared.encoder.model, first_batch(config, workspace)
+    plain = workspace.encoder(config)[0].model
     pretrained, started_at = plain.state_dict(), logits_of(model, batch)
     if method not in ("c3a", "fourierft"):  # whose initial updates are not zero
         torch.testing.assert_close(started_at, logits_of(plain, batch), rtol=1e-5, atol=1e-5)
@@ -75,11 +75,11 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
     adapted = logits_of(model, batch)
     assert not torch.allclose(adapted, started_at, atol=1e-3)
 
-    reloaded, _ = prepare(make, resources, method)
+    reloaded, _ = prepare(make, workspace, method)
     load_final_delta(reloaded.method, reloaded.encoder, prepared.method.delta(model))
     assert torch.equal(logits_of(reloaded.encoder.model, batch), adapted)
     if not method.startswith("hifi"):
-        check_exported(reloaded, resources, encoders["bert"], tmp_path, batch)
+        check_exported(reloaded, workspace, encoders["bert"], tmp_path, batch)
 
     prepared.method.unfreeze_all(prepared.encoder)  # which merges
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -99,7 +99,7 @@ def test_an_adapter_type(make, resources, encoders, tmp_path, method):
         assert touched == {part.split(".")[-1] for part in parts}
 
 
-def check_exported(prepared, resources, backbone, to, batch):
+def check_exported(prepared, workspace, backbone, to, batch):
     """The exported directory opens in peft and computes the same."""
     from peft import PeftModel
 
@@ -114,10 +114,10 @@ def check_exported(prepared, resources, backbone, to, batch):
 
 
 @pytest.mark.parametrize("method", ["hifi-lora", "hifi-dora", "hifi-ia3"])
-def test_only_rows_of_the_chosen_heads_move(make, resources, method):
-    prepared, config = prepare(make, resources, method, "heads.given=[[0,3],[]]")
-    encoder, batch = prepared.encoder, first_batch(config, resources)
-    pretrained = resources.encoder(config)[0].model.state_dict()
+def test_only_rows_of_the_chosen_heads_move(make, workspace, method):
+    prepared, config = prepare(make, workspace, method, "heads.given=[[0,3],[]]")
+    encoder, batch = prepared.encoder, first_batch(config, workspace)
+    pretrained = workspace.encoder(config)[0].model.state_dict()
     two_steps(prepared, batch)
     prepared.method.merge(encoder)
     rows = torch.tensor([row for head in (0, 3) for row in encoder.head_rows(head)])
@@ -135,9 +135,9 @@ def test_only_rows_of_the_chosen_heads_move(make, resources, method):
             )
 
 
-def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(make, resources):
+def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(make, workspace):
     settings = ["settings.warmup_fraction=0.2", "settings.final_fraction=0.3"]
-    prepared, _ = prepare(make, resources, "adalora", *settings)
+    prepared, _ = prepare(make, workspace, "adalora", *settings)
     method, model = prepared.method, prepared.encoder.model
     values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
     singular = [name for name in values if ".lora_E." in name]
@@ -156,7 +156,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
             values[name].data += 1
         if step == 9:  # resumed in the middle
             state = method.training_state(model)
-            prepared, _ = prepare(make, resources, "adalora", *settings)
+            prepared, _ = prepare(make, workspace, "adalora", *settings)
             method, model = prepared.method, prepared.encoder.model
             method.steps = range(5, 15)
             method.load_training_state(model, state)
@@ -182,9 +182,9 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_the_reason(make, resources, setting, message):
+def test_what_does_not_fit_is_refused_with_the_reason(make, workspace, setting, message):
     with pytest.raises(UsageError) as refused:
-        prepare(make, resources, "dora", setting)
+        prepare(make, workspace, "dora", setting)
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
@@ -207,15 +207,15 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(KINDS - REFUSED - {"adalora"}))
-def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, resources, kind):
+def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, workspace, kind):
     config = make(
         "peft", "epochs=1", f"settings.type={kind}", f"settings.options={SMALL.get(kind, {})}"
     )
-    assert runs.run(config, resources).is_done
-    path = RunDirectory.of(config, resources.results_dir).path
-    assert inference.evaluate(path, resources).largest_difference < 1e-4
-    prepared, _ = reload_run(path, resources)
-    batch = first_batch(config, resources)
+    assert runs.run(config, workspace).is_done
+    path = RunDirectory.of(config, workspace.results_dir).path
+    assert inference.evaluate(path, workspace).largest_difference < 1e-4
+    prepared, _ = reload_run(path, workspace)
+    batch = first_batch(config, workspace)
     before = logits_of(prepared.encoder.model, batch)
     prepared.method.merge(prepared.encoder)
     torch.testing.assert_close(
@@ -259,7 +259,7 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
 def test_every_family_has_the_targets_and_merges(family, method, settings):
     """Adapters start at the pretrained model, change it when they change, and merge into plain modules."""
     encoder = Encoder(random_encoder(family))
-    encoder.split_projections()
+    encoder.unfuse_qkv()
     batch = {"input_ids": torch.arange(5, 19).view(2, 7)}
     before, types = (
         logits_of(encoder.model, batch),
@@ -287,8 +287,8 @@ def test_every_family_has_the_targets_and_merges(family, method, settings):
 @pytest.mark.parametrize(
     ("method", "scale"), [("ia3", "ia3_l"), ("hifi-ia3", "ia3_l"), ("boft", "boft_s")]
 )
-def test_weight_decay_does_not_pull_scales_from_1_to_0(make, resources, method, scale):
-    prepared, _ = prepare(make, resources, method)
+def test_weight_decay_does_not_pull_scales_from_1_to_0(make, workspace, method, scale):
+    prepared, _ = prepare(make, workspace, method)
     names = {id(parameter): name for name, parameter in prepared.encoder.model.named_parameters()}
     groups = prepared.method.param_groups(prepared.encoder.model, 0.1)
     decay = {

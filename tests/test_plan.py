@@ -13,7 +13,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.plan import model_size, plan
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))
@@ -58,9 +58,9 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
 
 
 @pytest.mark.parametrize(("method", "family"), [("eh-ft-bitfit", "bert"), ("bitfit", "roberta")])
-def test_counts_are_those_of_the_run(make, resources, method, family):
+def test_counts_are_those_of_the_run(make, workspace, method, family):
     config = make(method, "epochs=1", family=family)
-    counts, (total, stages, *_) = runs.run(config, resources).params, model_size(config)
+    counts, (total, stages, *_) = runs.run(config, workspace).params, model_size(config)
     assert (total, stages[-1]) == (counts.total, (counts.trainable, counts.trainable_backbone))
 
 
@@ -79,11 +79,11 @@ def test_counts_are_those_of_the_run(make, resources, method, family):
         (["shots=16", "epochs=3"], "3 steps: 3 epochs of 32 examples in batches of 32"),
     ],
 )
-def test_steps_follow_the_configuration(make, resources, overrides, steps):
+def test_steps_follow_the_configuration(make, workspace, overrides, steps):
     assert (
-        dict(
-            plan(make("full-ft", "batch_size=32", *overrides), ResourceCache(resources.results_dir))
-        )["steps"]
+        dict(plan(make("full-ft", "batch_size=32", *overrides), Workspace(workspace.results_dir)))[
+            "steps"
+        ]
         == steps
     )
 

@@ -12,7 +12,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import predict, read
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
 
 pytestmark = pytest.mark.slow
@@ -29,10 +29,10 @@ def trained(encoders, data, tmp_path_factory):
         protocol="hifi",
         overrides=settings,
     )
-    resources = ResourceCache(tmp_path_factory.mktemp("trained"), data)
-    runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
-    pairs = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
+    workspace = Workspace(tmp_path_factory.mktemp("trained"), data)
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    pairs = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
     return directory.path, pairs, directory.read_predictions()
 
 
@@ -98,14 +98,14 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3
 
 
-def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data):
+def test_numbers_choices_and_answers(workspace, make, tmp_path, task_kinds_data):
     config = make("full-ft", "epochs=1", task="stsb")
-    runs.run(config, resources)
+    runs.run(config, workspace)
     file = tmp_path / "new.jsonl"
     file.write_text('{"sentence1": "the dog", "sentence2": "a cat"}\n')
-    (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
+    (said,) = predict(RunDirectory.of(config, workspace.results_dir).path, file, workspace)
     assert isinstance(said["prediction"], float) and "probabilities" not in said
-    resources.data_dir = task_kinds_data
+    workspace.data_dir = task_kinds_data
     for task, content in [
         (
             "copa",
@@ -123,14 +123,14 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
         ("squad", {"question": "the dog", "context": "a cat sees the bird here"}),
     ]:
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
-        runs.run(config, resources)
+        runs.run(config, workspace)
         file.write_text(json.dumps(content) + "\n")
-        run = RunDirectory.of(config, resources.results_dir).path
-        (said,) = predict(run, file, resources)
+        run = RunDirectory.of(config, workspace.results_dir).path
+        (said,) = predict(run, file, workspace)
         if task == "multirc":
             (tmp_path / "typo.jsonl").write_text(json.dumps(content).replace("answer", "anwser"))
             with pytest.raises(UsageError, match=r"line 1: .*'answer' is missing"):
-                [*predict(run, tmp_path / "typo.jsonl", resources)]
+                [*predict(run, tmp_path / "typo.jsonl", workspace)]
         if task == "squad":
             assert said["prediction"] in content["context"]
         else:
@@ -138,7 +138,7 @@ def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data)
             assert sum(said["probabilities"].values()) == pytest.approx(1)
 
 
-def test_one_logit_is_that_of_the_second_class(make, resources, tmp_path):
+def test_one_logit_is_that_of_the_second_class(make, workspace, tmp_path):
     config = make(
         "full-ft",
         "epochs=1",
@@ -146,16 +146,16 @@ def test_one_logit_is_that_of_the_second_class(make, resources, tmp_path):
         "task_head.width=16",
         "task_head.one_logit=true",
     )
-    runs.run(config, resources)
-    directory, file = RunDirectory.of(config, resources.results_dir), tmp_path / "new.jsonl"
-    rows = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
+    runs.run(config, workspace)
+    directory, file = RunDirectory.of(config, workspace.results_dir), tmp_path / "new.jsonl"
+    rows = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
     file.write_text(
         "".join(
             json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in rows
         )
     )
     for said, stored in zip(
-        predict(directory.path, file, resources), directory.read_predictions(), strict=True
+        predict(directory.path, file, workspace), directory.read_predictions(), strict=True
     ):
         (logit,) = stored.logits
         assert [*said["probabilities"].values()] == pytest.approx(

@@ -42,7 +42,7 @@ def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head
     )
 
 
-def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, encoders, tmp_path):
+def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, workspace, encoders, tmp_path):
     """Not with the same number of labels, and not with another: each seed draws a new one."""
     directory = tmp_path / "tuned" / "tiny-bert"
     shutil.copytree(encoders["bert"], directory)
@@ -53,14 +53,14 @@ def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, e
         torch.nn.init.constant_(model.classifier.weight, 7.0)
         model.save_pretrained(directory)
         first, second = (
-            resources.encoder(make("full-ft", seed=seed, backbone=directory))[
+            workspace.encoder(make("full-ft", seed=seed, backbone=directory))[
                 0
             ].model.classifier.weight
             for seed in (1, 2)
         )
         assert first.shape == (2, model.config.hidden_size)
         assert first.abs().max() < 1 and not torch.equal(first, second)
-        resources._pretrained.clear()
+        workspace._pretrained.clear()
 
 
 def test_damaged_weights_are_refused_in_a_line(tiny, encoders, tmp_path):

@@ -37,10 +37,10 @@ LINES = [
 
 
 @pytest.fixture
-def start_logger(make, resources):
+def start_logger(make, workspace):
     """Makes the metric logger of a run of 2 epochs of 3 steps that goes on after some lines."""
     config = make("full-ft", "epochs=2", "batch_size=8")
-    directory = RunDirectory.of(config, resources.results_dir)
+    directory = RunDirectory.of(config, workspace.results_dir)
     directory.path.mkdir(parents=True)
 
     @contextmanager
@@ -162,13 +162,13 @@ def test_seeds_stand_together_in_a_tracker(make, tmp_path, monkeypatch, name, st
 
 
 @pytest.mark.filterwarnings("default")  # what TensorBoard's own imports say
-def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
+def test_tensorboard_gets_what_metrics_jsonl_has(make, workspace):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = make("bitfit", "epochs=2", "log_every=3")
-    runs.run(config, resources, report_to=["tensorboard"])
-    directory = RunDirectory.of(config, resources.results_dir)
+    runs.run(config, workspace, report_to=["tensorboard"])
+    directory = RunDirectory.of(config, workspace.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     events = EventAccumulator(str(directory.path / "tensorboard")).Reload()
     losses = [(line["step"], line["loss"]) for line in lines if "step" in line]

@@ -237,7 +237,7 @@ def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
+def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, workspace):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):
         config = make(
@@ -248,10 +248,10 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
             f"variant={metric}",
             task="stsb",
         )
-        results[metric] = runs.run(config, resources)
+        results[metric] = runs.run(config, workspace)
         lines = [
             json.loads(line)
-            for line in RunDirectory.of(config, resources.results_dir)
+            for line in RunDirectory.of(config, workspace.results_dir)
             .metrics.read_text()
             .splitlines()
         ]
@@ -270,4 +270,4 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
         with pytest.raises(
             UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"
         ):
-            runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), resources)
+            runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), workspace)

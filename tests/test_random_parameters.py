@@ -20,15 +20,15 @@ def chosen(prepared):
     return {name: np.flatnonzero(np.unpackbits(delta[f"{name}/mask"].numpy())) for name in names}
 
 
-def test_as_many_weights_as_bitfit_trains_in_the_layers_other_ones_for_every_seed(make, resources):
+def test_as_many_weights_as_bitfit_trains_in_the_layers_other_ones_for_every_seed(make, workspace):
     by_seed = {}
     for seed in (1, 2):
-        prepared, _ = prepare(make, resources, "random-parameters", seed=seed)
+        prepared, _ = prepare(make, workspace, "random-parameters", seed=seed)
         entries = chosen(prepared)
         assert sum(map(len, entries.values())) == BIASES
         assert entries.keys() <= set(prepared.encoder.layer_parameters)
         by_seed[seed] = {(name, index) for name, indices in entries.items() for index in indices}
-        again, _ = prepare(make, resources, "random-parameters", seed=seed)
+        again, _ = prepare(make, workspace, "random-parameters", seed=seed)
         assert by_seed[seed] == {
             (name, index) for name, indices in chosen(again).items() for index in indices
         }
@@ -57,9 +57,9 @@ def test_each_weight_is_drawn_equally_often():
 
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])
-def test_more_weights_than_there_are_are_refused(make, resources, words):
+def test_more_weights_than_there_are_are_refused(make, workspace, words):
     with pytest.raises(
         UsageError,
         match=r"settings.count=1000000: set settings.count to a number from 1 to \d+, the layers' weights",
     ):
-        prepare(make, resources, "random-parameters", *words)
+        prepare(make, workspace, "random-parameters", *words)

@@ -90,7 +90,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.run_config import RunConfig
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
-    from hifi_cli.models.encoder_files import locate
+    from hifi_cli.models.encoder_files import resolve_source
     from hifi_cli.tasks import encode, metrics, task_spec
     from hifi_cli.tasks import sources as task_sources
 
@@ -101,7 +101,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
             data[name] = task_sources.load(task, data_dir=glue, required=())
     assert {"rte", "mrpc", "cola"} <= set(data)
     assert len(data["rte"].splits["train"]) == 2490
-    tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
+    tokenizer = AutoTokenizer.from_pretrained(resolve_source(backbone_config("minilm"))[0])
     if "squad" in data:
         task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
         examples = encode.tokenize(tokenizer, task, rows, RunConfig.model_construct(max_length=384))

@@ -179,13 +179,13 @@ def test_a_packed_study_is_checked_as_its_runs_are(hifi):
 
 
 @pytest.mark.slow
-def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data, hifi, tmp_path):
+def test_every_kind_of_task_is_recomputed(make, workspace, task_kinds_data, data, hifi, tmp_path):
     """Nothing is wrong but that the test's data are smaller than the official ones."""
     kinds = dict.fromkeys(("copa", "multirc", "squad", "mnli", "conll2003"), task_kinds_data)
     tasks = {"stsb": data, "cola": data, **kinds, "demo-topics": None}
     for task, where in tasks.items():
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
-        runs.run(config, replace(resources, data_dir=where))
+        runs.run(config, replace(workspace, data_dir=where))
     checked = json.loads(hifi("results", "check", "--format", "json").out)
     assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
     assert all(

@@ -68,10 +68,10 @@ def test_the_trajectory_is_that_of_masked_full_gradients(build, axis, whole_bias
 
 
 @every_axis
-def test_the_first_train_and_the_delta_holds_them(make, resources, method):
+def test_the_first_train_and_the_delta_holds_them(make, workspace, method):
     config = make(method, "settings.targets=[value]", "settings.biases=false", "settings.r=2")
-    runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
     delta = load_file(directory.delta)
     (path, *_) = matrices = {name.rpartition(".")[0] for name in delta if name.endswith(".index")}
     assert len(matrices) == 2 and all(".value" in name for name in matrices)
@@ -80,10 +80,10 @@ def test_the_first_train_and_the_delta_holds_them(make, resources, method):
         f"{path}.{method.partition('-')[2]}s",
     }
     assert delta[f"{path}.index"].tolist() == [0, 1]
-    assert evaluate(directory.path, resources).largest_difference == 0
+    assert evaluate(directory.path, workspace).largest_difference == 0
 
 
 @every_axis
-def test_more_rows_than_there_are_is_refused(make, resources, method):
+def test_more_rows_than_there_are_is_refused(make, workspace, method):
     with pytest.raises(UsageError, match=r"settings\.r=33: a matrix of the encoder has only 32"):
-        prepare(make, resources, method, "settings.r=33")
+        prepare(make, workspace, method, "settings.r=33")

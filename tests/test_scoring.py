@@ -57,26 +57,26 @@ def test_correlation_is_numpys():
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_scores_do_not_depend_on_the_batch(make, resources, family):
+def test_scores_do_not_depend_on_the_batch(make, workspace, family):
     """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
     config = make(family=family)
-    pretrained = resources.pretrained(config)
+    pretrained = workspace.pretrained(config)
     encoder, pad = Encoder(pretrained.model), padding_values(pretrained.tokenizer)
-    examples = resources.examples(config, "train", 32)[:10]
+    examples = workspace.examples(config, "train", 32)[:10]
     richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
-    for number, example in enumerate(examples):
+    for index, example in enumerate(examples):
         alone = score_examples(encoder, [example], pad, 0.9)
-        assert torch.equal(richness[number], alone[0][0])
-        torch.testing.assert_close(correlation[number], alone[1][0], rtol=1e-4, atol=1e-7)
+        assert torch.equal(richness[index], alone[0][0])
+        torch.testing.assert_close(correlation[index], alone[1][0], rtol=1e-4, atol=1e-7)
 
 
-def test_captured_outputs_are_attention_times_values(make, resources):
+def test_captured_outputs_are_attention_times_values(make, workspace):
     """What the hook sees is softmax(QK/sqrt(D'))V of each head, computed here by hand from the weights."""
     config = make()
-    pretrained = resources.pretrained(config)
+    pretrained = workspace.pretrained(config)
     encoder = Encoder(pretrained.model.eval())
     batch = collate(
-        resources.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer)
+        workspace.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer)
     )
     seen = []
     hook = encoder.layers[0].attention.output.dense.register_forward_pre_hook(
@@ -99,9 +99,9 @@ def test_captured_outputs_are_attention_times_values(make, resources):
     torch.testing.assert_close(seen[0][0][:, rows.start : rows.stop], by_hand, rtol=1e-4, atol=1e-5)
 
 
-def test_more_warm_steps_than_the_run_has_are_refused(make, resources):
+def test_more_warm_steps_than_the_run_has_are_refused(make, workspace):
     config = make("hifi-layerwise", "scoring.warm_steps=1000")
     with pytest.raises(
         UsageError, match=r"scoring.warm_steps=1000 is more than the run's 12 steps"
     ):
-        compute_scores(config, resources)
+        compute_scores(config, workspace)

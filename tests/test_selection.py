@@ -13,13 +13,13 @@ from tiny_inputs import HEADS, LAYERS
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
-def heads_files(resources):
+def heads_files(workspace):
     return [
         json.loads(path.read_text())
-        for path in sorted((resources.results_dir / "heads").rglob("*.json"))
+        for path in sorted((workspace.results_dir / "heads").rglob("*.json"))
     ]
 
 
@@ -33,41 +33,41 @@ def drawn_by_hand(seed, k, task="rte"):
     return [sorted(np.argsort(-layer)[:k].tolist()) for layer in values]
 
 
-def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, resources):
-    results = [runs.run(make("hifi-random", "epochs=1", seed=seed), resources) for seed in (1, 2)]
+def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, workspace):
+    results = [runs.run(make("hifi-random", "epochs=1", seed=seed), workspace) for seed in (1, 2)]
     assert {result.seed: result.heads for result in results} == {
         seed: drawn_by_hand(seed, 2) for seed in (1, 2)
     }
-    assert {file["seed"]: file["heads"] for file in heads_files(resources)} == {
+    assert {file["seed"]: file["heads"] for file in heads_files(workspace)} == {
         result.seed: result.heads for result in results
     }
-    other_task = head_selection.heads_to_tune(make("hifi-random", task="cola"), resources)
+    other_task = head_selection.selected_heads(make("hifi-random", task="cola"), workspace)
     assert other_task == drawn_by_hand(1, 2, "cola") != results[0].heads
     assert results[0].draws["choice of heads"] == 2
     assert results[0].setting_hash == results[1].setting_hash
     assert results[0].heads_sha256 is results[1].heads_sha256 is None  # the runs may be averaged
 
 
-def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
+def test_one_seed_for_all_runs_draws_the_same_heads(make, workspace):
     configs = [make("hifi-random", "heads.seed=5", seed=seed) for seed in (1, 2)]
-    assert [head_selection.heads_to_tune(config, resources) for config in configs] == [
+    assert [head_selection.selected_heads(config, workspace) for config in configs] == [
         drawn_by_hand(5, 2)
     ] * 2
     assert not configs[0].heads_vary_with_seed
     assert make("hifi-random").config_hash != configs[0].config_hash
 
 
-def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
-    result = runs.run(make("hifi-layerwise", "epochs=1"), resources)
-    assert result.heads == head_selection.heads_to_tune(make("hifi-layerwise", seed=2), resources)
-    (file,) = heads_files(resources)
+def test_other_rankings_have_one_heads_file_for_all_seeds(make, workspace):
+    result = runs.run(make("hifi-layerwise", "epochs=1"), workspace)
+    assert result.heads == head_selection.selected_heads(make("hifi-layerwise", seed=2), workspace)
+    (file,) = heads_files(workspace)
     assert "seed" not in file and result.heads_sha256
     assert make("hifi-layerwise").config_hash == make("hifi-layerwise", "heads.seed=5").config_hash
 
 
 @pytest.mark.parametrize(("words", "seed"), [(("heads.seed=7",), 7), ((), 1)])
 def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(
-    tiny, resources, words, seed
+    tiny, workspace, words, seed
 ):
     answer = tiny(
         "select",
@@ -121,13 +121,13 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     scores = {}
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
-        content, _ = head_selection.score(config, ResourceCache(tmp_path / "results", directory))
+        content, _ = head_selection.score(config, Workspace(tmp_path / "results", directory))
         scores[name] = content.richness, content.correlation
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
 
 
-def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):
+def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, workspace):
     warm = ("scoring.warm_steps=2", "scoring.samples=4", "learning_rate=0.01", "max_length=32")
     changes = [
         "learning_rate=0.01",
@@ -138,7 +138,7 @@ def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps
         "heads.k=1",
     ]
     stored = [
-        head_selection.score(make("hifi-layerwise", *warm, change), resources) for change in changes
+        head_selection.score(make("hifi-layerwise", *warm, change), workspace) for change in changes
     ]
     paths, correlations = [path for _, path in stored], [scores.correlation for scores, _ in stored]
     assert (
@@ -148,11 +148,11 @@ def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps
 
 
 def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(
-    make, resources, tmp_path, data
+    make, workspace, tmp_path, data
 ):
     first_seed = make("hifi-layerwise")
     paths = [
-        head_selection.score(config, resources)[1]
+        head_selection.score(config, workspace)[1]
         for config in (first_seed, make("hifi-layerwise", seed=2))
     ]
     assert paths[0] == paths[1]
@@ -160,18 +160,18 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
         for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
     ]
-    paths += [head_selection.score(config, resources)[1] for config in cuts]
+    paths += [head_selection.score(config, workspace)[1] for config in cuts]
     assert len(set(paths)) == 4
-    again = ResourceCache(tmp_path / "again", data)
+    again = Workspace(tmp_path / "again", data)
     assert (
         head_selection.score(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name
         == paths[0].name
     )
 
 
-def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
+def test_nothing_of_a_run_sees_its_held_out_rows(make, workspace):
     config = make("hifi-layerwise", "selection=holdout", "holdout=0.25", seed=3)
-    splits = load_splits(config, resources)
+    splits = load_splits(config, workspace)
     held = {str(index) for index in held_by_hand(48, 0.25, 3)}
     assert {example.row.id for example in splits.selection} == held
     assert not held & {example.row.id for example in splits.train}

@@ -126,8 +126,8 @@ def test_a_rate_that_trains_nothing_is_said_by_train_table_and_report(hifi):
     assert sum(record["classes"]["labels"].values()) == record["n_examples"]["reported"]
     lines = next(Path("results").rglob("predictions.jsonl")).read_text().splitlines()
     predicted = [json.loads(line)["prediction"] for line in lines]
-    counted = {word: predicted.count(word) for word in record["classes"]["predicted"]}
-    assert record["classes"]["predicted"] == counted
+    included = {word: predicted.count(word) for word in record["classes"]["predicted"]}
+    assert record["classes"]["predicted"] == included
 
 
 @pytest.mark.slow

@@ -7,36 +7,36 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate, open_model
-from hifi_cli.runs.workspace import ResourceCache, reload
+from hifi_cli.runs.workspace import Workspace, open_run
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def chain(make, resources):
+def chain(make, workspace):
     """Runs on CoLA, on RTE from it, and on STS-B from that one; the directories of the three."""
     paths = []
     for task, method in (("cola", "hifi-layerwise"), ("rte", "lora"), ("stsb", "full-ft")):
         overrides = [f"start_from={paths[-1]}"] if paths else []
         config = make(method, "learning_rate=0.01", "epochs=1", *overrides, task=task)
-        runs.run(config, resources)
-        paths.append(RunDirectory.of(config, resources.results_dir).path)
+        runs.run(config, workspace)
+        paths.append(RunDirectory.of(config, workspace.results_dir).path)
     return paths
 
 
-def merged_weights(path, resources):
-    prepared, _ = reload(path, resources)
+def merged_weights(path, workspace):
+    prepared, _ = open_run(path, workspace)
     prepared.method.merge(prepared.encoder)
     return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
 
 
 def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
-    chain, make, resources
+    chain, make, workspace
 ):
-    expected = merged_weights(chain[0], resources)
+    expected = merged_weights(chain[0], workspace)
     config = RunDirectory(chain[1]).read_config()
-    model, pretrained = resources.encoder(config)
-    fresh, original = ResourceCache(resources.results_dir, resources.data_dir).encoder(
+    model, pretrained = workspace.encoder(config)
+    fresh, original = Workspace(workspace.results_dir, workspace.data_dir).encoder(
         config.model_copy(update={"start_from": None})
     )
     assert any(
@@ -48,10 +48,10 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
     assert pretrained.backbone_weights != original.backbone_weights
 
 
-def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
+def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, workspace, tmp_path):
     links = RunDirectory(chain[2]).read_result().started_from
     assert [link["run"] for link in links] == [
-        str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])
+        str(path.relative_to(workspace.results_dir)) for path in (chain[1], chain[0])
     ]
     for link, path in zip(links, (chain[1], chain[0]), strict=True):
         result = RunDirectory(path).read_result()
@@ -60,27 +60,25 @@ def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resourc
             result.config_hash,
         )
     for path in chain:
-        assert not evaluate(
-            path, ResourceCache(resources.results_dir, resources.data_dir)
-        ).differing
-    prepared, _ = reload(chain[1], resources)
+        assert not evaluate(path, Workspace(workspace.results_dir, workspace.data_dir)).differing
+    prepared, _ = open_run(chain[1], workspace)
     tokens = torch.arange(4, 12)[None]
     with torch.no_grad():
         logits = prepared.encoder.model.eval()(input_ids=tokens).logits
     with torch.no_grad():
         torch.testing.assert_close(
-            open_model(chain[1], results_dir=resources.results_dir)[0](input_ids=tokens).logits,
+            open_model(chain[1], results_dir=workspace.results_dir)[0](input_ids=tokens).logits,
             logits,
             rtol=0,
             atol=1e-5,
         )
 
 
-def test_a_changed_chain_is_refused(chain, make, resources):
+def test_a_changed_chain_is_refused(chain, make, workspace):
     config = make("hifi-layerwise", "learning_rate=0.001", "epochs=1", task="cola")
-    runs.run(config, resources, force=True)
+    runs.run(config, workspace, force=True)
     with pytest.raises(UsageError, match=r"trained on another encoder .* train .* as it was"):
-        evaluate(chain[1], ResourceCache(resources.results_dir, resources.data_dir))
+        evaluate(chain[1], Workspace(workspace.results_dir, workspace.data_dir))
 
 
 def test_the_hash_names_the_run_and_not_its_place(make):
@@ -97,18 +95,18 @@ def test_the_hash_names_the_run_and_not_its_place(make):
     assert len({plain.config_hash, first.config_hash, other.config_hash}) == 3
 
 
-def test_what_cannot_be_started_from_is_refused(make, resources, encoders):
+def test_what_cannot_be_started_from_is_refused(make, workspace, encoders):
     with pytest.raises(
         MissingError, match=r"start_from=runs/none: no run there, nor in .*train it first"
     ):
-        runs.run(make("full-ft", "start_from=runs/none"), resources)
+        runs.run(make("full-ft", "start_from=runs/none"), workspace)
     config = make("adapter", "epochs=1", task="cola")
-    runs.run(config, resources)
-    path = RunDirectory.of(config, resources.results_dir).path
+    runs.run(config, workspace)
+    path = RunDirectory.of(config, workspace.results_dir).path
     with pytest.raises(UsageError, match="method adapter adds modules"):
-        runs.run(make("full-ft", f"start_from={path}"), resources)
+        runs.run(make("full-ft", f"start_from={path}"), workspace)
     with pytest.raises(
         UsageError,
         match="another encoder than the backbone 'tiny-roberta' that is found now",
     ):
-        runs.run(make("full-ft", f"start_from={path}", family="roberta"), resources)
+        runs.run(make("full-ft", f"start_from={path}", family="roberta"), workspace)

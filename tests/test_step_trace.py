@@ -69,8 +69,8 @@ def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     """A delta from a file is on the CPU, whatever the model's device is."""
     config = small_config(method)
     trainer = new_trainer(config, "cpu")
-    for phase in range(len(trainer.phases)):
-        trainer.setup_phase(phase)
+    for stage in range(len(trainer.stages)):
+        trainer.setup_stage(stage)
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         loaded = new_trainer(config, "meta")

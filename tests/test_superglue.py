@@ -16,10 +16,10 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.plan import plan
 from hifi_cli.runs.splits import load_splits, split_train
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def test_every_task_from_its_official_files_to_a_complete_zip(
 ):
     """Train each of the eight tasks, and predict the test splits."""
     out = tmp_path / "out"
-    for number, task in enumerate(FOLDERS):
+    for index, task in enumerate(FOLDERS):
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi(
             "train", *words, "--data-dir", superglue, *QUICK_WORDS, "epochs=1", "max_length=36"
@@ -144,7 +144,7 @@ def test_every_task_from_its_official_files_to_a_complete_zip(
         assert trained.code == 0, trained.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
         answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
-        assert (answer.code, task) == (0 if number == len(FOLDERS) - 1 else 3, task), answer.err
+        assert (answer.code, task) == (0 if index == len(FOLDERS) - 1 else 3, task), answer.err
     assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
     with zipfile.ZipFile(out / "superglue.zip") as archive:
         assert sorted(archive.namelist()) == sorted(OFFICIAL_TEST_ROWS)
@@ -164,11 +164,11 @@ def test_every_task_from_its_official_files_to_a_complete_zip(
 
 
 def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
-    resources = ResourceCache(tmp_path / "results", superglue.parent)
+    workspace = Workspace(tmp_path / "results", superglue.parent)
     config = make(
         "full-ft", "epochs=12", "learning_rate=0.004", "dropout=0.0", task="superglue-rte"
     )
-    result = runs.run(config, resources)
+    result = runs.run(config, workspace)
     assert set(result.metrics) == {"accuracy", "matthews_axb", "accuracy_axg", "gender_parity_axg"}
     assert result.scores.best > 0.9
     # the model knows the rule by then: AX-b has one row against it, each of AX-g's pairs has one word, half of them the label's
@@ -180,8 +180,8 @@ def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
         set(result.extra_validation) == {"axb", "axg"}
         and result.extra_validation["axb"].best == result.metrics["matthews_axb"]
     )
-    directory = RunDirectory.of(config, resources.results_dir)
-    evaluated = evaluate(directory.path, resources)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    evaluated = evaluate(directory.path, workspace)
     assert evaluated.differing == []
 
 
@@ -245,7 +245,7 @@ def test_records_scores_are_the_best_over_the_answers():
 @pytest.mark.parametrize("one_logit", [False, True])
 def test_the_most_probable_candidate_of_each_query_is_chosen(one_logit):
     examples = [
-        Example(Row(f"{query}-{at}", (("p", "q"),), None, group=query, candidate="x"), ())
+        EncodedExample(Row(f"{query}-{at}", (("p", "q"),), None, group=query, candidate="x"), ())
         for query, at in ("a0", "b0", "a1", "a2", "b1")
     ]
     margins = np.array([-3.0, 1.0, -1.0, -2.0, 1.0])  # a: the second candidate; b: a tie, the first
@@ -282,8 +282,8 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
 @pytest.mark.parametrize(
     "words", [["selection=holdout", "holdout=0.3"], ["limit=25"], ["limit=25", "selection=holdout"]]
 )
-def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglue, words):
-    cache = ResourceCache(resources.results_dir, superglue)
+def test_a_plan_counts_the_rows_that_the_run_trains_on(make, workspace, superglue, words):
+    cache = Workspace(workspace.results_dir, superglue)
     config = make("full-ft", *words, task="multirc")
     examples = {example.row.id for example in load_splits(config, cache).train}
     assert (

@@ -11,7 +11,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 CASES = {  # settings, and a score that is far above chance
     "copa": ([], 0.8),
@@ -24,17 +24,17 @@ CASES = {  # settings, and a score that is far above chance
 
 @pytest.mark.parametrize("task", CASES)
 def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_path, task):
-    resources, (settings, learned) = (
-        ResourceCache(tmp_path / "results", task_kinds_data),
+    workspace, (settings, learned) = (
+        Workspace(tmp_path / "results", task_kinds_data),
         CASES[task],
     )
     config = make("full-ft", *settings, "epochs=12", "learning_rate=0.003", task=task)
-    results = runs.run(config, resources)
+    results = runs.run(config, workspace)
     rows = ROWS * (2 if task == "multirc" else 1)
     assert results.n_examples == {"train": rows, "selection": rows, "reported": rows}
     assert results.scores.best > learned and not results.collapsed
-    directory = RunDirectory.of(config, resources.results_dir)
-    again = evaluate(directory.path, resources)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    again = evaluate(directory.path, workspace)
     assert again.largest_difference == 0 and not again.differing
     if task == "squad":
         predictions = directory.read_predictions()
@@ -47,23 +47,23 @@ def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_pat
 
 @pytest.mark.parametrize("task", ["copa", "squad", "conll2003"])
 def test_heads_are_selected_for_every_kind_of_head(make, task_kinds_data, tmp_path, task):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    workspace = Workspace(tmp_path / "results", task_kinds_data)
     config = make("hifi-layerwise", *CASES[task][0], task=task)
-    assert runs.run(config, resources).status == "done"
-    assert not evaluate(RunDirectory.of(config, resources.results_dir).path, resources).differing
+    assert runs.run(config, workspace).status == "done"
+    assert not evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).differing
 
 
 def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kinds_data, tmp_path):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    workspace = Workspace(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
-    results = runs.run(config, resources)
+    results = runs.run(config, workspace)
     matched, mismatched = results.metrics["accuracy"], results.metrics["accuracy_mismatched"]
     assert (
         matched > 0.8 and mismatched < 0.2
     )  # the mismatched labels are shifted: whoever knows one set fails the other
     assert results.scores.best == matched
     assert results.extra_validation["mismatched"].best == mismatched
-    directory = RunDirectory.of(config, resources.results_dir)
+    directory = RunDirectory.of(config, workspace.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     by_epoch = [line["accuracy_mismatched"] for line in lines if "epoch" in line]
     assert results.extra_validation["mismatched"].model_dump() == {
@@ -71,10 +71,10 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kind
         "best": by_epoch[results.epochs.best - 1],
         "max": max(by_epoch),
     }
-    assert not evaluate(directory.path, resources).differing
+    assert not evaluate(directory.path, workspace).differing
     shutil.copytree(task_kinds_data / "MNLI", tmp_path / "MNLI")
     (tmp_path / "MNLI" / "dev_mismatched.tsv").unlink()
-    assert evaluate(directory.path, ResourceCache(resources.results_dir, tmp_path)).differing == [
+    assert evaluate(directory.path, Workspace(workspace.results_dir, tmp_path)).differing == [
         "accuracy_mismatched"
     ]
 
@@ -127,7 +127,7 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    workspace = Workspace(tmp_path / "results", task_kinds_data)
     config = make(
         "full-ft",
         "max_length=16",
@@ -137,7 +137,7 @@ def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, t
         "limit=20",
         task="squad",
     )
-    splits = load_splits(config, resources)
+    splits = load_splits(config, workspace)
     train, held = (
         {example.row.id for example in part} for part in (splits.train, splits.selection)
     )

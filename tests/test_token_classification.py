@@ -14,12 +14,12 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, own_data, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import tokenize
-from hifi_cli.tasks.rows import RawRecord, parse_rows
-from hifi_cli.tasks.task_spec import UNREAD, Example
+from hifi_cli.tasks.rows import SourceRow, parse_rows
+from hifi_cli.tasks.task_spec import UNREAD, EncodedExample
 from hifi_cli.training.losses import loss_normalizer, task_loss
 
 CONLL = task_spec.load("conll2003")
@@ -28,7 +28,7 @@ CONLL = task_spec.load("conll2003")
 def rows_of(*sentences):
     """Rows of (words, tags), each a text with spaces."""
     records = [
-        RawRecord({"tokens": words.split(), "tags": tags}, f"line {at}")
+        SourceRow({"tokens": words.split(), "tags": tags}, f"line {at}")
         for at, (words, tags) in enumerate(sentences, start=1)
     ]
     return parse_rows(CONLL, records, CONLL.local, "file", labelled=True)
@@ -81,7 +81,8 @@ def test_word_accuracy_and_collapse():
     logits = np.zeros((2, len(CONLL.labels), 4))
     logits[:, 0] = 1
     examples = [
-        Example(row, (), word_tokens=(1, 2)) for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))
+        EncodedExample(row, (), word_tokens=(1, 2))
+        for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))
     ]
     predicted = metrics.predictions_of(CONLL, examples, logits)
     assert metrics.is_collapsed(predicted)
@@ -103,7 +104,7 @@ def test_wrong_rows_are_named():
         with pytest.raises(UsageError, match=f"line 1: {message}"):
             parse_rows(
                 CONLL,
-                [RawRecord({"tokens": tokens}, "line 1")],
+                [SourceRow({"tokens": tokens}, "line 1")],
                 CONLL.local,
                 "file",
                 labelled=False,
@@ -133,8 +134,8 @@ def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
 def test_the_loss_is_that_of_transformers_with_ignored_targets():
     rows = rows_of(("a b c", "O B-PER I-PER"), ("d e", "B-ORG O"))
     examples = [
-        Example(rows[0], (), word_tokens=(1, 2, 5)),
-        Example(rows[1], (), word_tokens=(1, UNREAD)),
+        EncodedExample(rows[0], (), word_tokens=(1, 2, 5)),
+        EncodedExample(rows[1], (), word_tokens=(1, UNREAD)),
     ]
     by_token = torch.randn(2, 6, len(CONLL.labels), generator=torch.Generator().manual_seed(0))
     targets = torch.full((2, 6), -100)
@@ -144,7 +145,7 @@ def test_the_loss_is_that_of_transformers_with_ignored_targets():
     loss = task_loss(CONLL, by_token.transpose(1, 2), examples) / loss_normalizer(CONLL, examples)
     torch.testing.assert_close(loss, expected)
     assert loss_normalizer(CONLL, examples) == 4
-    unread = [Example(rows[1], (), word_tokens=(UNREAD, UNREAD))]
+    unread = [EncodedExample(rows[1], (), word_tokens=(UNREAD, UNREAD))]
     assert (
         task_loss(CONLL, by_token[1:].transpose(1, 2), unread) / loss_normalizer(CONLL, unread) == 0
     )
@@ -152,10 +153,10 @@ def test_the_loss_is_that_of_transformers_with_ignored_targets():
 
 @pytest.fixture
 def trained(make, task_kinds_data, tmp_path):
-    """A finished run on four types of entities, its directory and resources."""
-    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    """A finished run on four types of entities, its directory and workspace."""
+    workspace = Workspace(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", "max_length=40", task="conll2003")
-    return runs.run(config, resources), RunDirectory.of(config, resources.results_dir), resources
+    return runs.run(config, workspace), RunDirectory.of(config, workspace.results_dir), workspace
 
 
 @pytest.mark.slow
@@ -165,18 +166,18 @@ def trained(make, task_kinds_data, tmp_path):
 def test_a_run_is_reported_on_both_splits_exports_and_predicts(
     hifi, trained, task_kinds_data, tmp_path
 ):
-    result, directory, resources = trained
+    result, directory, workspace = trained
     names = {"ner_f1", "ner_precision", "ner_recall", "word_accuracy"}
     assert set(result.metrics) == names | {f"{name}_test" for name in names}
     assert result.metrics["ner_f1"] > 0.5
-    assert not evaluate(directory.path, resources).differing
+    assert not evaluate(directory.path, workspace).differing
     stored = directory.read_predictions()
     scores = metrics.entity_scores(
         [row.label for row in stored], [row.prediction for row in stored]
     )
     assert scores["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
-    sentences = [" ".join(row.words) for row in resources.rows("conll2003").rows("validation")]
+    sentences = [" ".join(row.words) for row in workspace.rows("conll2003").rows("validation")]
     write_lines(
         tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences]
     )
@@ -203,8 +204,8 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
         AutoTokenizer.from_pretrained(tmp_path / "model"),
     )
     assert [model.config.id2label[at] for at in range(9)] == CONLL.labels
-    example = resources.tokenize(
-        directory.read_config(), resources.rows("conll2003").rows("validation")[:1], 40
+    example = workspace.tokenize(
+        directory.read_config(), workspace.rows("conll2003").rows("validation")[:1], 40
     )[0]
     with torch.no_grad():
         logits = model(**tokenizer(sentences[0], return_tensors="pt")).logits[

@@ -15,7 +15,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES as KNOWN
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 METHODS = [
     "full-ft",
@@ -46,7 +46,7 @@ def attention_per_sequence(query, key, value, offsets, longest, *, dropout, scal
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", METHODS)
 def test_losses_and_gradients_are_those_of_padded_batches(
-    make, resources, monkeypatch, method, family
+    make, workspace, monkeypatch, method, family
 ):
     """In float64, so that only an error, and no rounding, can make a difference."""
     results, calls = [], []
@@ -59,7 +59,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(
     for padding_free, varlen in ((False, False), (True, False), (True, True)):
         prepared, config = prepare(
             make,
-            resources,
+            workspace,
             method,
             DROPOUT_OFF,
             "kernels=torch",
@@ -69,7 +69,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(
         assert prepared.is_padding_free == padding_free and calls == []
         prepared.uses_varlen = varlen
         model = prepared.encoder.model.double().train()
-        examples = load_splits(config, resources).train[:6]
+        examples = load_splits(config, workspace).train[:6]
         assert len({len(example) for example in examples}) > 2
         tokens = []
         ffn = prepared.encoder.layers[1].get_submodule(prepared.encoder.module_names.ffn)
@@ -130,19 +130,19 @@ def test_every_family_computes_packed_what_it_computes_padded(monkeypatch, famil
     torch.testing.assert_close(results[1:], [results[0]] * 2, rtol=1e-6, atol=1e-8)
 
 
-def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(make, resources):
+def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(make, workspace):
     """A CPU compiles bf16 products of each new shape; rows without a token have no gradient."""
     gradients = {}
     for precision in ("bf16", "fp32"):
         prepared, config = prepare(
-            make, resources, "full-ft", DROPOUT_OFF, "kernels=torch", f"precision={precision}"
+            make, workspace, "full-ft", DROPOUT_OFF, "kernels=torch", f"precision={precision}"
         )
         rows = []
         prepared.encoder.layers[1].register_forward_hook(
             lambda _, __, output, rows=rows: rows.append(output.shape[1])
         )
         prepared.encoder.model.train()
-        examples = load_splits(config, resources).train[:7]
+        examples = load_splits(config, workspace).train[:7]
         tokens = sum(map(len, examples))
         prepared.loss(examples).backward()
         multiple = 1 if precision == "fp32" else 2 ** (tokens.bit_length() - 5)
@@ -157,12 +157,12 @@ def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(mak
 def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
     make, task_kinds_data, tmp_path, task
 ):
-    logits, resources = {}, ResourceCache(tmp_path, task_kinds_data)
+    logits, workspace = {}, Workspace(tmp_path, task_kinds_data)
     for padding_free in (True, False):
         prepared, config = prepare(
-            make, resources, "full-ft", f"padding_free={str(padding_free).lower()}", task=task
+            make, workspace, "full-ft", f"padding_free={str(padding_free).lower()}", task=task
         )
-        examples = load_splits(config, resources).train[:7]
+        examples = load_splits(config, workspace).train[:7]
         logits[padding_free] = prepared.predict(examples)
         if (
             logits[padding_free].ndim == 3
@@ -173,10 +173,10 @@ def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
     assert np.ptp(logits[True][np.isfinite(logits[True])]) > 1e-3
 
 
-def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, resources):
-    """Head scores and analyses read the layers of the model by hooks; a two-stage method replaces them between phases."""
-    prepared, config = prepare(make, resources, "hifi-layerwise")
-    examples = load_splits(config, resources).train[:4]
+def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, workspace):
+    """Head scores and analyses read the layers of the model by hooks; a two-stage method replaces them between stages."""
+    prepared, config = prepare(make, workspace, "hifi-layerwise")
+    examples = load_splits(config, workspace).train[:4]
     shapes = []
     hook = prepared.encoder.layers[1].register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -12,7 +12,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import collate, rows_of, single_sequences, tokenize, truncated_rows
-from hifi_cli.tasks.task_spec import OUTSIDE, Example, Row
+from hifi_cli.tasks.task_spec import OUTSIDE, EncodedExample, Row
 from hifi_cli.training.losses import task_loss
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
@@ -79,7 +79,7 @@ def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
         ("the", "dog " * 9),
         ("dog " * 9, "the"),
     ]
-    rows = [Row(str(number), (pair,), 0) for number, pair in enumerate(pairs)]
+    rows = [Row(str(index), (pair,), 0) for index, pair in enumerate(pairs)]
     examples = tokenize(tokenizer, task_spec.load("rte"), rows, configured(10, truncation=how))
     assert [example.row.id for example in examples if example.is_truncated] == cut
     assert truncated_rows(examples) == 3
@@ -216,13 +216,13 @@ def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     assert metrics.predictions_of(squad, examples, logits)[0].prediction.count("cat") == 30
     logits = np.zeros((1, 2, 30))
     logits[0, :, :25] = [[1.0]]
-    outside = Example(example.row, ({"input_ids": [1] * 30},), offsets=(OUTSIDE,) * 30)
+    outside = EncodedExample(example.row, ({"input_ids": [1] * 30},), offsets=(OUTSIDE,) * 30)
     assert metrics.predictions_of(squad, [outside], logits) == [("", [1.0, 1.0])]
 
 
 def labelled(labels, tokens=4):
     return [
-        Example(Row(str(at), (("x",),), label), ({"input_ids": [1] * tokens},))
+        EncodedExample(Row(str(at), (("x",),), label), ({"input_ids": [1] * tokens},))
         for at, label in enumerate(labels)
     ]
 
@@ -259,7 +259,7 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     squad = task_spec.load("squad")
     row = span_row("a cat", "cat")
     short, long = (
-        Example(row, ({"input_ids": [1] * tokens},), answer=answer)
+        EncodedExample(row, ({"input_ids": [1] * tokens},), answer=answer)
         for tokens, answer in ((4, (1, 2)), (6, (0, 0)))
     )
     logits = torch.randn(2, 2, 6)

@@ -84,20 +84,20 @@ def assert_equal_training(ours, theirs, start):
         assert (ours[name] - value).norm() <= 2e-3 * moved + 1e-5, name
 
 
-def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path):
+def test_full_fine_tuning_ends_with_the_trainers_weights(make, workspace, encoders, tmp_path):
     config = make("full-ft", *SETTINGS, "train_sampling_strategy=group_by_length")
-    prepared, examples = prepare_run(config, resources), load_splits(config, resources).train
+    prepared, examples = prepare_run(config, workspace), load_splits(config, workspace).train
     model = stock_model(encoders)
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    train_with_trainer(model, examples, config, resources.pretrained(config).tokenizer, tmp_path)
+    train_with_trainer(model, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
     loop.Trainer(prepared, Splits(examples)).train()
     assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
-def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, encoders, tmp_path):
+def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, encoders, tmp_path):
     config = make("lora", *SETTINGS)
-    prepared, examples = prepare_run(config, resources), load_splits(config, resources).train
+    prepared, examples = prepare_run(config, workspace), load_splits(config, workspace).train
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=8,
@@ -120,7 +120,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     with torch.no_grad():
         for name, value in theirs.items():
             value.copy_(start[name])
-    train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
+    train_with_trainer(peft, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
     loop.Trainer(prepared, Splits(examples)).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
 
@@ -128,13 +128,13 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
 @pytest.mark.parametrize(
     ("method", "decay"), [("full-ft", 0.0), ("full-ft", 0.1), ("eh-ft-bitfit", 0.1)]
 )
-def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, make, resources):
+def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, make, workspace):
     config = make(
         method, *SETTINGS, f"weight_decay={decay}", "limit=6", "batch_size=2", "kernels=torch"
     )
     weights = []
     for occurring in (True, False):
-        prepared, splits = prepare_run(config, resources), load_splits(config, resources)
+        prepared, splits = prepare_run(config, workspace), load_splits(config, workspace)
         prepared.encoder.model.double()
         prepared.method.trains_occurring_words = occurring
         trainer = loop.Trainer(prepared, splits)

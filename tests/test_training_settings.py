@@ -19,7 +19,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import load_task
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.losses import loss_normalizer, loss_targets, task_loss
 from hifi_cli.training.schedule import learning_rate_factor
@@ -28,7 +28,7 @@ WEIGHTS = [0.5, 3.0]
 
 
 def labelled(labels):
-    return [Example(Row(str(at), (("a",),), label), ()) for at, label in enumerate(labels)]
+    return [EncodedExample(Row(str(at), (("a",),), label), ()) for at, label in enumerate(labels)]
 
 
 def test_settings_at_their_defaults_are_in_no_hash_and_change_it_otherwise(make):
@@ -98,8 +98,8 @@ def test_class_weights_and_label_smoothing_are_torchs(weights, smoothing, one_lo
 def test_weights_of_tags_count_the_words_that_were_read():
     spec = task_spec.load("conll2003")
     examples = [
-        Example(Row("0", (("a b c",),), (1, 0, 2)), (), word_tokens=(1, -1, 2)),
-        Example(Row("1", (("a",),), (1,)), (), word_tokens=(1,)),
+        EncodedExample(Row("0", (("a b c",),), (1, 0, 2)), (), word_tokens=(1, -1, 2)),
+        EncodedExample(Row("1", (("a",),), (1,)), (), word_tokens=(1,)),
     ]
     assert loss_targets(spec, examples) == [1, 2, 1]
     weights = [*map(float, range(1, 10))]
@@ -112,16 +112,16 @@ def test_weights_of_tags_count_the_words_that_were_read():
     torch.testing.assert_close(task_loss(spec, logits, examples, weights), by_hand)
 
 
-def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, resources):
+def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, workspace):
     for parts in (1, 3):
         prepared, config = prepare(
             make,
-            resources,
+            workspace,
             "full-ft",
             "class_weights=balanced",
             f"gradient_accumulation_steps={parts}",
         )
-        examples = load_splits(config, resources).train[:9]
+        examples = load_splits(config, workspace).train[:9]
         Trainer(prepared, Splits(examples))
         labels = np.array([example.row.label for example in examples])
         expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
@@ -154,11 +154,11 @@ def test_a_setting_of_the_loss_that_a_task_does_not_have_is_refused(make, task, 
 @pytest.mark.parametrize(
     ("steps", "method"), [(1, ["bitfit"]), (2, ["eh-ft-bitfit", "stage1.warmup=0.1"])]
 )
-def test_a_run_or_stage_of_one_step_trains(make, resources, steps, method):
+def test_a_run_or_stage_of_one_step_trains(make, workspace, steps, method):
     words = [*method, f"epochs={steps}", "limit=8", "warmup=0.1"]
-    prepared, config = prepare(make, resources, *words)
+    prepared, config = prepare(make, workspace, *words)
     before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
-    trainer = Trainer(prepared, load_splits(config, resources))
+    trainer = Trainer(prepared, load_splits(config, workspace))
     trainer.train()
     assert trainer.progress.step == steps
     assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
@@ -168,11 +168,11 @@ def test_a_run_or_stage_of_one_step_trains(make, resources, steps, method):
 
 
 @pytest.mark.parametrize("method", ["full-ft", "lora", "hifi-layerwise", "child-tuning-d"])
-def test_each_layer_has_its_learning_rate(make, resources, method):
+def test_each_layer_has_its_learning_rate(make, workspace, method):
     prepared, config = prepare(
-        make, resources, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
+        make, workspace, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
     )
-    trainer = Trainer(prepared, Splits(load_splits(config, resources).train), max_steps=1)
+    trainer = Trainer(prepared, Splits(load_splits(config, workspace).train), max_steps=1)
     trainer.train()
     rates = {
         value: group["initial_lr"]
@@ -201,14 +201,14 @@ def test_each_layer_has_its_learning_rate(make, resources, method):
 
 
 @pytest.mark.parametrize("method", ["prefix-tuning", "diff-pruning"])
-def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, resources, method):
+def test_layer_decay_is_refused_where_a_method_trains_outside_of_layers(make, workspace, method):
     with pytest.raises(
         UsageError, match=rf"layer_decay: method {method} adds \S+, which is in no layer"
     ):
-        prepare(make, resources, method, "layer_decay=0.9")
+        prepare(make, workspace, method, "layer_decay=0.9")
     with pytest.raises(UsageError, match="method linear-probing trains no layer"):
-        prepare(make, resources, "linear-probing", "layer_decay=0.9")
-    prepare(make, resources, "lp-ft", "layer_decay=0.9")  # whose second stage trains them
+        prepare(make, workspace, "linear-probing", "layer_decay=0.9")
+    prepare(make, workspace, "lp-ft", "layer_decay=0.9")  # whose second stage trains them
 
 
 # --- early stopping
@@ -225,9 +225,9 @@ NO_PROGRESS = [
 @pytest.mark.parametrize(
     "words", [[], ["selection=holdout"], ["selection=holdout", "report=last"], ["shots=4"]], ids=str
 )
-def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, words):
+def test_training_stops_when_no_epoch_was_better_and_says_so(make, workspace, words):
     config = make("full-ft", *NO_PROGRESS, *words)
-    result = runs.run(config, resources)
+    result = runs.run(config, workspace)
     assert (result.epochs.total, result.epochs.best, result.epoch()) == (
         3,
         1,
@@ -235,7 +235,7 @@ def test_training_stops_when_no_epoch_was_better_and_says_so(make, resources, wo
     )
     assert [line.epoch for line in result.epoch_metrics] == [1, 2, 3]
     assert result.scores.last == pytest.approx(result.scores.best)
-    study = Study(resources.results_dir)
+    study = Study(workspace.results_dir)
     assert study.runs[["epoch_last", "max_epochs"]].to_numpy().tolist() == [[3, 9]]
-    (findings,) = check(resources.results_dir).findings.values()
+    (findings,) = check(workspace.results_dir).findings.values()
     assert not any("epochs" in finding for finding in findings)

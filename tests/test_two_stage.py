@@ -15,31 +15,31 @@ from hifi_cli.training import loop, schedule
     "method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"]
 )
 def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(
-    make, resources, method, monkeypatch
+    make, workspace, method, monkeypatch
 ):
     config = make(method, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     pretrained = {
         name: value.clone()
-        for name, value in resources.encoder(config)[0].model.state_dict().items()
+        for name, value in workspace.encoder(config)[0].model.state_dict().items()
     }
-    phases = []
+    stages = []
     create = loop.Trainer.create_optimizer
 
     def recording(trainer):
         create(trainer)
         weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-        phases.append(
+        stages.append(
             (
                 weights,
                 dict(trainer.optimizer.state),
                 trainer.optimizer.defaults["lr"],
-                trainer.phase.method,
+                trainer.stage.method,
             )
         )
 
     monkeypatch.setattr(loop.Trainer, "create_optimizer", recording)
-    runs.run(config, resources)
-    (*_, first_rate, first), (state, moments, second_rate, second) = phases
+    runs.run(config, workspace)
+    (*_, first_rate, first), (state, moments, second_rate, second) = stages
     head = {
         "bert.pooler.dense.weight",
         "bert.pooler.dense.bias",
@@ -59,7 +59,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(
 
 
 def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
-    make, resources, monkeypatch
+    make, workspace, monkeypatch
 ):
     def biases_only(self, model):
         return {name: value for name, value in model.named_parameters() if name.endswith("bias")}
@@ -69,7 +69,7 @@ def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(
         UsageError,
         match=r"its method leaves bert.pooler.dense.weight as it is: choose another stage1",
     ):
-        runs.run(make("eh-ft-bitfit"), resources)
+        runs.run(make("eh-ft-bitfit"), workspace)
 
 
 def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
@@ -77,18 +77,18 @@ def test_a_first_stage_of_a_method_that_has_one_is_refused(make):
         find.check_settings(make("linear-probing", "stage1.method=full-ft"))
 
 
-def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
+def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
     settings = [
         "settings.carry=weights",
         "settings.stage1_fraction=0.5",
         "stage1.learning_rate=0.01",
     ]
-    prepared, config = prepare(make, resources, "eh-ft-bitfit", *settings)
-    initial = resources.encoder(config)[0].model.state_dict()
+    prepared, config = prepare(make, workspace, "eh-ft-bitfit", *settings)
+    initial = workspace.encoder(config)[0].model.state_dict()
     with torch.no_grad():
         for parameter in prepared.encoder.task_head.values():
             parameter.add_(1)
-    prepared.method.phases()[-1].prepare_model(prepared.encoder)
+    prepared.method.stages()[-1].prepare_model(prepared.encoder)
     state = prepared.encoder.model.state_dict()
     assert torch.equal(state["classifier.bias"], initial["classifier.bias"])
     assert torch.equal(state["classifier.weight"], initial["classifier.weight"] + 1)
@@ -102,22 +102,22 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
         ("eh-ft-prefix-reserve", "prefixes"),
     ],
 )
-def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
-    prepared, _ = prepare(make, resources, method)
+def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
+    prepared, _ = prepare(make, workspace, method)
     model = prepared.encoder.model
     names = [name for name, _ in model.named_parameters() if part in name]
     assert names
     with torch.no_grad():
         for name in names:
             model.get_parameter(name).fill_(7.0)
-    prepared.method.phases()[-1].prepare_model(prepared.encoder)
+    prepared.method.stages()[-1].prepare_model(prepared.encoder)
     assert all((model.get_parameter(name) == 7.0).all() for name in names)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
+def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
     early = make("eh-ft-bitfit", "epochs=2", "settings.stage1_fraction=0.5")
-    assert runs.run(early, resources).epochs.best == 2
+    assert runs.run(early, workspace).epochs.best == 2
 
 
 # --- the schedule of EH-FT's code
@@ -133,7 +133,7 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
     ],
 )
 def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
+    assert loop.stage_ends([base.Stage(None, share) for share in shares], steps) == ends
 
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):

@@ -16,7 +16,7 @@ from hifi_cli.training.loop import Trainer
 
 @pytest.mark.parametrize(("task", "method"), [("stsb", "full-ft"), ("rte", "hifi-layerwise")])
 def test_weights_that_the_last_step_spoils_are_a_diverged_run(
-    make, resources, monkeypatch, task, method
+    make, workspace, monkeypatch, task, method
 ):
     """The loss of that step is from before its update."""
     train_step = Trainer.train_step
@@ -30,10 +30,10 @@ def test_weights_that_the_last_step_spoils_are_a_diverged_run(
 
     monkeypatch.setattr(Trainer, "train_step", spoil)
     config = make(method, task=task)
-    result = runs.run(config, resources)
+    result = runs.run(config, workspace)
     assert (result.status, result.metrics) == ("diverged", {})
     assert result.reason.startswith("the logits are not finite at step ")
-    assert RunDirectory.of(config, resources.results_dir).read_result() == result
+    assert RunDirectory.of(config, workspace.results_dir).read_result() == result
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
     )
 
     special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
-    vocabulary = {word: number for number, word in enumerate(special + WORDS)}
+    vocabulary = {word: index for index, word in enumerate(special + WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     second = 1 if family == "bert" else 0

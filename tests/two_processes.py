@@ -16,7 +16,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import processes
 from hifi_cli.training.loop import Trainer
 
@@ -49,7 +49,7 @@ def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
     def train(name, *overrides, **options):
         """Train; returns the run's directory."""
         config = config_of(backbone, *overrides, **options)
-        runs.run(config, ResourceCache(root / name, Path(data)))
+        runs.run(config, Workspace(root / name, Path(data)))
         return RunDirectory.of(config, root / name).path
 
     def stopped(name, **options):

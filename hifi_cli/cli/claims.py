@@ -45,12 +45,12 @@ def claims(
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = claims_spec.select(names or [], protocol=protocol, backbone=backbone)
     for each in dict.fromkeys(file.protocol for file in files.values()):
-        if len(study.shown) and registry.name_of(each) not in study.names("protocol"):
+        if len(study.table_runs) and registry.name_of(each) not in study.names("protocol"):
             logger.warning(f"note: {study.no_such_runs_error(protocol=each)}")
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
-    counted = comparable.COUNTED.union(include or ())
-    tables = _verdicts(names or [], study, **how, score=score, counted=counted, place=place)
+    included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
+    tables = _verdicts(names or [], study, **how, score=score, included=included, place=place)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     reproduced = sum((table.frame["verdict"] == "reproduced").sum() for table in tables)

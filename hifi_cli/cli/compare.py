@@ -56,15 +56,17 @@ def compare(
         raise UsageError(
             f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
         )
-    if study.shown.empty:
+    if study.table_runs.empty:
         raise study.no_run_error()
     task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
     keys = options.table_keys(protocol, backbone, shots)
-    runs = comparable.of_one_table(runs[runs["method"].isin(names)], compared, by=by, **keys)
-    counted = comparable.COUNTED.union(include or ())
-    how: dict[str, Any] = {"score": score, "metric": metric, "counted": counted}
+    runs = comparable.require_single_table(
+        runs[runs["method"].isin(names)], compared, by=by, **keys
+    )
+    included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
+    how: dict[str, Any] = {"score": score, "metric": metric, "included": included}
     tables = compare_runs.compare(study, runs, compared, by=by, **how)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)

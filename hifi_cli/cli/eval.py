@@ -9,8 +9,8 @@ from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.runs import inference
 from hifi_cli.runs.inference import Evaluation
-from hifi_cli.runs.workspace import ResourceCache
-from hifi_cli.text import first_of
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.text import abbreviate
 
 
 def evaluate(
@@ -41,15 +41,15 @@ def evaluate(
     """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split."""
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
-    resources = ResourceCache(results_dir, data_dir, backbone, trust)
+    workspace = Workspace(results_dir, data_dir, backbone, trust)
     if split == "test":
-        files = inference.predict_test(run_dirs, resources, submission)
+        files = inference.predict_test(run_dirs, workspace, submission)
         if format == "json":
             return options.print_json([{"path": path} for path in files])
         return print(*files, sep="\n")
     evaluations: list[Evaluation] = []
     for path in run_dirs:
-        evaluations.append(inference.evaluate(path, resources))
+        evaluations.append(inference.evaluate(path, workspace))
         if format == "text":
             _print_evaluation(evaluations[-1])
     if format == "json":
@@ -58,7 +58,7 @@ def evaluate(
         f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing
     ]:
         raise RunFailed(
-            f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
+            f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({abbreviate(differing, '; ')});"
             " evaluate with the library versions in results.json, or train again with --force"
         )
 

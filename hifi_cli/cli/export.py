@@ -9,7 +9,7 @@ from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 from hifi_cli.records import share
 from hifi_cli.runs import export as run_export
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
 def export(
@@ -41,7 +41,7 @@ def export(
         raise UsageError(f"--to {to} exists; export into a new directory")
     if push and not push.startswith(share.HUB):
         raise UsageError(f"--push {push}: name a repository of the hub: {share.HUB}OWNER/NAME")
-    run_export.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
+    run_export.export(run_dir, to, form, Workspace(results_dir, data_dir, backbone, trust))
     print(to)
     if push:
         share.push_model(to, push)

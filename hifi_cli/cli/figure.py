@@ -9,7 +9,7 @@ from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.figures.figure import FigureRequest, compute, draw
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
 def figure(
@@ -46,9 +46,7 @@ def figure(
     spec = figure_spec.load(
         name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=options.parse_seeds(seeds)
     )
-    request = FigureRequest(
-        spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train
-    )
+    request = FigureRequest(spec, Workspace(results_dir, data_dir), tuple(overrides or ()), train)
     picture = out or request.csv.with_suffix(".png")
     draw(request, compute(request, force=force), picture)
     if format == "json":

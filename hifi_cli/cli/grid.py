@@ -130,11 +130,11 @@ def _cells_of_figure(
     spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
 ) -> list[GridCell]:
     from hifi_cli.figures.figure import FigureRequest  # torch, which other grids do not need
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
     changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
     figure = figure_spec.load(str(spec.figure), **changes)
-    request = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides)
+    request = FigureRequest(figure, Workspace(results_dir, data_dir), overrides)
     if cells := request.kind.cells(request):
         return cells
     what = figure.description

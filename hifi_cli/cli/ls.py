@@ -94,7 +94,7 @@ def _find(word: str) -> tuple[str, str]:
         raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
         known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
-        suggestion = registry.nearest(word, sorted(known))
+        suggestion = registry.did_you_mean(word, sorted(known))
         raise UsageError(f"unknown kind or name '{word}'{suggestion} (one of {', '.join(_WORDS)})")
     return kinds[0], name
 

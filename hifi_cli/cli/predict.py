@@ -10,7 +10,7 @@ from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 from hifi_cli.files import write_or_print
 from hifi_cli.runs import inference
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
 def predict(
@@ -32,6 +32,6 @@ def predict(
     """
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
-    rows = inference.predict(run_dir, file, ResourceCache(results_dir, None, backbone, trust))
+    rows = inference.predict(run_dir, file, Workspace(results_dir, None, backbone, trust))
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_or_print("".join(lines), out)

@@ -44,10 +44,13 @@ def report(
         table_spec.check_names("tasks", task_names, study.names("task"))
         study.runs = study.runs[study.runs["task"].isin(task_names)]
     searches = search_tables.searches(study) if study.runs["variant"].notna().any() else []
-    if study.shown.empty and not searches:
+    if study.table_runs.empty and not searches:
         raise study.no_run_error()
     place = options.arguments(results_dir=results_dir)
-    how: dict[str, Any] = {"score": score, "counted": comparable.COUNTED.union(include or ())}
+    how: dict[str, Any] = {
+        "score": score,
+        "included": comparable.INCLUDED_BY_DEFAULT.union(include or ()),
+    }
     specs = [
         (
             table_spec.with_changes(table_spec.load(name), tasks=task_names),

@@ -13,7 +13,7 @@ from hifi_cli.files import atomic_path
 from hifi_cli.records import share
 from hifi_cli.records.check import check as check_study
 from hifi_cli.records.study import read_results
-from hifi_cli.text import counted_noun, first_of, printable
+from hifi_cli.text import abbreviate, counted_noun, printable
 
 Place = Annotated[
     str,
@@ -148,5 +148,5 @@ def _report(states: dict[str, str]) -> None:
     if conflicts:
         raise ConflictError(
             f"{len(conflicts)} of {len(states)} runs were not copied, as another run or an unfinished one is in their"
-            f" place: {first_of(conflicts)}; move one of the two"
+            f" place: {abbreviate(conflicts)}; move one of the two"
         )

@@ -5,7 +5,7 @@ import pandas as pd
 from hifi_cli.cli import options
 from hifi_cli.errors import logger
 from hifi_cli.runs import heads as head_selection
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 _METHOD = ["hifi-layerwise"]  # whose settings score and select start from
 
@@ -30,8 +30,8 @@ def score(
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
-    resources = ResourceCache(results_dir, data_dir, trust=trust)
-    scored = [head_selection.score(config, resources, force=force, out=out) for config in configs]
+    workspace = Workspace(results_dir, data_dir, trust=trust)
+    scored = [head_selection.score(config, workspace, force=force, out=out) for config in configs]
     if format == "json":
         return options.print_json([{"path": path, "scores": scores} for scores, path in scored])
     for scores, path in scored:

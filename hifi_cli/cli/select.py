@@ -4,7 +4,7 @@ from hifi_cli.cli import options
 from hifi_cli.cli.score import _METHOD
 from hifi_cli.errors import logger
 from hifi_cli.runs import heads as head_selection
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 
 
 def select(
@@ -25,8 +25,8 @@ def select(
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
-    resources = ResourceCache(results_dir, data_dir)
-    chosen = [head_selection.select(config, resources, out=out) for config in configs]
+    workspace = Workspace(results_dir, data_dir)
+    chosen = [head_selection.select(config, workspace, out=out) for config in configs]
     if format == "json":
         return options.print_json([{"path": path, "selection": heads} for heads, path in chosen])
     for selection, path in chosen:

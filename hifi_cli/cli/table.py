@@ -76,10 +76,10 @@ def table(
         return emit(searched, format, out)
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
     if not layouts:
-        raise study.no_run_error() if study.shown.empty else study.no_such_runs_error(**keys)
+        raise study.no_run_error() if study.table_runs.empty else study.no_such_runs_error(**keys)
     if by:
         bases = methods or layouts[0].methods
-        runs = comparable.of_table(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
+        runs = comparable.select_runs(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
         of_tasks = runs["task"].isin(tasks or layouts[0].tasks or runs["task"])
         methods = [
             row for row in sorted({*runs["method"][of_tasks]}) if row.partition("/")[0] in bases
@@ -87,7 +87,7 @@ def table(
     known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
         raise UsageError(
-            f"--metrics: no run has '{unknown[0]}'{registry.nearest(unknown[0], known)}"
+            f"--metrics: no run has '{unknown[0]}'{registry.did_you_mean(unknown[0], known)}"
         )
     changes: dict[str, Any] = {
         **keys,
@@ -113,7 +113,7 @@ def table(
     command = command_line(["hifi", "grid", str(name), *options.arguments(**given), *words])
     how: dict[str, Any] = {
         "score": score,
-        "counted": comparable.COUNTED.union(include or ()),
+        "included": comparable.INCLUDED_BY_DEFAULT.union(include or ()),
         "grid": command if name and not by else "",  # others show what there is
     }
     tables = [_built(spec, study, data_dir=data_dir, published=published, **how) for spec in specs]
@@ -128,7 +128,7 @@ def _built(
     study: Study,
     *,
     score: EpochChoice | None,
-    counted: Collection[str],
+    included: Collection[str],
     grid: str,
     published: bool,
     data_dir: Path | None = None,
@@ -140,7 +140,7 @@ def _built(
         counts = task_sources.count_rows(spec.tasks, data_dir=data_dir)
         return paper_tables.row_counts(spec, counts, show_published=published)
     if spec.kind == "costs":
-        return cost_tables.costs(spec, study, counted=counted)
+        return cost_tables.costs(spec, study, included=included)
     return score_tables.build(
-        spec, study, score=score, counted=counted, show_published=published, grid=grid
+        spec, study, score=score, included=included, show_published=published, grid=grid
     )

@@ -24,8 +24,8 @@ from hifi_cli.records.signs import signs_of
 from hifi_cli.runs.heads import HeadSelection, needs_heads
 from hifi_cli.runs.log import check_trackers
 from hifi_cli.runs.run import run
-from hifi_cli.runs.workspace import ResourceCache
-from hifi_cli.text import first_of
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.text import abbreviate
 from hifi_cli.training import processes
 
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
@@ -105,20 +105,20 @@ def train(
     if not allow_unused:
         _refuse_unused(configs, overrides or [])
     check_trackers(report_to or ())
-    resources = ResourceCache(results_dir, data_dir, trust=trust)
+    workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
-        return _print_plans(configs, resources)
+        return _print_plans(configs, workspace)
     directories = [RunDirectory.of(config, results_dir) for config in configs]
     for config in configs:  # before any of them trains
         check_settings(config)
-        finished = None if force else resources.identities.check_finished(config)
+        finished = None if force else workspace.identities.check_finished(config)
         if not finished:
-            resources.rows(config.task)
+            workspace.rows(config.task)
     results = []
-    for number, config in enumerate(configs, start=1):
+    for index, config in enumerate(configs, start=1):
         if len(configs) > 1:
-            logger.info(f"run {number} of {len(configs)}: {config.run_label}")
-        results.append(run(config, resources, force=force, report_to=report_to or ()))
+            logger.info(f"run {index} of {len(configs)}: {config.run_label}")
+        results.append(run(config, workspace, force=force, report_to=report_to or ()))
     for sign in signs_of(results):
         logger.warning(f"note: {sign}")
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
@@ -133,7 +133,7 @@ def train(
         if not result.is_done
     ]:
         raise RunFailed(
-            f"{len(diverged)} of {len(results)} runs diverged ({first_of(diverged)}) and have no"
+            f"{len(diverged)} of {len(results)} runs diverged ({abbreviate(diverged)}) and have no"
             " scores; train them again with --force and another setting, such as a smaller"
             " learning_rate"
         )
@@ -168,7 +168,7 @@ def _read_heads(file: Path) -> tuple[list[str], str | None]:
     return [f"heads.given={selection.heads}"], selection.backbone
 
 
-def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None:
+def _print_plans(configs: Sequence[RunConfig], workspace: Workspace) -> None:
     """Configurations as YAML documents; comments have the source of each value, and the run's plan.
 
     On a terminal, a run after the first shows only what differs from the one before, and long texts
@@ -187,7 +187,7 @@ def _print_plans(configs: Sequence[RunConfig], resources: ResourceCache) -> None
         print("--- # as before, except for" if before else "---")
         differing = {key: value for key, value in flat.items() if before.get(key, ...) != value}
         _print_yaml(differing if before else values, config)
-        lines = plan(config, resources)
+        lines = plan(config, workspace)
         for name, text in lines:
             if (name, text) not in known:
                 print(

@@ -138,7 +138,7 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
             listed = f"; known are {', '.join(known)}" if 0 < len(known) <= _LISTED_KEYS else ""
             if key in TRAINER_NAMES:
                 return f"unknown key '{key}': here it is {TRAINER_NAMES[key]}"
-            return f"unknown key '{key}'{registry.nearest(key, known) or listed}"
+            return f"unknown key '{key}'{registry.did_you_mean(key, known) or listed}"
         case "missing":
             return f"'{key}' is missing"
         case "value_error":  # of our own validators

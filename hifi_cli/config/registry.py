@@ -113,14 +113,14 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
 
 
-def nearest(name: str, among: Iterable[str]) -> str:
+def did_you_mean(name: str, among: Iterable[str]) -> str:
     """A phrase that suggests the nearest known name, whatever its case, or nothing."""
     by_lower_case = {known.lower(): known for known in among}
     matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
     return f"; did you mean '{by_lower_case[matches[0]]}'?" if matches else ""
 
 
-def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
+def unknown_name_error(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     """Return the error for an unknown name, which suggests the nearest: of names that it begins, the base of the others.
 
     Args:
@@ -128,7 +128,9 @@ def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
     """
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
-    suggestion = nearest(max(begun, key=bases.count) if begun else name, [*names(kind), *others])
+    suggestion = did_you_mean(
+        max(begun, key=bases.count) if begun else name, [*names(kind), *others]
+    )
     files = (
         "; data files are .csv, .tsv, .jsonl, .json, .parquet, .conll or .conllu"
         if kind == "tasks"
@@ -225,7 +227,7 @@ def find(kind: str, name: str) -> Path:
     if path := own_file(name):
         return path
     if name not in names(kind):
-        raise unknown(kind, name)
+        raise unknown_name_error(kind, name)
     return configs_directory() / kind / f"{name}.yaml"
 
 

@@ -406,5 +406,5 @@ def run_path_of(
 def relative_run_path(path: str) -> str:
     """A run's path from `runs/` on, which does not depend on where the results directory is."""
     parts = PurePath(path).parts
-    last = max((number for number, part in enumerate(parts) if part == "runs"), default=0)
+    last = max((index for index, part in enumerate(parts) if part == "runs"), default=0)
     return str(PurePath(*parts[last:]))

@@ -264,7 +264,7 @@ def _backbone_keys(name: str) -> dict[str, Any]:
         return {"backbone": {"name": name, "hub": f"{HUB_OWNERS[name]}/{name}"}}
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return {"backbone": {"name": safe_name(name), "hub": name}}
-    suggestion = registry.nearest(name, [*registry.names("backbones"), *HUB_OWNERS])
+    suggestion = registry.did_you_mean(name, [*registry.names("backbones"), *HUB_OWNERS])
     raise UsageError(
         f"unknown backbone '{name}'{suggestion}"
         " (a shipped name, a local directory or a hub id owner/name)"
@@ -416,10 +416,10 @@ def _yaml_layers(
         for file, protocol in protocols.items():
             yield f"protocol {file.stem} ({which})", getattr(protocol, kind).get(name, {})
     for file, protocol in protocols.items():
-        for number, case in enumerate(protocol.cases, start=1):
+        for index, case in enumerate(protocol.cases, start=1):
             listed = {kind: getattr(case, kind) for kind in names}
             if all(not listed[kind] or {*listed[kind]} & {*names[kind]} for kind in names):
-                yield f"protocol {file.stem} (case {number})", case.config
+                yield f"protocol {file.stem} (case {index})", case.config
 
 
 def _merge(

@@ -32,7 +32,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.run import run
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache, prepare_run
+from hifi_cli.runs.workspace import Workspace, prepare_run
 from hifi_cli.training.loop import Callback, Trainer
 
 KINDS = {  # the module and the class of each kind
@@ -81,17 +81,17 @@ class FigureRequest:
     """
 
     spec: FigureSpec
-    resources: ResourceCache
+    workspace: Workspace
     overrides: tuple[str, ...] = ()
     train: bool = False
 
     def __post_init__(self) -> None:
         kind = self.spec.kind
         if kind not in KINDS:
-            raise UsageError(f"unknown kind of figure '{kind}'{registry.nearest(kind, KINDS)}")
+            raise UsageError(f"unknown kind of figure '{kind}'{registry.did_you_mean(kind, KINDS)}")
         kind_class: type[Kind] = resolve_name(f"hifi_cli.figures.{KINDS[kind]}")
         self.kind = parse(kind_class, self.spec.settings, f"figure of kind {kind}, settings")
-        self.csv = self.spec.csv(self.resources.results_dir, self.overrides)
+        self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
 
     def words(self, **keys: Any) -> list[str]:
         """The `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
@@ -144,8 +144,8 @@ class FigureRequest:
         """
         cells = self.kind.cells(self)
         for cell in cells if self.train else []:
-            run(cell.config, self.resources)
-        study = Study(self.resources.results_dir)
+            run(cell.config, self.workspace)
+        study = Study(self.workspace.results_dir)
         paths = {cell: cell.config.run_path.as_posix() for cell in cells}
         found = {cell: study.result(path) for cell, path in paths.items() if path in study.records}
         done = {
@@ -202,7 +202,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
 
 def train(
     config: RunConfig,
-    resources: ResourceCache,
+    workspace: Workspace,
     callback: Callback | None = None,
     *,
     only_stage1: bool = False,
@@ -213,12 +213,12 @@ def train(
         only_stage1: end before the last stage, after which no run stores a model; a method with one
             stage does not train then.
     """
-    splits = replace(load_splits(config, resources), reported=[])
-    prepared = prepare_run(config, resources, head_selection.heads_to_tune(config, resources))
+    splits = replace(load_splits(config, workspace), reported=[])
+    prepared = prepare_run(config, workspace, head_selection.selected_heads(config, workspace))
     trainer = Trainer(prepared, splits, callback=callback)
-    for phase in trainer.phases:  # a callback reads all gradients and weights in every step
-        phase.method.trains_occurring_words = False
-    trainer.max_steps = [0, *trainer.phase_ends][-2] if only_stage1 else None
+    for stage in trainer.stages:  # a callback reads all gradients and weights in every step
+        stage.method.trains_occurring_words = False
+    trainer.max_steps = [0, *trainer.stage_ends][-2] if only_stage1 else None
     if trainer.max_steps != 0:
         logger.info(f"{config.run_label}: training for this figure alone")
         trainer.train()

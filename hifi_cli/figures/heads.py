@@ -23,7 +23,7 @@ from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 
 # --- scores under several settings (HiFi, section 5.1): the standard one, and what the others change
 
@@ -69,7 +69,7 @@ class ScoresBySetting(Kind):
         refuse_own_keys(request.overrides, {*STANDARD, "scoring.warm_steps"}, "this figure")
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
-            scores, _ = head_selection.score(request.config(task, **keys), request.resources)
+            scores, _ = head_selection.score(request.config(task, **keys), request.workspace)
             yield {"task": task, "setting": setting}, scores
 
 
@@ -153,7 +153,7 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            runner, examples, _ = head_selection.load_for_scoring(config, request.resources)
+            runner, examples, _ = head_selection.load_for_scoring(config, request.workspace)
             encoder, rng = runner.encoder, np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
             heads = {
@@ -185,7 +185,7 @@ class SingularValues(Kind):
 @torch.inference_mode()
 def cumulative_fractions(
     encoder: Encoder,
-    examples: list[Example],
+    examples: list[EncodedExample],
     pad: dict[str, int],
     heads: dict[int, int],
     batch_size: int = 32,
@@ -241,7 +241,7 @@ class Damping(Kind):
                 raise UsageError(
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
-            scores, _ = head_selection.score(config, request.resources)
+            scores, _ = head_selection.score(config, request.workspace)
             layers = enumerate(zip(*scores.arrays, strict=True))
             for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
                 rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
@@ -284,7 +284,7 @@ class HeadRanking(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            how, scores = config.heads, head_selection.score(config, request.resources)[0]
+            how, scores = config.heads, head_selection.score(config, request.workspace)[0]
             for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
                 for name in _LABELS:
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)
@@ -346,7 +346,7 @@ class HeadBench(Kind):
         refuse_own_keys(request.overrides, ["heads.rank"], "this figure")
         for task in request.spec.tasks:
             ranked = {
-                method: head_selection.rank(request.config(task, method), request.resources)
+                method: head_selection.rank(request.config(task, method), request.workspace)
                 for method in request.spec.methods
             }
             for first, second in combinations(ranked, 2):

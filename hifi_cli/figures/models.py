@@ -28,9 +28,9 @@ from hifi_cli.models.task_heads import pool
 from hifi_cli.records.record import StepMetrics
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache, load_task, reload
+from hifi_cli.runs.workspace import Workspace, load_task, open_run
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.losses import loss_normalizer, loss_targets
 from hifi_cli.training.runner import ModelRunner
@@ -58,14 +58,14 @@ class Features(Kind):
 
         Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's stored model.
         """
-        resources = request.resources
+        workspace = request.workspace
         for cell, run in request.runs().items():
-            prepared, _ = reload(resources.results_dir / cell.config.run_path, resources)
+            prepared, _ = open_run(workspace.results_dir / cell.config.run_path, workspace)
             encoders = {"pretrained": Encoder(prepared.pretrained.model)}
             if self.stages:
-                encoders["stage1"] = train(cell.config, resources, only_stage1=True).encoder
+                encoders["stage1"] = train(cell.config, workspace, only_stage1=True).encoder
             encoders["stage2" if self.stages else "tuned"] = prepared.encoder
-            examples = single_sequences(load_splits(cell.config, resources).train[: self.examples])
+            examples = single_sequences(load_splits(cell.config, workspace).train[: self.examples])
             states = {
                 name: features(encoder, examples, prepared.pad)
                 for name, encoder in encoders.items()
@@ -135,16 +135,16 @@ class Tsne(Kind):
             UsageError: the task has no classes, or its task head no hidden layer.
         """
         for names in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
-            yield from self._map(request.config(*names), request.resources, request.spec.seeds[0])
+            yield from self._map(request.config(*names), request.workspace, request.spec.seeds[0])
 
-    def _map(self, config: RunConfig, resources: ResourceCache, map_seed: int) -> Iterator[Row]:
-        task, splits = load_task(config), load_splits(config, resources)
+    def _map(self, config: RunConfig, workspace: Workspace, map_seed: int) -> Iterator[Row]:
+        task, splits = load_task(config), load_splits(config, workspace)
         if task.kind != "classification" or config.task_head.kind != "mlp":
             raise UsageError(
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
             )
-        trainer = train(config, resources, only_stage1=True)
-        trainer.phases[-1].prepare_model(trainer.encoder)  # as it is before full fine-tuning
+        trainer = train(config, workspace, only_stage1=True)
+        trainer.stages[-1].prepare_model(trainer.encoder)  # as it is before full fine-tuning
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
         scores = {split: trainer.runner.measure(part)[0] for split, part in parts.items()}
         trainer.model.set_submodule("task_head.output", nn.Identity())
@@ -212,7 +212,7 @@ class Tsne(Kind):
 
 
 @torch.inference_mode()
-def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> Floats:
+def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, int]) -> Floats:
     """Return the last hidden state that the task head reads, without dropout: [examples, hidden size]."""
     encoder.model.eval()
     states = np.zeros((len(examples), encoder.config.hidden_size))
@@ -266,7 +266,7 @@ class TrajectoryRecorder(Callback):
         }
 
     def on_step_end(self, trainer: Trainer) -> None:
-        method, head = trainer.phase.method, trainer.encoder.task_head
+        method, head = trainer.stage.method, trainer.encoder.task_head
         stage_step = trainer.progress.step - method.steps.start
         if stage_step in (1, len(method.steps)) or stage_step % self.every == 0:
             method.before_evaluation(trainer.model)
@@ -278,7 +278,7 @@ class TrajectoryRecorder(Callback):
             )
             self.rows.append(
                 {
-                    "stage": trainer.progress.phase + 1,
+                    "stage": trainer.progress.stage + 1,
                     "step": trainer.progress.step,
                     "stage_step": stage_step,
                     "distance": norm(moved),
@@ -316,9 +316,9 @@ class TrainingCurves(Kind):
             settings = [{key: fraction} for fraction in self.stage1_fractions] if varies else [{}]
             for setting, seed in product(settings, spec.seeds):
                 config = request.config(task, method, seed, log_every=1, **setting)
-                pretrained = request.resources.pretrained(config).model
+                pretrained = request.workspace.pretrained(config).model
                 recorder = TrajectoryRecorder(pretrained, self.every)
-                trainer = train(config, request.resources, recorder)
+                trainer = train(config, request.workspace, recorder)
                 losses = {
                     line.step: line.loss
                     for line in trainer.progress.log_history
@@ -381,9 +381,9 @@ class SnapshotRecorder(Callback):
     snapshots: dict[int, Tensor] = field(default_factory=dict)
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        if len(trainer.phase_ends) > 1:
+        if len(trainer.stage_ends) > 1:
             raise UsageError(
-                f"{trainer.config.method} trains in several phases; this figure is for one trajectory"
+                f"{trainer.config.method} trains in several stages; this figure is for one trajectory"
             )
         self.on_step_end(trainer)
 
@@ -418,12 +418,12 @@ class Landscape(Kind):
         directions explain of the trajectory's variance.
         """
         refuse_own_keys(request.overrides, ["shots"], "this figure")
-        spec, resources = request.spec, request.resources
+        spec, workspace = request.spec, request.workspace
         for task, shots, method, seed in product(spec.tasks, self.shots, spec.methods, spec.seeds):
             few_shot = {"shots": shots} | ({"epochs": self.few_shot_epochs} if shots else {})
             config = request.config(task, method, seed, **few_shot)
             recorder = SnapshotRecorder(self.snapshots)
-            trainer = train(config, resources, recorder)
+            trainer = train(config, workspace, recorder)
             directions, places, explained = principal_plane([*recorder.snapshots.values()])
             common = {
                 "task": task,
@@ -439,7 +439,7 @@ class Landscape(Kind):
             low, high = places.min(axis=0), places.max(axis=0)
             margin = 0.25 * np.maximum(high - low, 1e-6)  # beyond the ends of the trajectory
             axes = np.linspace(low - margin, high + margin, self.points).T
-            train_examples = load_splits(config, resources).train
+            train_examples = load_splits(config, workspace).train
             examples = head_selection.sample(train_examples, self.examples, config.scoring.seed)
             weights = trained(trainer.model)
             for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
@@ -490,7 +490,7 @@ def surface(
     weights: Sequence[Tensor],
     directions: Tensor,
     axes: Floats,
-    examples: list[Example],
+    examples: list[EncodedExample],
 ) -> Iterator[tuple[float, float, float]]:
     """The mean loss at weights + x * first direction + y * second; restores the weights.
 

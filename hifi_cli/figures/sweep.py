@@ -110,7 +110,7 @@ class SearchBudget(Kind):
         Raises:
             MissingError: a task and method have no runs of a search.
         """
-        spec, tried = request.spec, tried_settings(Study(request.resources.results_dir))
+        spec, tried = request.spec, tried_settings(Study(request.workspace.results_dir))
         config = request.config(spec.tasks[0])
         tried = tried[
             (tried["protocol"] == config.protocol)

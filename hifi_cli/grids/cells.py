@@ -105,7 +105,7 @@ def _content(name: str) -> dict[str, Any]:
     if name in others:
         return others[name]
     if name not in registry.names("grids") and not registry.is_yaml_path(name):
-        raise registry.unknown("grids", name, others)
+        raise registry.unknown_name_error("grids", name, others)
     content = registry.load("grids", name)
     if {"rows", "columns"} & content.keys():
         return {"table": name}
@@ -208,7 +208,7 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
     file = claims_spec.load(str(grid.claims), **setting, tasks=grid.tasks)
     found: dict[PurePath, GridCell] = {}
     for claim in file.claims.values():
-        if claims_spec.unmet(claim, file):
+        if claims_spec.why_undecidable(claim, file):
             continue
         spec = GridSpec(
             protocol=claim.protocol or file.protocol,

@@ -11,16 +11,16 @@ from hifi_cli.heads.scores import head_mask, head_outputs
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
 from hifi_cli.training.runner import ModelRunner
 
 # Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].
-HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
+HeadMeasure = Callable[[ModelRunner, list[EncodedExample]], Tensor]
 
 
 def measure_heads(
-    measure: HeadMeasure, runner: ModelRunner, examples: list[Example], batch_size: int = 32
+    measure: HeadMeasure, runner: ModelRunner, examples: list[EncodedExample], batch_size: int = 32
 ) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
@@ -34,7 +34,7 @@ def measure_heads(
     return total / len(examples)
 
 
-def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def gradient(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Mean over the examples of |dL/dm_h|, m_h the factor on a head's output (Michel et al. 2019, equation 2)."""
     encoder = runner.encoder
     mask = _ones(encoder, len(examples)).requires_grad_()
@@ -46,7 +46,7 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 
 @torch.inference_mode()
-def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def ablation(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Mean over the examples of the loss without a head minus that with all heads, as `task_loss` sums it over words.
 
     Takes a forward pass for every head of the model.
@@ -62,7 +62,7 @@ def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
     return increase / len(examples)
 
 
-def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def fisher(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Diagonal of the empirical Fisher information, summed over a head's rows of W_Q, W_K and W_V and of their biases.
 
     The mean over the examples of the squared gradient of each example's loss: the parameters are those that HiFi trains.
@@ -72,7 +72,7 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     layers = {
         parameter: layer
         for layer, part in product(range(encoder.num_layers), PROJECTIONS)
-        for parameter in encoder.model.get_submodule(encoder.path(layer, part)).parameters()
+        for parameter in encoder.model.get_submodule(encoder.module_path(layer, part)).parameters()
     }
     for parameter in layers:
         parameter.requires_grad_(True)
@@ -91,7 +91,7 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     return total / len(examples)
 
 
-def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def confidence(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
 
     Attention to the end-of-sentence symbol does not count there; here it is the separator of an
@@ -109,7 +109,7 @@ def confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
     )
 
 
-def entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def entropy(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Mean over the tokens of the entropy of a head's attention, in nats.
 
     It is high for heads that attend to many tokens.
@@ -120,7 +120,7 @@ def entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
     return _token_mean(per_token, batch["attention_mask"].bool())
 
 
-def output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
+def output_norm(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Mean over the tokens of the Euclidean norm of a head's output."""
     batch = collate(single_sequences(examples), runner.pad)
     ((layers, token_mask),) = head_outputs(runner.encoder, [batch])

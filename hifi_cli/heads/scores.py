@@ -10,13 +10,17 @@ from torch import Tensor
 
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.encode import collate, evaluation_order
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
 from hifi_cli.training.device import tf32
 
 
 def score_examples(
-    encoder: Encoder, examples: list[Example], pad: dict[str, int], xi: float, batch_size: int = 32
+    encoder: Encoder,
+    examples: list[EncodedExample],
+    pad: dict[str, int],
+    xi: float,
+    batch_size: int = 32,
 ) -> tuple[Tensor, Tensor]:
     """Richness and correlation of every head for every example.
 
@@ -111,7 +115,7 @@ def _before_output_projections(
     it is None.
     """
     hooks = [
-        encoder.model.get_submodule(encoder.path(layer, "output")).register_forward_pre_hook(
+        encoder.model.get_submodule(encoder.module_path(layer, "output")).register_forward_pre_hook(
             lambda _, inputs, at=layer: act(at, inputs[0])
         )
         for layer in range(encoder.num_layers)

@@ -34,14 +34,14 @@ class MethodContext:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Stage:
     """A part of a run, with its own optimizer and learning rate schedule.
 
     Attributes:
         method: whose parameters train and whose hooks are called.
         fraction: of the run's steps.
         training: the learning rate and the like; None: those of the run.
-        prepare_model: prepares the model for this phase; not called for the first one, which
+        prepare_model: prepares the model for this stage; not called for the first one, which
             `Method.prepare` prepares.
     """
 
@@ -55,7 +55,7 @@ class Method:
     """A fine-tuning method: one subclass per file in this folder. Most need `prepare` alone.
 
     The hooks stand in the order in which a run calls them. It calls `prepare` once, and then trains
-    through `phases`. Each begins with `on_phase_start`, then AdamW is created over `param_groups`,
+    through `stages`. Each begins with `on_stage_start`, then AdamW is created over `param_groups`,
     and `clip_groups` are read. A step is: `before_step`, forward and backward passes with
     `regularization_loss`, `after_backward`, clipping of each of the `clip_groups`,
     `before_optimizer_step`, the optimizer's step, `after_optimizer_step`.
@@ -65,7 +65,7 @@ class Method:
         """The method's own settings, `settings.*` in a configuration; a method's own extends it."""
 
     needs_heads: ClassVar[bool] = False
-    # numbers of the phase's steps within the run; the Trainer sets them before `param_groups`
+    # numbers of the stage's steps within the run; the Trainer sets them before `param_groups`
     steps = range(0)
     # whether only the words of the train examples train: of other words a method must read no
     # gradient and no weight
@@ -76,7 +76,7 @@ class Method:
         self.settings = settings
         self.context = context
 
-    # --- before the first step of a phase: what trains
+    # --- before the first step of a stage: what trains
 
     def prepare(self, encoder: Encoder) -> None:
         """Set `requires_grad` of all parameters, and replace modules where others are needed.
@@ -86,12 +86,12 @@ class Method:
         """
         raise NotImplementedError
 
-    def phases(self) -> list[Phase]:
-        """The run's phases, in order; their fractions sum to 1."""
-        return [Phase(self)]
+    def stages(self) -> list[Stage]:
+        """The run's stages, in order; their fractions sum to 1."""
+        return [Stage(self)]
 
-    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
-        """Called once when the method's phase begins, before its optimizer is created.
+    def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
+        """Called once when the method's stage begins, before its optimizer is created.
 
         Args:
             gradients: each step through it leaves one training batch's gradient in the parameters,
@@ -159,7 +159,7 @@ class Method:
         return {name: value.detach() for name, value in self.trainable_parameters(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        """Load a delta into a prepared model that is in its last phase.
+        """Load a delta into a prepared model that is in its last stage.
 
         Raises:
             UsageError: its names or shapes differ from those of this model.
@@ -167,11 +167,11 @@ class Method:
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Any]:
-        """What resuming a phase needs besides the states of optimizer and lr_scheduler."""
+        """What resuming a stage needs besides the states of optimizer and lr_scheduler."""
         return self.delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Any]) -> None:
-        """Load a training state in the phase that it was saved in."""
+        """Load a training state in the stage that it was saved in."""
         self.load_delta(model, state)
 
     # --- after training

@@ -36,7 +36,7 @@ class ChildTuningD(SparseMethod):
         encoder.model.requires_grad_(True)
         self._masked = encoder.layer_parameters if self.settings.mask else []
 
-    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
+    def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         if not self._masked:
             return
         parameters = {name: model.get_parameter(name) for name in self._masked}

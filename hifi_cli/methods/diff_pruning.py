@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.errors import logger
-from hifi_cli.methods.base import Method, Phase
+from hifi_cli.methods.base import Method, Stage
 from hifi_cli.methods.common import SparseMethod, names_without_pretrained_values, step_generator
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import SparseParameters, top_k_masks
@@ -32,7 +32,7 @@ def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> li
 
 
 class _Search(Method):
-    """The first phase, which trains theta = theta0 + z_tensor * z * difference (equation 5).
+    """The first stage, which trains theta = theta0 + z_tensor * z * difference (equation 5).
 
     Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
     of tensors would take most of a GPU's time.
@@ -61,7 +61,7 @@ class _Search(Method):
         names = ("difference", "gate", "tensor_gate")
         return self.exempt | {name: getattr(self, name) for name in names}
 
-    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
+    def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         # the pretrained values, differences and gates, two gradients, and AdamW's four moments
         megabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e6
         logger.info(f"Diff-Pruning's search takes {megabytes:,.0f} MB of memory or more")
@@ -145,7 +145,7 @@ class DiffPruning(SparseMethod):
     fine-tuning. As in the authors' code the gates have an optimizer of their own with a constant
     learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped
     separately: clipped together with the others, they would fall below the epsilon, and no gate
-    would close. In the second phase the gradient is masked, then clipped; as in the first, weight
+    would close. In the second stage the gradient is masked, then clipped; as in the first, weight
     decay would pull the weights and not the differences, and there is none.
     """
 
@@ -172,9 +172,9 @@ class DiffPruning(SparseMethod):
         self.search = _Search(self.settings, self.context)
         self.search.prepare(encoder)
 
-    def phases(self) -> list[Phase]:
+    def stages(self) -> list[Stage]:
         first = self.settings.search_fraction
-        return [Phase(self.search, first), Phase(self, 1 - first, prepare_model=self._prune)]
+        return [Stage(self.search, first), Stage(self, 1 - first, prepare_model=self._prune)]
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:

@@ -34,7 +34,7 @@ def build_method(training: TrainingConfig, context: MethodContext) -> Method:
 def check_settings(config: RunConfig) -> None:
     """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
     method = build_method(config, MethodContext(stage1_config=config.stage1))
-    if config.stage1 and not any(phase.training for phase in method.phases()):
+    if config.stage1 and not any(stage.training for stage in method.stages()):
         raise UsageError(f"stage1: {config.method} has one stage; the two-stage method is eh-ft")
 
 
@@ -52,7 +52,7 @@ def implementation_of(method: str) -> type[Method]:
     if name not in shipped:
         known = "a file in hifi_cli/methods/, or a Python file beside the YAML as ./NAME.py"
         raise UsageError(
-            f"unknown implementation '{name}'{registry.nearest(name, shipped)} ({known})"
+            f"unknown implementation '{name}'{registry.did_you_mean(name, shipped)} ({known})"
         )
     return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
 

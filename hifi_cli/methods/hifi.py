@@ -26,4 +26,4 @@ class HiFi(Method):
             for part, rows in rows_by_part.items():
                 if rows:
                     tuned = partial(RowLinear, rows=rows, biases=self.settings.biases)
-                    encoder.replace(layer, part, tuned)
+                    encoder.replace_module(layer, part, tuned)

@@ -63,7 +63,7 @@ class HiFiPeft(Peft):
         for layer, rows in enumerate(rows_of_heads(encoder, self.context.heads)):
             for part in self.settings.targets:
                 if rows[part]:
-                    encoder.replace(layer, part, partial(AdaptedRows, rows=rows[part]))
+                    encoder.replace_module(layer, part, partial(AdaptedRows, rows=rows[part]))
         super().prepare(encoder)
 
     def target_modules(self, encoder: Encoder) -> list[str]:

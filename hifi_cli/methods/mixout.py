@@ -92,7 +92,7 @@ class Mixout(Method):
             path
             for layer in range(encoder.num_layers)
             for part in AFTER_DROPOUT
-            for path in encoder.paths(layer, part)
+            for path in encoder.module_paths(layer, part)
         ]
 
     def _replaced_dropouts(self, encoder: Encoder) -> list[tuple[nn.Module, str]]:
@@ -101,8 +101,10 @@ class Mixout(Method):
             keys = itertools.product(encoder.model.modules(), ("p", "attention_dropout"))
             return [place for place in keys if isinstance(getattr(*place, None), float)]
         layers = range(encoder.num_layers)
-        not_read = [path for layer in layers for path in encoder.paths(layer, "inner_dropouts")]
-        not_read.append(encoder.path(layers[-1], "after_ffn"))
+        not_read = [
+            path for layer in layers for path in encoder.module_paths(layer, "inner_dropouts")
+        ]
+        not_read.append(encoder.module_path(layers[-1], "after_ffn"))
         others = {encoder.model.get_submodule(path) for path in not_read}
         dropouts = [module for module in encoder.base.modules() if isinstance(module, nn.Dropout)]
         return [(module, "p") for module in dropouts if module not in others]

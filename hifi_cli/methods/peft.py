@@ -10,7 +10,7 @@ import torch
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING, PEFT_TYPE_TO_TUNER_MAPPING
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from hifi_cli.config.registry import nearest
+from hifi_cli.config.registry import did_you_mean
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method
 from hifi_cli.methods.common import freeze_except
@@ -86,7 +86,7 @@ class Peft(Method):
         if config_class is None:
             known = ", ".join(sorted(types))
             raise UsageError(
-                f"settings.type: unknown '{kind}'{nearest(kind, types)}; known are {known}"
+                f"settings.type: unknown '{kind}'{did_you_mean(kind, types)}; known are {known}"
             )
         check_options(encoder, options)
         own = {"modules_to_save"}
@@ -97,7 +97,7 @@ class Peft(Method):
         options = {key: value for key, value in options.items() if key not in own}
         derived: dict[str, Any] = {"target_modules": modules}
         if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
-            inner = modules_of(encoder, "ffn_output") if encoder.has_known_parts else []
+            inner = modules_of(encoder, "ffn_output") if encoder.is_supported_family else []
             derived["feedforward_modules"] = [name for name in inner if name in modules]
         with _peft_errors(kind):
             return config_class(**options, **derived)
@@ -134,9 +134,11 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
     """
     if target == NORMS:
         return encoder.norms
-    if target in PARTS and encoder.has_known_parts:
+    if target in PARTS and encoder.is_supported_family:
         return [
-            path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
+            path
+            for layer in range(encoder.num_layers)
+            for path in encoder.module_paths(layer, target)
         ]
     backbone = set(encoder.base.modules())
     in_head = {name.rpartition(".")[0] for name in encoder.task_head}  # a pooler trains whole
@@ -146,9 +148,11 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
         if module in backbone and f".{name}".endswith(f".{target}") and name not in in_head
     ]
     if not names:
-        known = (*PARTS, NORMS) if encoder.has_known_parts else (NORMS,)
+        known = (*PARTS, NORMS) if encoder.is_supported_family else (NORMS,)
         hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
-        raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
+        raise UsageError(
+            f"settings.targets: unknown '{target}'{did_you_mean(target, known)}; {hint}"
+        )
     return names
 
 

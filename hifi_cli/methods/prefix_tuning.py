@@ -108,7 +108,7 @@ class PrefixTuning(Method):
         encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
-            attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
+            attention: Any = encoder.model.get_submodule(encoder.module_path(layer, "attention"))
             attention.prefix = (prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."

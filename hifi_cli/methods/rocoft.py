@@ -35,7 +35,7 @@ class RoCoFT(Method):
         for layer in range(encoder.num_layers):
             for part in TARGETS:
                 if part in self.settings.targets:
-                    encoder.replace(layer, part, self._tuned)
+                    encoder.replace_module(layer, part, self._tuned)
 
     def _tuned(self, linear: nn.Linear) -> nn.Module:
         """The module in a matrix's place.

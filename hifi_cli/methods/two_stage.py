@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, MethodContext, Phase
+from hifi_cli.methods.base import Method, MethodContext, Stage
 from hifi_cli.methods.find import build_method
 from hifi_cli.models.encoder import Encoder
 
@@ -53,20 +53,20 @@ class TwoStage(Method):
         head = encoder.task_head
         for parameter in head.values():
             parameter.requires_grad_(True)
-        trained = self.stage1_method.phases()[0].method.trainable_parameters(encoder.model)
+        trained = self.stage1_method.stages()[0].method.trainable_parameters(encoder.model)
         if untrained := sorted(head.keys() - trained.keys()):
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
                 " is: choose another stage1.method"
             )
 
-    def phases(self) -> list[Phase]:
+    def stages(self) -> list[Stage]:
         fraction, config = self.settings.stage1_fraction, self.context.stage1_config
         stage1 = [
-            replace(phase, fraction=phase.fraction * fraction, training=config)
-            for phase in self.stage1_method.phases()
+            replace(stage, fraction=stage.fraction * fraction, training=config)
+            for stage in self.stage1_method.stages()
         ]
-        return [*stage1, Phase(self, 1 - fraction, prepare_model=self.begin_stage2)]
+        return [*stage1, Stage(self, 1 - fraction, prepare_model=self.begin_stage2)]
 
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:

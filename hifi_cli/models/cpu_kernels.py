@@ -27,7 +27,7 @@ def install(encoder: Encoder) -> None:
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
-    if encoder.has_known_parts and encoder.module_names.interface:
+    if encoder.is_supported_family and encoder.module_names.interface:
         encoder.set_attention(ATTENTION, attention)
     encoder.model.register_forward_pre_hook(_reseed)
 

@@ -94,13 +94,15 @@ class Encoder:
     @property
     def word_embedding(self) -> nn.Embedding | None:
         """The word embedding of a known family; None where a method replaced it, or its weight has other uses too."""
-        embedding = cast(Any, self.base).get_input_embeddings() if self.has_known_parts else None
+        embedding = (
+            cast(Any, self.base).get_input_embeddings() if self.is_supported_family else None
+        )
         parameters = self.model.named_parameters(remove_duplicate=False)
         uses = sum(value is getattr(embedding, "weight", None) for _, value in parameters)
         return embedding if type(embedding) is nn.Embedding and uses == 1 else None
 
     @property
-    def has_known_parts(self) -> bool:
+    def is_supported_family(self) -> bool:
         """Whether layers, their parts and attention heads can be named."""
         return self.model_type in FAMILIES
 
@@ -111,7 +113,7 @@ class Encoder:
         Raises:
             UsageError: they are not known.
         """
-        if not self.has_known_parts:
+        if not self.is_supported_family:
             raise UsageError(
                 f"the attention heads of a '{self.model_type}' model are not known here; known are"
                 f" {', '.join(FAMILIES)}; choose another backbone, or a method that names no parts"
@@ -181,7 +183,7 @@ class Encoder:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
-    def paths(self, layer: int, part: str) -> list[str]:
+    def module_paths(self, layer: int, part: str) -> list[str]:
         """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
         names = getattr(self.module_names, part)
         layers = f"{self._prefix}{self.module_names.layers}"
@@ -189,9 +191,9 @@ class Encoder:
             f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)
         ]
 
-    def path(self, layer: int, part: str) -> str:
+    def module_path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` that is one module."""
-        (path,) = self.paths(layer, part)
+        (path,) = self.module_paths(layer, part)
         return path
 
     def head_rows(self, head: int, part: str = "query") -> range:
@@ -205,9 +207,9 @@ class Encoder:
 
     # --- changes
 
-    def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
+    def replace_module(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
         """Put `build(module)` in the place of each module of a layer's `part`."""
-        for path in self.paths(layer, part):
+        for path in self.module_paths(layer, part):
             self.model.set_submodule(path, build(self.model.get_submodule(path)))
 
     def merge_modules(self, *kinds: type[nn.Module]) -> None:
@@ -216,24 +218,24 @@ class Encoder:
             if isinstance(module, kinds):
                 self.model.set_submodule(name, cast(Any, module).merge())
 
-    def split_projections(self) -> None:
+    def unfuse_qkv(self) -> None:
         """Make query, key and value three Linears where the family has one for all of them."""
-        if self.has_known_parts and self.module_names.fused:
+        if self.is_supported_family and self.module_names.fused:
             for layer in range(self.num_layers):
-                self.replace(
+                self.replace_module(
                     layer,
                     "fused",
                     lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module),
                 )
 
-    def join_projections(self) -> None:
-        """Undo `split_projections`: the model is again as its class makes it."""
+    def fuse_qkv(self) -> None:
+        """Undo `unfuse_qkv`: the model is again as its class makes it."""
         self.merge_modules(QKVLinear)
 
     @property
     def can_pack(self) -> bool:
         """Whether layers can compute on packed tokens; tests compare all encoders, and no decoders."""
-        return self.has_known_parts and self.module_names.interface and not self.is_causal
+        return self.is_supported_family and self.module_names.interface and not self.is_causal
 
     @property
     def attention_function(self) -> AttentionFunction:

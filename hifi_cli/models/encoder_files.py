@@ -43,7 +43,7 @@ _TOKENIZER_OTHERS = ("*.model", "bpe.codes", "merges.txt", "vocab.txt")
 ADAPTER_CONFIG = "adapter_config.json"
 
 
-def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
+def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:
     """Where transformers can load a backbone from: a directory or a hub id, and the revision.
 
     Raises:
@@ -96,7 +96,7 @@ def digest_of_backbone(backbone: BackboneConfig) -> str | None:
     Raises:
         MissingError: its directory or its package is not there, or the hub has no such revision.
     """
-    source, revision = locate(backbone)
+    source, revision = resolve_source(backbone)
     commit = resolve_commit("model", source, revision)
     directory = local_directory(source, commit or revision)
     if directory is None or not weight_files(directory):
@@ -147,7 +147,7 @@ def weights_digest_of_schema_1(directory: Path) -> str | None:
     return digest(digests, 64) if digests else None
 
 
-def _json_content(file: Path, left_out: tuple[str, ...]) -> dict[str, Any]:
+def _json_content(file: Path, excluded_because: tuple[str, ...]) -> dict[str, Any]:
     """The content of a JSON file without some keys of its top level."""
     try:
         content = json.loads(file.read_bytes())
@@ -155,4 +155,4 @@ def _json_content(file: Path, left_out: tuple[str, ...]) -> dict[str, Any]:
         raise MissingError(f"no usable encoder in {file.parent}: {file.name}: {error}") from None
     if not isinstance(content, dict):
         raise MissingError(f"no usable encoder in {file.parent}: {file.name} is no JSON object")
-    return {key: value for key, value in content.items() if key not in left_out}
+    return {key: value for key, value in content.items() if key not in excluded_because}

@@ -12,7 +12,7 @@ class ModuleNames:
     Attributes:
         attention: the module that computes attention over heads; `query`, `key` and `value` are
             inside it.
-        fused: one Linear whose rows are query, key and value; `Encoder.split_projections` makes
+        fused: one Linear whose rows are query, key and value; `Encoder.unfuse_qkv` makes
             three Linears of it.
         output: the projection of the concatenated head outputs.
         after_attention, after_ffn: the last module of each sub-layer, whose output is added to the

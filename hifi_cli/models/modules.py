@@ -212,7 +212,7 @@ def insert_adapters(
     for layer in range(encoder.num_layers):
         for part in ("after_attention", "after_ffn"):
             down, up = (module.to(encoder.device) for module in build())
-            encoder.replace(layer, part, partial(BottleneckAdapter, down=down, up=up))
+            encoder.replace_module(layer, part, partial(BottleneckAdapter, down=down, up=up))
     names = [name for name, _ in encoder.model.named_parameters()]
     return [
         name for name in names if ".adapter." in name or name.rpartition(".")[0] in encoder.norms

@@ -21,7 +21,7 @@ from hifi_cli.models.encoder_files import (
     ADAPTER_CONFIG,
     encoder_digest,
     local_directory,
-    locate,
+    resolve_source,
     weights_digest_of_schema_1,
 )
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
@@ -63,7 +63,7 @@ def load_backbone(
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    source, revision = locate(backbone)
+    source, revision = resolve_source(backbone)
     commit = resolve_commit("model", source, revision)
     where = {
         "revision": commit or revision,
@@ -101,7 +101,7 @@ def load_backbone(
             f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
             " under other names"
         )
-    encoder.split_projections()
+    encoder.unfuse_qkv()
     commit = commit or getattr(config, "_commit_hash", None)
     directory = local_directory(source, commit)
     if directory is None:
@@ -138,13 +138,13 @@ def load_backbone_on_meta(
         MissingError: its configuration is not available.
         UsageError: transformers has no model of this kind for the task.
     """
-    source, revision = locate(backbone)
+    source, revision = resolve_source(backbone)
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
     model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     with torch.device("meta"):
         model: nn.Module = model_class.from_config(config)
         encoder = Encoder(model)
-        encoder.split_projections()
+        encoder.unfuse_qkv()
         return EncoderWithTaskHead(encoder.base, task_head) if task_head.is_own else model
 
 

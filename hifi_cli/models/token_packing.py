@@ -59,14 +59,14 @@ def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
-def token_places(token_mask: Tensor) -> tuple[Tensor, Tensor]:
+def real_token_index(token_mask: Tensor) -> tuple[Tensor, Tensor]:
     """`index` and `offsets` of a PackedBatch, on the device of the mask [sequences, width]."""
     ends = token_mask.sum(1).cumsum(0)
     return token_mask.flatten().nonzero()[:, 0], functional.pad(ends, (1, 0)).int()
 
 
 @dataclass(frozen=True)
-class TokenPlaces:
+class PaddingLayout:
     """Where the real tokens of padded sequences are.
 
     Attributes:
@@ -118,7 +118,7 @@ class TokenPlaces:
 
 
 @dataclass(frozen=True)
-class PackedBatch(TokenPlaces):
+class PackedBatch(PaddingLayout):
     """Where the real tokens of a padded batch are, and on what attention computes.
 
     Attributes:
@@ -131,7 +131,7 @@ class PackedBatch(TokenPlaces):
 
     offsets: Tensor | None = None
     longest: int = 0
-    groups: Sequence[TokenPlaces] = ()
+    groups: Sequence[PaddingLayout] = ()
 
     @classmethod
     def of(cls, token_mask: Tensor, device_mask: Tensor, *, varlen: bool = False) -> "PackedBatch":
@@ -146,7 +146,7 @@ class PackedBatch(TokenPlaces):
         lengths = token_mask.sum(1)
         if varlen:
             index, offsets = (
-                copy_to_device(each, device_mask.device) for each in token_places(token_mask)
+                copy_to_device(each, device_mask.device) for each in real_token_index(token_mask)
             )
             return cls(index, device_mask.bool(), offsets, int(lengths.max()))
         if device_mask.device.type == "cpu":
@@ -154,7 +154,7 @@ class PackedBatch(TokenPlaces):
             places = torch.arange(token_mask.numel()).view_as(token_mask)[order]
             groups = [_padded_group(group) for group in _groups_by_length(lengths.tolist())]
             return cls(places[token_mask[order].bool()], token_mask.bool(), groups=groups)
-        index, _ = token_places(token_mask)
+        index, _ = real_token_index(token_mask)
         return cls(copy_to_device(index, device_mask.device), device_mask.bool())
 
     @property
@@ -246,10 +246,10 @@ def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
     yield group
 
 
-def _padded_group(lengths: list[int]) -> TokenPlaces:
+def _padded_group(lengths: list[int]) -> PaddingLayout:
     """The places of sequences of given lengths that are padded at their end."""
     token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return TokenPlaces(token_places(token_mask)[0], token_mask)
+    return PaddingLayout(real_token_index(token_mask)[0], token_mask)
 
 
 def has_varlen_kernels(device: torch.device, head_size: int) -> bool:

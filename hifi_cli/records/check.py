@@ -23,11 +23,11 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import EpochMetrics, RunResult
 from hifi_cli.records.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.file_formats import RawRecord
+from hifi_cli.tasks.file_formats import SourceRow
 from hifi_cli.tasks.metrics import Output, Predictions
 from hifi_cli.tasks.rows import parse_label
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
-from hifi_cli.text import counted_noun, first_of
+from hifi_cli.text import abbreviate, counted_noun
 
 _TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _NEED_TEXTS = ("entity_em", "entity_f1")  # of ReCoRD, which predictions do not hold
@@ -126,8 +126,8 @@ class _Check:
                 self.attempt(path, _of_repeated_keys, file.read_bytes)
             return
         lines = (self.study.directory / PACKED).read_bytes().splitlines()
-        for number, line in enumerate(lines, start=1):
-            name = f"{PACKED}, line {number}"
+        for index, line in enumerate(lines, start=1):
+            name = f"{PACKED}, line {index}"
             if name not in self.study.damaged:
                 self.attempt(name, _of_repeated_keys, lambda text=line: text)
 
@@ -245,7 +245,7 @@ def _of_repeated_keys(read: Callable[[], bytes]) -> Iterator[str]:
 
     json.loads(read(), object_pairs_hook=note)
     if repeated:
-        yield f"has a key twice ({first_of(repeated)})"
+        yield f"has a key twice ({abbreviate(repeated)})"
 
 
 # --- the record alone
@@ -367,7 +367,7 @@ def _of_config_file(directory: RunDirectory, result: RunResult) -> Iterator[str]
     there, here = flatten(read_yaml(directory.config_file)), flatten(result.config)
     keys = [key for key in {**here, **there} if there.get(key) != here.get(key)]
     if keys:
-        yield f"config.yaml has other settings than its record ({first_of(keys)})"
+        yield f"config.yaml has other settings than its record ({abbreviate(keys)})"
 
 
 def _of_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str]:
@@ -440,7 +440,7 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
         yield f"has predictions of {len(table)} of {result.n_examples['reported']} rows (n_examples)"
     repeated = table["id"][table["id"].duplicated()]
     if len(repeated):
-        yield f"has {counted_noun(len(repeated), 'row')} twice (id {first_of([*repeated])})"
+        yield f"has {counted_noun(len(repeated), 'row')} twice (id {abbreviate([*repeated])})"
     rows = [_row(spec, row.id, row.label) for row in table.itertuples()]
     predictions = _predictions(spec, table)
     if metrics.is_collapsed(predictions) != result.collapsed:
@@ -462,7 +462,7 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
     if unlike.any():
         ids = table["id"][unlike]
         count = counted_noun(len(ids), "prediction")
-        yield f"{count} not those of the logits (id {first_of([*ids])})"
+        yield f"{count} not those of the logits (id {abbreviate([*ids])})"
 
 
 def _unlike_logits(spec: TaskSpec, table: pd.DataFrame, predictions: Predictions) -> Any:
@@ -506,4 +506,4 @@ def _predictions(spec: TaskSpec, table: pd.DataFrame) -> Predictions:
 
 def _label(spec: TaskSpec, value: Any) -> Label:
     """A label, or a prediction of a class, as the rows of the task have it."""
-    return parse_label(spec, RawRecord({"label": value}, "predictions"))
+    return parse_label(spec, SourceRow({"label": value}, "predictions"))

@@ -15,7 +15,7 @@ from hifi_cli.config.sources import code_file, override_value
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import TEMPORARY_SUFFIX, locked, read_jsonl, write_text
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
-from hifi_cli.text import first_of
+from hifi_cli.text import abbreviate
 
 OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
@@ -124,7 +124,7 @@ class RunDirectory:
                 if there.get(key) != here.get(key)
             ]
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({first_of(differing)}); {OTHER_PLACE}"
+                f"{self.path} holds a run of another configuration ({abbreviate(differing)}); {OTHER_PLACE}"
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
@@ -256,8 +256,8 @@ class RunDirectory:
         """
         lines = read_jsonl(self.predictions)
         return [
-            validated(Prediction, line, f"{self.predictions}, line {number}")
-            for number, line in enumerate(lines, start=1)
+            validated(Prediction, line, f"{self.predictions}, line {index}")
+            for index, line in enumerate(lines, start=1)
         ]
 
 

@@ -157,8 +157,8 @@ class ParameterCounts(Record):
     """Numbers of parameters.
 
     Attributes:
-        trainable: trained in the last phase, task head included.
-        trainable_backbone: trained in the last phase, task head excluded.
+        trainable: trained in the last stage, task head included.
+        trainable_backbone: trained in the last stage, task head excluded.
         stored: floating-point numbers in the delta file.
         stored_bytes: their bytes and those of the delta's other tensors.
         total: of the plain model.

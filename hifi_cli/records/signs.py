@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.records.record import RunResult, StepMetrics, TrainingLosses
-from hifi_cli.text import first_of
+from hifi_cli.text import abbreviate
 
 CHOSEN_ON_REPORTED = (
     "each run's best epoch, chosen on the same rows: scores are too high; --score last has the last"
@@ -68,7 +68,7 @@ def _on_best_epochs(results: Sequence[RunResult]) -> Iterator[str]:
             is_last[name].append(epochs.best == epochs.total)
     found = [name for name, seeds in is_last.items() if len(seeds) > 1 and all(seeds)]
     if found:
-        yield f"the best epoch is the last one in every seed, and more epochs may score higher: {first_of(found)}"
+        yield f"the best epoch is the last one in every seed, and more epochs may score higher: {abbreviate(found)}"
 
 
 def _on_classes(results: Sequence[RunResult]) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _on_classes(results: Sequence[RunResult]) -> Iterator[str]:
             if rows and not result.classes.predicted[word]:
                 missing[f"{name} ({word})"] += 1
     if missing:
-        yield f"a class is never predicted: {first_of([*missing])}"
+        yield f"a class is never predicted: {abbreviate([*missing])}"
 
 
 def _on_losses(results: Sequence[RunResult]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _on_losses(results: Sequence[RunResult]) -> Iterator[str]:
         if losses and losses.first - losses.last < _LEAST_FALL * abs(losses.first):
             found[name] = None
     if found:
-        yield f"the training loss fell by less than {100 * _LEAST_FALL:g} %: {first_of([*found])}"
+        yield f"the training loss fell by less than {100 * _LEAST_FALL:g} %: {abbreviate([*found])}"
 
 
 def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:

@@ -33,7 +33,7 @@ from hifi_cli.files import (
 )
 from hifi_cli.records.layout import RUNS, USER_FILES, RunDirectory, unfinished_runs
 from hifi_cli.records.record import RunResult, kept_score, labelled_splits, validated
-from hifi_cli.text import counted_noun, first_of
+from hifi_cli.text import abbreviate, counted_noun
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels and predictions are JSON
@@ -113,8 +113,8 @@ class Study:
         """The same of a packed study, whose damaged lines are named by their numbers."""
         packed = self.directory / PACKED
         contents: dict[str, dict[str, Any] | HifiError] = {}
-        for number, line in enumerate(read_file(packed, MAX_LINES_BYTES).splitlines(), start=1):
-            place = f"{packed}, line {number}"
+        for index, line in enumerate(read_file(packed, MAX_LINES_BYTES).splitlines(), start=1):
+            place = f"{packed}, line {index}"
             try:
                 run = json_object(line, place)
                 path, record = run["path"], run["record"]
@@ -122,10 +122,10 @@ class Study:
                     raise UsageError(f"{place} holds {path} a second time; pack the study again")
                 contents[path] = record
             except UsageError as error:
-                contents[f"{PACKED}, line {number}"] = error
+                contents[f"{PACKED}, line {index}"] = error
             except (KeyError, TypeError) as error:
                 reason = f"{place} is damaged ({error}); pack the study again"
-                contents[f"{PACKED}, line {number}"] = UsageError(reason)
+                contents[f"{PACKED}, line {index}"] = UsageError(reason)
         return contents
 
     @cached_property
@@ -165,7 +165,7 @@ class Study:
         if not self.damaged:
             return []
         count = counted_noun(len(self.damaged), "damaged run")
-        names = first_of([*self.damaged])
+        names = abbreviate([*self.damaged])
         return [f"left out: {count}: {names} (hifi results check says what is wrong)"]
 
     def refuse_damage(self) -> None:
@@ -258,7 +258,7 @@ class Study:
         A damaged run is left out, with a warning that names it.
         """
         if self.damaged:
-            reasons = first_of([*self.damaged.values()], "; ")
+            reasons = abbreviate([*self.damaged.values()], "; ")
             logger.warning(f"left out: {counted_noun(len(self.damaged), 'damaged run')}: {reasons}")
         rows = [self._row(path) for path in self.results]
         # None of `shots` is a value of its own
@@ -288,7 +288,7 @@ class Study:
         }
 
     @property
-    def shown(self) -> pd.DataFrame:
+    def table_runs(self) -> pd.DataFrame:
         """The runs that tables show: without those of searches and other variants."""
         return self.runs[self.runs["variant"].isna()]
 
@@ -304,7 +304,9 @@ class Study:
         configs = [flatten(config) for config in runs["config"]]
         known = {name for config in configs for name in config}
         if len(runs) and key not in known:
-            raise UsageError(f"--by {key}: no run has this setting{registry.nearest(key, known)}")
+            raise UsageError(
+                f"--by {key}: no run has this setting{registry.did_you_mean(key, known)}"
+            )
         values = [override_value(config.get(key)) for config in configs]
         names = pd.Series(values, runs.index, dtype=object).radd(f"{key}=")
         names = runs["variant"] if key == "variant" else names
@@ -315,7 +317,7 @@ class Study:
 
     def names(self, kind: str) -> set[str]:
         """The names of a column (`method`, `task`) that have a finished run."""
-        return set(self.shown[kind])
+        return set(self.table_runs[kind])
 
     def scores(self, runs: pd.DataFrame, name: str | None, metric: str | None) -> pd.Series:
         """A metric of some runs at the `last`, `best` or `max` epoch; NaN where a run lacks it.
@@ -357,7 +359,7 @@ class Study:
         present = [
             f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
             for protocol, backbone, shots in sorted(
-                {*map(tuple, self.shown[TABLE_KEYS].to_numpy())}, key=str
+                {*map(tuple, self.table_runs[TABLE_KEYS].to_numpy())}, key=str
             )
         ]
         return MissingError(

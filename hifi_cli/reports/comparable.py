@@ -18,7 +18,7 @@ from hifi_cli.text import counted_noun
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
 # and changed settings are named
-COUNTED = frozenset({"changed"})
+INCLUDED_BY_DEFAULT = frozenset({"changed"})
 # Columns of runs that runs of different methods must share, with what messages call them
 CONDITIONS = {
     "max_epochs": "epochs",
@@ -65,7 +65,7 @@ def table_keys(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[["protocol", "backbone"]].assign(shots=shots.astype(str))
 
 
-def of_table(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
+def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
     """Return the runs with some protocol, backbone and shots (None: any), without those of searches."""
     columns, chosen = table_keys(runs), runs["variant"].isna()
     for key, value in keys.items():
@@ -75,7 +75,7 @@ def of_table(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
     return runs.assign(protocol=pd.Series(protocol, runs.index, dtype=object))[chosen]
 
 
-def of_one_table(
+def require_single_table(
     runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **keys: str | None
 ) -> pd.DataFrame:
     """Return the runs of some methods under the only protocol, backbone and number of shots.
@@ -87,7 +87,7 @@ def of_one_table(
         MissingError: a method has no finished run.
         UsageError: there are runs of several; the message names them.
     """
-    runs = of_table(runs[runs[by].isin(names)], **keys)
+    runs = select_runs(runs[runs[by].isin(names)], **keys)
     for name in names:
         if name not in runs[by].values:
             chosen = "".join(f" --{key} {value}" for key, value in keys.items() if value)
@@ -148,10 +148,13 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
 # Runs that belong together
 
 
-def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFrame:
+def with_exclusions(
+    runs: pd.DataFrame, included: Collection[str] = INCLUDED_BY_DEFAULT
+) -> pd.DataFrame:
     """Runs with what decides whether they are averaged or compared, in three more columns.
 
-    `left_out`: why a run is not; empty: it is. `changed`: its settings that are not its protocol's, in words. `own_epochs`:
+    `excluded_because`: why a run is not; empty: it is. `changed`: its settings that are not its
+    protocol's, in words. `own_epochs`:
     whether its epochs are not its protocol's, which may train one method longer than another, as HiFi trains BitFit as long
     as BitFit's own paper does.
 
@@ -174,30 +177,30 @@ def judged(runs: pd.DataFrame, counted: Collection[str] = COUNTED) -> pd.DataFra
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),
         "changed": ("not the protocol's settings: " + runs["changed"], runs["changed"] != ""),
     }
-    left_out = pd.Series("", runs.index, dtype=object)
+    excluded_because = pd.Series("", runs.index, dtype=object)
     for flag, (reason, holds) in reasons.items():
-        if flag not in counted:
-            left_out = left_out.mask(holds & (left_out == ""), reason)
+        if flag not in included:
+            excluded_because = excluded_because.mask(holds & (excluded_because == ""), reason)
     # Whatever is included, runs of two schemas say too little of each other to be averaged.
     newest = runs["schema_version"].max()
-    older = (runs["schema_version"] != newest) & (left_out == "")
+    older = (runs["schema_version"] != newest) & (excluded_because == "")
     of_schema = "of schema " + runs["schema_version"].astype(str)
-    left_out = left_out.mask(older, of_schema + f", not {newest} as others")
-    identity = _required(_IDENTITY, counted)
+    excluded_because = excluded_because.mask(older, of_schema + f", not {newest} as others")
+    identity = _required(_IDENTITY, included)
     if identity:
         # the settings of limited runs differ by the limit at least
-        full = runs[(left_out == "") & runs["limit"].isna()]
+        full = runs[(excluded_because == "") & runs["limit"].isna()]
         cells = [full[key] for key in ("method", "backbone", "task")]
         numbers = full[[*identity]].groupby(cells).transform("nunique", dropna=False)
         for _, cell in full[numbers.gt(1).any(axis=1)].groupby(["method", "backbone", "task"]):
-            for index, conditions in unlike(cell, identity).items():
+            for index, conditions in mismatches_with_majority(cell, identity).items():
                 causes = " and ".join(conditions).removesuffix(" and settings")
                 flag = "draws" if all("draws" in name for name in conditions) else "unequal"
-                left_out[index] = f"different {causes} (--include {flag} includes them)"
-    return runs.assign(left_out=left_out)
+                excluded_because[index] = f"different {causes} (--include {flag} includes them)"
+    return runs.assign(excluded_because=excluded_because)
 
 
-def _required(conditions: Mapping[str, str], counted: Collection[str]) -> dict[str, str]:
+def _required(conditions: Mapping[str, str], included: Collection[str]) -> dict[str, str]:
     """The conditions in which runs must agree, where some flags of runs are included.
 
     Random draws are included by their own flag alone: who compares unequal runs on purpose need not
@@ -205,8 +208,8 @@ def _required(conditions: Mapping[str, str], counted: Collection[str]) -> dict[s
     """
     draws = {column: name for column, name in conditions.items() if column in _DRAWS}
     others = {column: name for column, name in conditions.items() if column not in _DRAWS}
-    required = {} if "unequal" in counted else others
-    return required if "draws" in counted else required | draws
+    required = {} if "unequal" in included else others
+    return required if "draws" in included else required | draws
 
 
 def _changed_settings(run: Any, config: RunConfig) -> str:
@@ -253,7 +256,9 @@ def differences(run: Any, other: Any, conditions: Mapping[str, str] = CONDITIONS
     ]
 
 
-def unlike(runs: pd.DataFrame, conditions: Mapping[str, str] = CONDITIONS) -> dict[Any, list[str]]:
+def mismatches_with_majority(
+    runs: pd.DataFrame, conditions: Mapping[str, str] = CONDITIONS
+) -> dict[Any, list[str]]:
     """By index, the conditions in which runs differ from most of some runs."""
     identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
     counts = identities.value_counts(sort=False)
@@ -278,7 +283,7 @@ def notes_on(runs: pd.DataFrame) -> Notes:
             "limited, included": run.limit is not None,
         }
         included = [text for text, holds in unusual.items() if holds]
-        for text in [f"left out: {run.left_out}"] if run.left_out else included:
+        for text in [f"left out: {run.excluded_because}"] if run.excluded_because else included:
             facts[run.method, run.task, text] += 1
     notes: Notes = {}
     for (method, task, text), count in facts.items():

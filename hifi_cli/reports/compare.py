@@ -15,14 +15,14 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import CHURN, MEASURES
 from hifi_cli.reports.comparable import (
     CONDITIONS,
-    COUNTED,
+    INCLUDED_BY_DEFAULT,
     _required,
     differences,
-    judged,
     note_on_epochs,
     note_on_variants,
     notes_on,
     scored,
+    with_exclusions,
 )
 from hifi_cli.reports.render import Table
 from hifi_cli.text import counted_noun
@@ -62,7 +62,7 @@ def pair(
     first: str,
     second: str,
     *,
-    counted: Collection[str] = COUNTED,
+    included: Collection[str] = INCLUDED_BY_DEFAULT,
     metric: str | None = None,
 ) -> Pairs:
     """Pair two methods' runs by task and seed, where they agree in everything that a comparison requires.
@@ -72,7 +72,7 @@ def pair(
         metric: what their score is; None: each run's primary metric.
     """
     runs = runs[runs["method"].isin([first, second])]
-    usable = runs[runs["left_out"] == ""]
+    usable = runs[runs["excluded_because"] == ""]
     sides = usable[["task", "seed", "method", "metric", "path", "score"]]
     both = sides[sides["method"] == first].merge(
         sides[sides["method"] == second], on=["task", "seed"], suffixes=("_first", "_second")
@@ -89,7 +89,7 @@ def pair(
     run_at = usable.set_index("path")[[*CONDITIONS, "own_epochs"]].to_dict("index")
     paths = zip(both["path_first"], both["path_second"], strict=True)
     both["differing"] = [", ".join(differences(run_at[a], run_at[b])) for a, b in paths]
-    required = _required(CONDITIONS, counted)
+    required = _required(CONDITIONS, included)
     agree = [
         not differences(run_at[a], run_at[b], required)
         for a, b in zip(both["path_first"], both["path_second"], strict=True)
@@ -146,7 +146,7 @@ def compare(
     by: str = "method",
     score: EpochChoice | None = None,
     metric: str | None = None,
-    counted: Collection[str] = COUNTED,
+    included: Collection[str] = INCLUDED_BY_DEFAULT,
 ) -> list[Table]:
     """Compare the first method with each of the others: a table of verdicts and one of differences per task.
 
@@ -162,10 +162,12 @@ def compare(
     if metric == "churn":
         raise UsageError(CHURN)
     runs = runs[runs[by].isin(names)]
-    compared = judged(scored(study, runs, score, metric), counted)
+    compared = with_exclusions(scored(study, runs, score, metric), included)
     if by == "backbone":  # they are told apart as methods are, and have weights of their own
         compared = compared.assign(method=compared["backbone"], weights="")
-    found = [pair(compared, names[0], other, counted=counted, metric=metric) for other in names[1:]]
+    found = [
+        pair(compared, names[0], other, included=included, metric=metric) for other in names[1:]
+    ]
     all_pairs = [pairs for pairs in found if len(pairs.frame)]
     what = f"usable run with {metric}" if metric else "usable run"
     lacking = [

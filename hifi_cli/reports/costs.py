@@ -22,13 +22,13 @@ COSTS = {
 }
 
 
-def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
+def costs(spec: TableSpec, study: Study, *, included: Collection[str]) -> Table:
     """What finished runs took, relative to Full-FT on the same tasks, device and threads; means over tasks.
 
     Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted structure, inference delay,
     storage).
     """
-    runs = comparable.of_table(
+    runs = comparable.select_runs(
         study.runs,
         protocol=spec.protocol,
         backbone=spec.backbone,
@@ -38,22 +38,24 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
         runs["seed"].isin(spec.seeds or runs["seed"])
         & runs["task"].isin(spec.tasks or runs["task"])
     ]
-    judged = comparable.judged(runs, counted)
-    measured = relative_costs(judged[judged["left_out"] == ""])
+    with_exclusions = comparable.with_exclusions(runs, included)
+    measured = relative_costs(with_exclusions[with_exclusions["excluded_because"] == ""])
     rows = spec.rows or [RowSpec(method=name) for name in measured.index]
     notes = [
         "time per epoch, peak memory and stored file relative to Full-FT's on the same task, device and number of threads:"
         " means over tasks"
     ]
-    alone = judged["method"][~judged["method"].isin(measured.index)]
-    reasons = judged["left_out"].replace(
+    alone = with_exclusions["method"][~with_exclusions["method"].isin(measured.index)]
+    reasons = with_exclusions["excluded_because"].replace(
         "", "Full-FT has no run on their tasks, devices and numbers of threads"
     )
     notes += [
         f"left out: {reason}: {', '.join(sorted({*names}))}"
         for reason, names in alone.groupby(reasons)
     ]
-    shared = judged[(judged["left_out"] == "") & ~has_own_memory(judged)]
+    shared = with_exclusions[
+        (with_exclusions["excluded_because"] == "") & ~has_own_memory(with_exclusions)
+    ]
     if len(shared):
         names = ", ".join(sorted({*shared["method"]}))
         notes.append(

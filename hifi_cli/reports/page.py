@@ -50,15 +50,15 @@ def comparisons(
     study: Study,
     *,
     score: EpochChoice | None = None,
-    counted: Collection[str] = comparable.COUNTED,
+    included: Collection[str] = comparable.INCLUDED_BY_DEFAULT,
 ) -> Iterator[Table]:
     """Yield the comparison of Full-FT with each method that shares runs with it, under every protocol, on every backbone."""
-    for keys in comparable.table_keys(study.shown).drop_duplicates().to_dict("records"):
-        runs = comparable.of_table(study.runs, **keys)
+    for keys in comparable.table_keys(study.table_runs).drop_duplicates().to_dict("records"):
+        runs = comparable.select_runs(study.runs, **keys)
         others = sorted({*runs["method"]} - {REFERENCE})
         with suppress(MissingError):  # none shares any
             yield from compare_runs.compare(
-                study, runs, [REFERENCE, *others], score=score, counted=counted
+                study, runs, [REFERENCE, *others], score=score, included=included
             )
 
 
@@ -67,7 +67,7 @@ def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
     from matplotlib import style  # takes long, and tables and claims do without
     from matplotlib.figure import Figure
 
-    runs = study.shown.assign(shots=comparable.table_keys(study.shown)["shots"])
+    runs = study.table_runs.assign(shots=comparable.table_keys(study.table_runs)["shots"])
     for (task, *keys), cells in runs.groupby(["task", "protocol", "backbone", "shots"]):
         metric = cells["metric"].iloc[0]
         epochs = [

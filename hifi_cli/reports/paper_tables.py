@@ -47,7 +47,7 @@ def row_counts(
     splits = [RowSpec(method=split, label=split) for split in SPLITS]
     table = _beside_paper(spec.model_copy(update={"rows": splits}), count, show_published)
     table.frame = table.frame.astype(dict.fromkeys(table.headings, "Int64"))
-    table.corner, table.formats = "Split", dict.fromkeys(table.headings, ",.0f")
+    table.index_title, table.formats = "Split", dict.fromkeys(table.headings, ",.0f")
     return table
 
 

@@ -46,7 +46,7 @@ class Table:
     title: str
     frame: pd.DataFrame
     headings: dict[str, str]
-    corner: str = "Method"
+    index_title: str = "Method"
     formats: dict[str, str] = field(default_factory=dict)
     places: dict[Place, int] = field(default_factory=dict)
     footnotes: dict[Place, list[str]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Table:
             for label, source, name in rows
         ]
 
-    def rank(self, key: str, *, lower_is_better: bool, apart: Collection[str]) -> None:
+    def rank(self, key: str, *, lower_is_better: bool, not_ranked: Collection[str]) -> None:
         """Mark the best and second number of a column, separately for ours and the published ones.
 
         Equal printed numbers get equal marks, as in both papers.
@@ -76,7 +76,9 @@ class Table:
         Args:
             apart: methods that are not compared with the others.
         """
-        compared = self.frame[(self.frame["source"] != "runs") | ~self.frame["method"].isin(apart)]
+        compared = self.frame[
+            (self.frame["source"] != "runs") | ~self.frame["method"].isin(not_ranked)
+        ]
         for source in ("runs", "published"):
             rows = compared.index[compared["source"] == source]
             printed = pd.Series({row: self.number(row, key) for row in rows}, dtype=object)
@@ -168,7 +170,7 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
         for row, label in enumerate(table.labels)
     ]
     columns = [[cell(row, key) for row in range(len(labels))] for key in table.headings]
-    headings = map(style.line, [table.corner, *table.headings.values()])
+    headings = map(style.line, [table.index_title, *table.headings.values()])
     return pd.DataFrame(
         zip(labels, *columns, strict=True), columns=pd.Index([*headings], dtype=object)
     )

@@ -76,7 +76,7 @@ def _search(keys: tuple[str, str, str], tried: pd.DataFrame) -> Table:
         title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
         frame=frame,
         headings=tasks | {key: heading for key, heading in shown.items() if key in frame},
-        corner="Method, setting",
+        index_title="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
         footnotes=footnotes,
         notes=[

@@ -161,7 +161,7 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
     """
     for name in names:
         if name not in known and name not in registry.names(kind) and not registry.own_file(name):
-            raise registry.unknown(kind, name, known)
+            raise registry.unknown_name_error(kind, name, known)
 
 
 # Printed numbers
@@ -245,5 +245,5 @@ def load_published(reference: str) -> tuple[str, PublishedTable]:
     path = registry.find("published", name)
     content = parse(PublishedFile, registry.load("published", name), str(path))
     if key not in content.tables:
-        raise UsageError(f"{path}: no table '{key}'{registry.nearest(key, content.tables)}")
+        raise UsageError(f"{path}: no table '{key}'{registry.did_you_mean(key, content.tables)}")
     return content.paper, content.tables[key]

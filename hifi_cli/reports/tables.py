@@ -49,7 +49,7 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    keys = comparable.table_keys(comparable.of_table(study.runs, **only)).drop_duplicates()
+    keys = comparable.table_keys(comparable.select_runs(study.runs, **only)).drop_duplicates()
     specs: list[TableSpec] = []
     for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
         shots = record["shots"]
@@ -68,7 +68,7 @@ def build(
     study: Study,
     *,
     score: EpochChoice | None = None,
-    counted: Collection[str] = comparable.COUNTED,
+    included: Collection[str] = comparable.INCLUDED_BY_DEFAULT,
     show_published: bool = False,
     grid: str = "",
 ) -> Table:
@@ -82,7 +82,7 @@ def build(
             what there is.
     """
     backbone = None if spec.backbones else spec.backbone
-    of_protocol = comparable.of_table(study.runs, protocol=spec.protocol, backbone=backbone)
+    of_protocol = comparable.select_runs(study.runs, protocol=spec.protocol, backbone=backbone)
     few, shots = (
         str(spec.shots or shots_of(spec.protocol)),
         comparable.table_keys(of_protocol)["shots"],
@@ -90,13 +90,15 @@ def build(
     runs, other_shots = of_protocol[shots == few], shots[shots != few]
     spec = _with_defaults(spec, runs)
     chosen = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
-    chosen = comparable.judged(chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], counted)
+    chosen = comparable.with_exclusions(
+        chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], included
+    )
     title = _title(spec, few, score, runs)
     if spec.backbones:
         spec, chosen = _by_backbone(spec, chosen)
     paper = load_published(spec.published)[1] if spec.published else NO_TABLE
     metrics = _metrics(spec, runs, paper)
-    scores, notes_of, apart = _scores(spec, study, chosen, metrics, score)
+    scores, notes_of, not_ranked = _scores(spec, study, chosen, metrics, score)
     ours = _means(spec, scores, metrics)
     filled = ours[[*metrics]].notna().drop_duplicates().any(axis=1)  # kinds of rows with scores
     # means over other columns are not compared; in a paper's table, its own stand beside them
@@ -140,7 +142,7 @@ def build(
         headings=_headings(spec.columns, metrics)
         | dict.fromkeys(keys[len(metrics) :], "Avg.")
         | fractions,
-        corner="Backbone" if spec.backbones else "Method",
+        index_title="Backbone" if spec.backbones else "Method",
         formats=dict.fromkeys(keys, f"z.{spec.decimals}f")
         | dict.fromkeys(fractions, "z.2f")
         | dict.fromkeys(measures, "z.3f"),
@@ -160,7 +162,7 @@ def build(
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
     for key in keys:
-        table.rank(key, lower_is_better=key in measures, apart=apart.get(key, []))
+        table.rank(key, lower_is_better=key in measures, not_ranked=not_ranked.get(key, []))
     return table
 
 
@@ -222,19 +224,19 @@ def _scores(
         Footnotes by method and column.
         By column, the methods that are not compared with the others.
     """
-    usable, notes_on = runs[runs["left_out"] == ""], comparable.notes_on(runs)
+    usable, notes_on = runs[runs["excluded_because"] == ""], comparable.notes_on(runs)
     parts, notes_of = [usable[:0].assign(column="", score=0.0)], comparable.Notes()
-    apart: dict[str, list[str]] = {}
+    not_ranked: dict[str, list[str]] = {}
     for column in spec.columns:
         of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
         of_task = comparable.scored(study, of_task, score, metric).assign(column=column.name)
         parts.append(of_task)
         of_methods = of_task.drop_duplicates("method")
-        unlike = {
+        mismatches_with_majority = {
             of_methods["method"][index]: f"differ in {' and '.join(names)}"
-            for index, names in comparable.unlike(of_methods).items()
+            for index, names in comparable.mismatches_with_majority(of_methods).items()
         }
-        apart[column.name] = [*unlike]
+        not_ranked[column.name] = [*mismatches_with_majority]
         most = len(spec.seeds) or of_task["method"].value_counts().max()
         for method in spec.methods:
             cell = of_task["score"][of_task["method"] == method]
@@ -248,11 +250,13 @@ def _scores(
                 )
                 lacking = f": {why}" if found < len(cell) else ""
                 notes.append(f"{found} of {most} seeds{lacking}")
-            if method in unlike:
-                notes.append(f"not compared with the column's other runs, which {unlike[method]}")
+            if method in mismatches_with_majority:
+                notes.append(
+                    f"not compared with the column's other runs, which {mismatches_with_majority[method]}"
+                )
             notes_of[method, column.name] = notes
-    apart["average"] = [method for methods in apart.values() for method in methods]
-    return pd.concat(parts).dropna(subset="score"), notes_of, apart
+    not_ranked["average"] = [method for methods in not_ranked.values() for method in methods]
+    return pd.concat(parts).dropna(subset="score"), notes_of, not_ranked
 
 
 def _means(spec: TableSpec, scores: pd.DataFrame, metrics: dict[str, str | None]) -> pd.DataFrame:
@@ -381,7 +385,7 @@ def _missing(spec: TableSpec, runs: pd.DataFrame, grid: str) -> list[str]:
     """How many runs the table lacks, and the command that makes them; of backbones, one for each."""
     seeds = spec.seeds or sorted(runs["seed"].unique()) or [1]
     finished = {
-        *runs.loc[runs["left_out"] == "", ["method", "task", "seed"]].itertuples(
+        *runs.loc[runs["excluded_because"] == "", ["method", "task", "seed"]].itertuples(
             index=False, name=None
         )
     }

@@ -17,11 +17,11 @@ from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
-from hifi_cli.models.encoder_files import locate
+from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.records.record import RunResult
-from hifi_cli.runs.workspace import PreparedRun, ResourceCache, reload, task_head_of
+from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run, task_head_of
 
 # --- export
 
@@ -55,7 +55,7 @@ _METRICS = {  # where the hub's name is another one
 }
 
 
-def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
+def export(run: Path, to: Path, form: str, workspace: Workspace) -> None:
     """Write the model of a finished run with tokenizer and model card into a new directory.
 
     Args:
@@ -64,7 +64,7 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
     Raises:
         UsageError: this form cannot hold the model.
     """
-    prepared, result = reload(run, resources)
+    prepared, result = open_run(run, workspace)
     is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
     if not (is_plain if form == "hf" else fits_peft(prepared)):
         raise UsageError(
@@ -89,7 +89,7 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
 def write_hf(prepared: PreparedRun, to: Path) -> None:
     """Write the merged model, for `from_pretrained` and `pipeline`."""
     prepared.method.merge(prepared.encoder)
-    prepared.encoder.join_projections()
+    prepared.encoder.fuse_qkv()
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task.kind)
     model.save_pretrained(to, safe_serialization=True)
@@ -118,7 +118,7 @@ def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
     """Of a family with one Linear for query, key and value: its name, and which are adapted."""
     method: Any = prepared.method
     encoder = prepared.encoder
-    fused = (encoder.has_known_parts and encoder.module_names.fused) or ""
+    fused = (encoder.is_supported_family and encoder.module_names.fused) or ""
     names = [name for name in method.target_modules(encoder) if fused and f".{fused}." in name]
     return fused, [part for part in PROJECTIONS if any(name.endswith(part) for name in names)]
 
@@ -242,7 +242,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
 
 def _base_card(backbone: BackboneConfig) -> Any:
     """The data of the backbone's own model card, as language and license; empty where it has none."""
-    source, _ = locate(backbone)
+    source, _ = resolve_source(backbone)
     card = Path(source) / "README.md"
     with suppress(Exception):  # no card, no network (its errors have no common base class)
         return ModelCard.load(card if card.is_file() else source).data

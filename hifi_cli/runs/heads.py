@@ -1,6 +1,6 @@
 """Score heads, select them, and store both: all seeds and methods of a backbone and task share a scoring.
 
-heads_to_tune: of a run, given in a file or selected          Algorithm 3
+selected_heads: of a run, given in a file or selected          Algorithm 3
 select: the k highest of each layer, stored
 rank: by the scores, or by what a measured ranking measures   Algorithm 2, equations 8 to 10
 score: information richness and correlation, stored           Algorithm 1, equations 1 to 7
@@ -29,9 +29,9 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.record import StoredFile
 from hifi_cli.runs.provenance import describe_provenance
 from hifi_cli.runs.splits import split_train
-from hifi_cli.runs.workspace import ResourceCache, build_and_prepare, load_task
+from hifi_cli.runs.workspace import Workspace, build_and_prepare, load_task
 from hifi_cli.tasks.encode import padding_values, single_sequences
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
 from hifi_cli.training.device import set_up_device
 from hifi_cli.training.loop import Splits, Trainer
@@ -116,13 +116,13 @@ def needs_heads(config: RunConfig) -> bool:
     return any(implementation_of(stage.method).needs_heads for stage in config.stages)
 
 
-def heads_to_tune(config: RunConfig, resources: ResourceCache) -> Heads | None:
+def selected_heads(config: RunConfig, workspace: Workspace) -> Heads | None:
     """The heads that a run tunes: given, or selected; None if its method needs none."""
     if not needs_heads(config):
         return None
     if config.heads.given:
         return config.heads.given
-    selection, path = select(config, resources)
+    selection, path = select(config, workspace)
     logger.info(f"heads: {config.heads.strategy}, k={config.heads.k}, by {selection.rank}: {path}")
     return selection.heads
 
@@ -136,7 +136,7 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
 
 
 def select(
-    config: RunConfig, resources: ResourceCache, *, out: Path | None = None
+    config: RunConfig, workspace: Workspace, *, out: Path | None = None
 ) -> tuple[HeadSelection, Path]:
     """Select the heads of a backbone, task and setting by their scores, and store the selection.
 
@@ -144,18 +144,18 @@ def select(
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
     # before minutes of scoring
-    check_k(config.heads.k, Encoder(resources.pretrained(config).model).num_heads)
-    choice = select_top_heads(rank(config, resources), config.heads.k, config.heads.strategy)
+    check_k(config.heads.k, Encoder(workspace.pretrained(config).model).num_heads)
+    choice = select_top_heads(rank(config, workspace), config.heads.k, config.heads.strategy)
     how = config.heads.selection_arguments(config.seed)
     selection = HeadSelection(
         backbone=config.backbone.name, task=config.task, **how, **asdict(choice)
     )
-    path = out or _path("heads", digest([how, choice.values]), config, resources)
+    path = out or _path("heads", digest([how, choice.values]), config, workspace)
     selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
     return selection, path
 
 
-def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
+def rank(config: RunConfig, workspace: Workspace) -> list[Ranked]:
     """Rank the heads of every layer as configured, by their scores or by what is measured."""
     name, file = config.heads.rank, registry.own_file(config.heads.rank)
     own = user_code(name, file) if file else {}
@@ -163,13 +163,13 @@ def rank(config: RunConfig, resources: ResourceCache) -> list[Ranked]:
         raise UsageError(f"{file} must define a function rank or measure")
     if measure := own.get("measure") or MEASURES.get(name):
         compute = partial(compute_importance, measure)
-        measured, _ = _read_or_compute(HeadImportance, compute, config, resources)
+        measured, _ = _read_or_compute(HeadImportance, compute, config, workspace)
         return [Ranked(np.array(values)) for values in measured.values]
     how = config.heads.selection_arguments(config.seed)
     del how["strategy"], how["k"]
     if name == "random":
         how["seed"] = seed_of_random_heads(how["seed"], config.task)
-    return rank_heads(*score(config, resources)[0].arrays, **how, function=own.get("rank"))
+    return rank_heads(*score(config, workspace)[0].arrays, **how, function=own.get("rank"))
 
 
 def seed_of_random_heads(seed: int, task: str) -> int:
@@ -178,7 +178,7 @@ def seed_of_random_heads(seed: int, task: str) -> int:
 
 
 def score(
-    config: RunConfig, resources: ResourceCache, *, force: bool = False, out: Path | None = None
+    config: RunConfig, workspace: Workspace, *, force: bool = False, out: Path | None = None
 ) -> tuple[HeadScores, Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
 
@@ -188,7 +188,7 @@ def score(
     Returns:
         The scores, and their file.
     """
-    head_scores, path = _read_or_compute(HeadScores, compute_scores, config, resources, force=force)
+    head_scores, path = _read_or_compute(HeadScores, compute_scores, config, workspace, force=force)
     if out:
         head_scores.write(out)
     return head_scores, out or path
@@ -196,35 +196,35 @@ def score(
 
 def _read_or_compute(
     kind: type[File],
-    compute: Callable[[RunConfig, ResourceCache], File],
+    compute: Callable[[RunConfig, Workspace], File],
     config: RunConfig,
-    resources: ResourceCache,
+    workspace: Workspace,
     *,
     force: bool = False,
 ) -> tuple[File, Path]:
     """A stored file, which is read, or made under its own lock; a damaged one is made again."""
     measured = kind is HeadImportance
-    path = _path("scores", _scores_name(config, resources, measured=measured), config, resources)
+    path = _path("scores", _scores_name(config, workspace, measured=measured), config, workspace)
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
                 return kind.read(path), path
             except UsageError as error:
                 logger.warning(f"{error}: done now")
-        computed = compute(config, resources)
+        computed = compute(config, workspace)
         computed.write(path)
     return computed, path
 
 
-def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> str:
+def _scores_name(config: RunConfig, workspace: Workspace, *, measured: bool = False) -> str:
     """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
     decides: dict[str, Any] = {
-        "backbone": resources.pretrained(config).backbone_weights,
-        "data": resources.rows(config.task).fingerprint["train"],
+        "backbone": workspace.pretrained(config).backbone_weights,
+        "data": workspace.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
-    if held_out := _held_out(config, resources):
+    if held_out := _held_out(config, workspace):
         decides["held out"] = held_out
     if config.scoring.warm_steps:
         decides["training"] = without_unhashed_defaults(
@@ -237,15 +237,15 @@ def _scores_name(config: RunConfig, resources: ResourceCache, *, measured: bool 
     return f"{config.heads.rank}-{digest(decides)}" if measured else digest(decides)
 
 
-def _path(folder: str, name: str, config: RunConfig, resources: ResourceCache) -> Path:
+def _path(folder: str, name: str, config: RunConfig, workspace: Workspace) -> Path:
     """`results/FOLDER/BACKBONE/TASK/NAME.json`."""
     about = safe_name(config.backbone.name), safe_name(config.task)
-    return resources.results_dir.joinpath(folder, *about, f"{name}.json")
+    return workspace.results_dir.joinpath(folder, *about, f"{name}.json")
 
 
-def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
+def compute_scores(config: RunConfig, workspace: Workspace) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out."""
-    runner, examples, common = load_for_scoring(config, resources)
+    runner, examples, common = load_for_scoring(config, workspace)
     sequences = single_sequences(examples)  # each choice is a text of its own
     richness, correlation = score_examples(runner.encoder, sequences, runner.pad, config.scoring.xi)
     return HeadScores(
@@ -259,10 +259,10 @@ def compute_scores(config: RunConfig, resources: ResourceCache) -> HeadScores:
 
 
 def compute_importance(
-    measure: HeadMeasure, config: RunConfig, resources: ResourceCache
+    measure: HeadMeasure, config: RunConfig, workspace: Workspace
 ) -> HeadImportance:
     """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
-    runner, examples, common = load_for_scoring(config, resources)
+    runner, examples, common = load_for_scoring(config, workspace)
     values = measure_heads(measure, runner, examples).tolist()
     return HeadImportance(
         **common,
@@ -273,8 +273,8 @@ def compute_importance(
 
 
 def load_for_scoring(
-    config: RunConfig, resources: ResourceCache
-) -> tuple[ModelRunner, list[Example], dict[str, Any]]:
+    config: RunConfig, workspace: Workspace
+) -> tuple[ModelRunner, list[EncodedExample], dict[str, Any]]:
     """The model and the examples that are measured, and the fields that the files of all measurements have.
 
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
@@ -282,17 +282,17 @@ def load_for_scoring(
     """
     scoring, device = config.scoring, set_up_device(config)
     examples = sample(
-        _training_examples(config, resources, scoring.max_length), scoring.samples, scoring.seed
+        _training_examples(config, workspace, scoring.max_length), scoring.samples, scoring.seed
     )
     seed = config.seed if scoring.warm_steps else scoring.seed
-    encoder, pretrained = resources.encoder(config.model_copy(update={"seed": seed}))
+    encoder, pretrained = workspace.encoder(config.model_copy(update={"seed": seed}))
     runner = ModelRunner(
         encoder, load_task(config), config, padding_values(pretrained.tokenizer), device
     )
     if scoring.warm_steps:
         _warm_up(
             runner,
-            _training_examples(config, resources, config.max_length),
+            _training_examples(config, workspace, config.max_length),
             pretrained.missing_keys,
         )
     common = {
@@ -301,12 +301,12 @@ def load_for_scoring(
         **scoring.model_dump(exclude={"samples", "xi"}),
         "samples": len(examples),
         "backbone_weights_id": pretrained.backbone_weights,
-        "data": resources.rows(config.task).fingerprint["train"],
+        "data": workspace.rows(config.task).fingerprint["train"],
     }
     return runner, examples, common
 
 
-def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[str]) -> None:
+def _warm_up(runner: ModelRunner, examples: list[EncodedExample], missing_keys: list[str]) -> None:
     """Train for `warm_steps` steps of full fine-tuning at the run's learning rate."""
     steps = runner.config.scoring.warm_steps
     if processes.process_state().num_processes > 1:  # the others wait for the scores' lock
@@ -324,23 +324,23 @@ def _warm_up(runner: ModelRunner, examples: list[Example], missing_keys: list[st
 
 
 def _training_examples(
-    config: RunConfig, resources: ResourceCache, max_length: int
-) -> list[Example]:
+    config: RunConfig, workspace: Workspace, max_length: int
+) -> list[EncodedExample]:
     """The train split without what the run holds out."""
-    held_out = set(_held_out(config, resources))
-    examples = resources.examples(config, "train", max_length)
+    held_out = set(_held_out(config, workspace))
+    examples = workspace.examples(config, "train", max_length)
     return [example for example in examples if example.row.id not in held_out]
 
 
-def _held_out(config: RunConfig, resources: ResourceCache) -> list[str]:
+def _held_out(config: RunConfig, workspace: Workspace) -> list[str]:
     """The ids of the train rows that the run holds out; few-shot runs take heads of all rows."""
     if config.shots:
         return []
-    rows = resources.rows(config.task).rows("train")
+    rows = workspace.rows(config.task).rows("train")
     return [row.id for row in split_train(config, load_task(config), rows)[1]]
 
 
-def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
+def sample(examples: list[EncodedExample], number: int, seed: int) -> list[EncodedExample]:
     """`number` of the examples, drawn without replacement; all of them when there are fewer."""
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
     return [examples[index] for index in order[:number].tolist()]

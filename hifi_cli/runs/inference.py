@@ -15,11 +15,11 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import Prediction
 from hifi_cli.runs.run import prediction_rows
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import PreparedRun, ResourceCache, reload
+from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run
 from hifi_cli.tasks import file_formats, metrics, submission, task_spec
 from hifi_cli.tasks.metrics import Predictions
 from hifi_cli.tasks.rows import parse_rows
-from hifi_cli.tasks.task_spec import Example, Row, Source, TaskSpec
+from hifi_cli.tasks.task_spec import EncodedExample, Row, Source, TaskSpec
 from hifi_cli.training.loop import measure_reported
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
@@ -47,8 +47,8 @@ def open_model(
     Raises:
         MissingError, UsageError, RunFailed: see `reload`.
     """
-    resources = ResourceCache(Path(results_dir), backbone=backbone, trust=trust)
-    prepared, _ = reload(Path(run), resources)
+    workspace = Workspace(Path(results_dir), backbone=backbone, trust=trust)
+    prepared, _ = open_run(Path(run), workspace)
     prepared.method.merge(prepared.encoder)
     return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
 
@@ -72,15 +72,15 @@ class Evaluation:
     differing: list[str]
 
 
-def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
+def evaluate(path: Path, workspace: Workspace) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
         UsageError: the data are not those of the run; see also `reload`.
     """
-    prepared, result = reload(path, resources)
+    prepared, result = open_run(path, workspace)
     config = prepared.config
-    data = resources.rows(config.task).fingerprint
+    data = workspace.rows(config.task).fingerprint
     changed = [
         split
         for split in data
@@ -91,7 +91,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         raise UsageError(
             f"the run in {path} was made on other validation data: restore them, or give --data-dir with them"
         )
-    splits = load_splits(config, resources)
+    splits = load_splits(config, workspace)
     scores, logits = measure_reported(prepared, splits)
     predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
     rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
@@ -119,7 +119,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
 
 
 def _predict(
-    prepared: PreparedRun, examples: list[Example]
+    prepared: PreparedRun, examples: list[EncodedExample]
 ) -> tuple[Predictions, list[Prediction]]:
     """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
     logits = prepared.predict(examples)
@@ -130,7 +130,7 @@ def _predict(
 # --- predict new texts
 
 
-def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
+def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
     """A file's rows with what a finished run's model predicts of them.
 
     Args:
@@ -144,10 +144,10 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
-    prepared, _ = reload(run, resources)
+    prepared, _ = open_run(run, workspace)
     config = prepared.config
     rows = read(prepared.task, file)
-    _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
+    _, predictions = _predict(prepared, workspace.tokenize(config, rows, config.max_length))
     return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
 
 
@@ -184,7 +184,7 @@ def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]
 
 
 def predict_test(
-    paths: Sequence[Path], resources: ResourceCache, submission_dir: Path | None = None
+    paths: Sequence[Path], workspace: Workspace, submission_dir: Path | None = None
 ) -> list[Path]:
     """Predict the test splits of finished runs.
 
@@ -201,16 +201,16 @@ def predict_test(
     """
     written, benchmarks = [], set()
     for path in paths:
-        prepared, _ = reload(path, resources)
+        prepared, _ = open_run(path, workspace)
         config, task = prepared.config, prepared.task
-        data = resources.rows(config.task)
+        data = workspace.rows(config.task)
         unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
         names = submission.spec_of(task).files if submission_dir else unlabelled
         splits = [split for split in names if split == "test" or split in data.splits]
         for split in splits or ["test"]:
             rows = data.rows(split)
             predictions, lines = _predict(
-                prepared, resources.examples(config, split, config.max_length)
+                prepared, workspace.examples(config, split, config.max_length)
             )
             written.append(RunDirectory(path).write_predictions(lines, split))
             if submission_dir:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError
-from hifi_cli.methods.base import Phase
+from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
@@ -18,7 +18,7 @@ from hifi_cli.runs.identity import run_to_start_from
 from hifi_cli.runs.run import trained_sizes
 from hifi_cli.runs.splits import split_train
 from hifi_cli.runs.workspace import (
-    ResourceCache,
+    Workspace,
     batch_size,
     build_and_prepare,
     load_task,
@@ -28,12 +28,12 @@ from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.text import counted_noun
 from hifi_cli.training.device import select_device
-from hifi_cli.training.loop import phase_ends
+from hifi_cli.training.loop import stage_ends
 
 T = TypeVar("T")
 
 
-def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
+def plan(config: RunConfig, workspace: Workspace) -> list[tuple[str, str]]:
     """Plan a run; the data are read if they are on this machine.
 
     Returns:
@@ -56,12 +56,12 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
 
     unless_missing(lambda: select_device(config.device))
     is_local = unless_missing(
-        lambda: task_sources.find_directory(task, resources.data_dir) or not task.hub
+        lambda: task_sources.find_directory(task, workspace.data_dir) or not task.hub
     )
-    data = unless_missing(lambda: resources.rows(config.task)) if is_local else None
+    data = unless_missing(lambda: workspace.rows(config.task)) if is_local else None
     sized = unless_missing(lambda: model_size(config))
     if config.start_from:
-        unless_missing(lambda: run_to_start_from(str(config.start_from), resources.results_dir))
+        unless_missing(lambda: run_to_start_from(str(config.start_from), workspace.results_dir))
     examples = batch = batch_size(config, task)
     if data or not config.shots:  # without data, the official number of rows
         numbers = range(task.rows.get("train", 0))
@@ -72,16 +72,16 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     if examples:
         count = config.epochs * math.ceil(examples / batch)
         steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
-        phase_ends(sized[2] if sized else [], count)  # refuses too few of them
+        stage_ends(sized[2] if sized else [], count)  # refuses too few of them
     parameters = "unknown without the backbone's configuration"
     if sized:
-        total, stages, *_ = sized
+        total, sizes, *_ = sized
         texts = [
             f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
-            for trained, inside in stages
+            for trained, inside in sizes
         ]
         parameters = f"{total:,}; {'; then '.join(texts) or 'training or the selected heads decide which train'}"
-    directory = RunDirectory.of(config, resources.results_dir)
+    directory = RunDirectory.of(config, workspace.results_dir)
     return [
         ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
         ("steps", steps),
@@ -96,12 +96,12 @@ def plan(config: RunConfig, resources: ResourceCache) -> list[tuple[str, str]]:
     ]
 
 
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phase], bool]:
+def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Stage], bool]:
     """Count the parameters of a run on a model without values, as if its pooler were pretrained.
 
     Returns:
         Parameters of the plain model; trained ones, in all and in the backbone, of each stage for
-        which training does not decide them; the phases of the run's method; whether the backbone is
+        which training does not decide them; the stages of the run's method; whether the backbone is
         a decoder.
 
     Raises:
@@ -112,7 +112,7 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
     encoder = Encoder(load_backbone_on_meta(config.backbone, task_head=head, dropout=dropout))
     total = sum(value.numel() for value in encoder.model.parameters())
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
-    stages, phases = [], method.phases()
+    sizes, stages = [], method.stages()
     with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
         # heads of a group share keys and values: how many numbers train depends on the selected ones
         depends_on_selection = (
@@ -120,12 +120,12 @@ def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Phas
             and needs_heads(config)
             and not config.heads.given
         )
-        for number, phase in enumerate([] if depends_on_selection else phases):
-            if number:
-                phase.prepare_model(encoder)
-            phase.method.on_phase_start(encoder.model, iter(()))
-            stages.append(trained_sizes(phase.method, encoder))
-    return total, stages, phases, encoder.is_causal
+        for index, stage in enumerate([] if depends_on_selection else stages):
+            if index:
+                stage.prepare_model(encoder)
+            stage.method.on_stage_start(encoder.model, iter(()))
+            sizes.append(trained_sizes(stage.method, encoder))
+    return total, sizes, stages, encoder.is_causal
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:

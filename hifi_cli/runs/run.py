@@ -29,7 +29,7 @@ from hifi_cli.records.record import (
     kept_score,
 )
 from hifi_cli.records.signs import losses_of
-from hifi_cli.runs.heads import heads_to_tune
+from hifi_cli.runs.heads import selected_heads
 from hifi_cli.runs.identity import own_code_digest
 from hifi_cli.runs.log import MetricLogger
 from hifi_cli.runs.provenance import (
@@ -41,8 +41,8 @@ from hifi_cli.runs.provenance import (
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import (
     PreparedRun,
-    ResourceCache,
-    enter_last_phase,
+    Workspace,
+    enter_last_stage,
     load_task,
     prepare_run,
     save_delta,
@@ -51,7 +51,7 @@ from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import Example, TaskSpec, rows_with_texts_of, task_digest
+from hifi_cli.tasks.task_spec import EncodedExample, TaskSpec, rows_with_texts_of, task_digest
 from hifi_cli.training import processes
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.device import set_up_device
@@ -61,7 +61,7 @@ from hifi_cli.training.runner import Diverged
 
 def run(
     config: RunConfig,
-    resources: ResourceCache,
+    workspace: Workspace,
     *,
     force: bool = False,
     report_to: Sequence[str] = (),
@@ -78,18 +78,20 @@ def run(
         MissingError, UsageError: something it needs is missing or wrong, the requested GPU for
             example.
     """
-    directory = RunDirectory.of(config, resources.results_dir)
+    directory = RunDirectory.of(config, workspace.results_dir)
     device = set_up_device(config)  # refuses a missing GPU before anything is written
     load_task(config)  # refuses a metric or a loss that the task does not have
     with directory.hold() if processes.is_main() else nullcontext(True) as has_lock:
-        finished = processes.from_main(lambda: _finished(config, resources, has_lock, force=force))
+        finished = processes.run_on_main(
+            lambda: _finished(config, workspace, has_lock, force=force)
+        )
         if finished:
             logger.info(f"{config.run_label}: finished before, {summary(finished)}")
             return finished
-        heads = heads_to_tune(config, resources)
-        splits = load_splits(config, resources)
-        prepared = prepare_run(config, resources, heads)
-        data = resources.rows(config.task)
+        heads = selected_heads(config, workspace)
+        splits = load_splits(config, workspace)
+        prepared = prepare_run(config, workspace, heads)
+        data = workspace.rows(config.task)
         # what a checkpoint must agree in to be continued
         decisive = [
             config.config_hash,
@@ -104,7 +106,7 @@ def run(
         process = describe_process(config, device)
         trainer = Trainer(prepared, splits, checkpoint=checkpoint, process=process)
         # nothing can refuse the run any more: what the directory holds of a former one goes
-        processes.from_main(lambda: directory.begin(config, anew=force))
+        processes.run_on_main(lambda: directory.begin(config, anew=force))
         if cut := truncated_rows(splits.train):
             logger.info(
                 f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
@@ -185,16 +187,16 @@ def run(
 
 
 def _finished(
-    config: RunConfig, resources: ResourceCache, has_lock: bool, *, force: bool
+    config: RunConfig, workspace: Workspace, has_lock: bool, *, force: bool
 ) -> RunResult | None:
     """The finished run of a configuration, if its directory holds it; None: it is to be trained.
 
     Raises:
         ConflictError: another process is writing it, or it holds another run.
     """
-    directory = RunDirectory.of(config, resources.results_dir)
+    directory = RunDirectory.of(config, workspace.results_dir)
     directory.claim(has_lock)
-    finished = None if force else resources.identities.check_finished(config)
+    finished = None if force else workspace.identities.check_finished(config)
     if finished:
         # of a process that was killed between writing the result and removing this
         directory.checkpoint.unlink(missing_ok=True)
@@ -215,8 +217,8 @@ def _train(
         try:
             trainer.train()
         except Diverged as error:
-            # the last phase's parameters are counted and recorded, as of a finished run
-            enter_last_phase(trainer.method, trainer.encoder, trainer.progress.phase)
+            # the last stage's parameters are counted and recorded, as of a finished run
+            enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage)
             return f"{error} at step {trainer.progress.step}"
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
@@ -291,7 +293,7 @@ def _store(
 
 
 def class_counts(
-    task: TaskSpec, examples: list[Example], predictions: Predictions
+    task: TaskSpec, examples: list[EncodedExample], predictions: Predictions
 ) -> ClassCounts | None:
     """How many rows have each class, and are predicted to have it; None where rows have no single class."""
     if not task.classes:
@@ -325,7 +327,7 @@ def trained_sizes(method: Method, encoder: Encoder) -> tuple[int, int]:
 
 
 def prediction_rows(
-    task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
+    task: TaskSpec, examples: list[EncodedExample], logits: Values, predictions: Predictions
 ) -> list[Prediction]:
     """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
     outputs: list[tuple[Any, list[float]]]

@@ -4,27 +4,27 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
-from hifi_cli.tasks.task_spec import Example, Row, Split, TaskSpec
+from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskSpec
 from hifi_cli.training.loop import Splits
 
 
-def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
+def load_splits(config: RunConfig, workspace: Workspace) -> Splits:
     """Load the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
 
     Raises:
         MissingError: the data are missing.
         UsageError: there are too few rows for `shots`.
     """
-    task, data = task_spec.load(config.task), resources.rows(config.task)
+    task, data = task_spec.load(config.task), workspace.rows(config.task)
 
-    def load(split: Split) -> list[Example]:
+    def load(split: Split) -> list[EncodedExample]:
         if config.limit is None:
-            return resources.examples(config, split, config.max_length)
-        return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
+            return workspace.examples(config, split, config.max_length)
+        return workspace.tokenize(config, data.rows(split)[: config.limit], config.max_length)
 
     extra = {
         name: load(split) for name, split in task.extra_validation.items() if split in data.splits
@@ -32,13 +32,13 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
     reported, fewshot = load("validation"), None
     if config.shots or config.selection == "holdout":
         parts = split_train(config, task, data.rows("train"))
-        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in parts)
+        train, selection = (workspace.tokenize(config, rows, config.max_length) for rows in parts)
     else:
         train, selection = load("train"), reported
     for_gradients = train
     if config.shots:
         fewshot = task_sources.few_shot_rows(*parts)
-        for_gradients = resources.examples(config, "train", config.max_length)
+        for_gradients = workspace.examples(config, "train", config.max_length)
     return Splits(
         train, selection, reported, epoch_batches(config, for_gradients, 0), extra, fewshot
     )

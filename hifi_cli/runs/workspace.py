@@ -28,7 +28,7 @@ from hifi_cli.runs.identity import IdentityReader, digest_of_start, run_to_start
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values, tokenize
-from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
+from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.device import select_device, set_up_device
 from hifi_cli.training.losses import check_loss
 from hifi_cli.training.runner import ModelRunner
@@ -60,7 +60,7 @@ def task_head_of(config: RunConfig) -> TaskHeadSpec:
 
 
 @dataclass
-class ResourceCache:
+class Workspace:
     """The directories that all runs of a command share, and what was loaded from them so far.
 
     Attributes:
@@ -75,7 +75,7 @@ class ResourceCache:
     trust: bool = False
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, str, int, Split], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, str, int, Split], list[EncodedExample]] = field(default_factory=dict)
 
     @cached_property
     def identities(self) -> IdentityReader:
@@ -91,7 +91,7 @@ class ResourceCache:
             self._rows[key] = task_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
 
-    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
+    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[EncodedExample]:
         """Tokenize a split."""
         decisive = {"backbone", "truncation", "swap_texts", "stride"}
         task = task_spec.load(config.task).model_dump_json()
@@ -101,7 +101,7 @@ class ResourceCache:
             self._examples[key] = self.tokenize(config, rows, max_length)
         return self._examples[key]
 
-    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[EncodedExample]:
         """Tokenize some rows; the result is not cached.
 
         Raises:
@@ -154,7 +154,7 @@ class ResourceCache:
         directory = run_to_start_from(run, self.results_dir)
         # merged on the CPU by stock PyTorch, wherever this run trains
         how = {"device": "cpu", "kernels": "torch", "deterministic": config.deterministic}
-        prepared, result = reload(directory.path, self, backbone=config.backbone, **how)
+        prepared, result = open_run(directory.path, self, backbone=config.backbone, **how)
         if not prepared.method.mergeable:
             raise UsageError(
                 f"start_from={run}: method {result.method} adds modules that no plain encoder has"
@@ -173,7 +173,7 @@ class ResourceCache:
         loaded.started_from = [link, *prepared.pretrained.started_from]
 
 
-def check_vocabulary(pretrained: Pretrained, examples: list[Example], name: str) -> None:
+def check_vocabulary(pretrained: Pretrained, examples: list[EncodedExample], name: str) -> None:
     """Refuse tokens that the word embedding has no row for.
 
     Args:
@@ -231,7 +231,7 @@ def build_and_prepare(
     method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
     pretrained = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
-    if not method.phases()[0].method.trainable_parameters(encoder.model):
+    if not method.stages()[0].method.trainable_parameters(encoder.model):
         raise UsageError(
             f"method {config.method} trains nothing: after its prepare no parameter requires a gradient"
         )
@@ -239,8 +239,8 @@ def build_and_prepare(
         return method
     trained = [
         name
-        for phase in method.phases()
-        for name in phase.method.trainable_parameters(encoder.model)
+        for stage in method.stages()
+        for name in stage.method.trainable_parameters(encoder.model)
     ]
     inside = {
         name
@@ -254,16 +254,14 @@ def build_and_prepare(
     return method
 
 
-def prepare_run(
-    config: RunConfig, resources: ResourceCache, heads: Heads | None = None
-) -> PreparedRun:
+def prepare_run(config: RunConfig, workspace: Workspace, heads: Heads | None = None) -> PreparedRun:
     """Load the encoder, build the run's method, and let it prepare the model on its device.
 
     Args:
         heads: that the method tunes; None for a method that needs none.
     """
     device = set_up_device(config)
-    encoder, pretrained = resources.encoder(config)
+    encoder, pretrained = workspace.encoder(config)
     task = load_task(config)
     # The Trainer and evaluations read this config: a few-shot run trains on all examples at once.
     # `load_splits` and the scoring of heads read the caller's, with the task's own batch size.
@@ -276,10 +274,10 @@ def prepare_run(
     return prepared
 
 
-def enter_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
-    """Bring a model from phase `current_phase`, counted from 0, to its method's last phase."""
-    for phase in method.phases()[current_phase + 1 :]:
-        phase.prepare_model(encoder)
+def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:
+    """Bring a model from stage `current_stage`, counted from 0, to its method's last stage."""
+    for stage in method.stages()[current_stage + 1 :]:
+        stage.prepare_model(encoder)
 
 
 def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
@@ -288,12 +286,12 @@ def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor])
     Raises:
         UsageError: the delta does not fit.
     """
-    enter_last_phase(method, encoder)
+    enter_last_stage(method, encoder)
     with torch.no_grad():
         method.load_delta(encoder.model, delta)
 
 
-def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[PreparedRun, RunResult]:
+def open_run(path: Path, workspace: Workspace, **changes: Any) -> tuple[PreparedRun, RunResult]:
     """Rebuild a finished run's model, and give it with its result.
 
     Args:
@@ -307,7 +305,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
     """
     directory = RunDirectory(path)
     result = directory.read_result()
-    config = directory.with_user_yamls(directory.read_config(), trust=resources.trust)
+    config = directory.with_user_yamls(directory.read_config(), trust=workspace.trust)
     # the run's own device may not be on this machine
     config = config.model_copy(update={"device": "auto", **changes})
     if not result.is_done:
@@ -316,12 +314,12 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
         raise MissingError(
             f"{directory.delta} is missing, or is not the file that the run wrote: {_TRAIN_AGAIN}"
         )
-    if resources.backbone:
-        elsewhere = backbone_config(resources.backbone).model_copy(
+    if workspace.backbone:
+        elsewhere = backbone_config(workspace.backbone).model_copy(
             update={"name": config.backbone.name}
         )
         config = config.model_copy(update={"backbone": elsewhere})
-    pretrained = resources.pretrained(config)
+    pretrained = workspace.pretrained(config)
     is_old = result.schema_version == 1
     found = pretrained.weights_of_schema_1 if is_old else pretrained.backbone_weights
     if found != result.backbone_weights:
@@ -332,7 +330,7 @@ def reload(path: Path, resources: ResourceCache, **changes: Any) -> tuple[Prepar
             f" differ; give --backbone with the directory or hub id that has them{started}"
         )
     delta = read_delta(directory.delta)
-    prepared = prepare_run(config, resources, result.heads)
+    prepared = prepare_run(config, workspace, result.heads)
     load_final_delta(prepared.method, prepared.encoder, delta)
     return prepared, result
 

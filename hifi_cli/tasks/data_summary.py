@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from hifi_cli.tasks.file_formats import RawRecord
+from hifi_cli.tasks.file_formats import SourceRow
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, vector_in
 from hifi_cli.tasks.task_spec import ENTITY_TAG, Kind
-from hifi_cli.text import counted_noun, first_of
+from hifi_cli.text import abbreviate, counted_noun
 
 _SHOWN = 10  # labels with their counts
 # What programs write where there is no label, in lower case.
@@ -44,7 +44,7 @@ class FoundLabels:
 
 
 def lines(
-    records: list[RawRecord], columns: list[str], found: FoundLabels, metrics: list[str]
+    records: list[SourceRow], columns: list[str], found: FoundLabels, metrics: list[str]
 ) -> list[str]:
     """Return the lines of the summary.
 
@@ -76,14 +76,14 @@ def _labels_line(found: FoundLabels) -> str:
     return f"{counted_noun(len(shown), 'label')} ({of_what}): {', '.join(shown[:_SHOWN])}{more}"
 
 
-def _empty_cells(records: list[RawRecord], columns: list[str]) -> Iterator[str]:
+def _empty_cells(records: list[SourceRow], columns: list[str]) -> Iterator[str]:
     counts = {
         column: sum(_is_empty(record.values.get(column)) for record in records)
         for column in columns
     }
     empty = [f"{column} {count:,}" for column, count in counts.items() if count]
     if empty:
-        yield f"empty cells: {first_of(empty)}"
+        yield f"empty cells: {abbreviate(empty)}"
 
 
 def _is_empty(value: Any) -> bool:
@@ -104,9 +104,9 @@ def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
         elif len(found.labels) > _SHOWN and not any(isnan(as_number(x)) for x in found.labels):
             yield f"{len(found.labels)} labels, all numbers: are these scores? Give kind=regression"
         if rare:
-            yield f"labels of only one row: {first_of(rare)}"
+            yield f"labels of only one row: {abbreviate(rare)}"
         if unused:
-            yield f"labels of no row: {first_of(unused)}"
+            yield f"labels of no row: {abbreviate(unused)}"
         separator = _separator_in(found)
         if separator:
             yield (
@@ -161,7 +161,7 @@ def _doubts_about_tags(found: FoundLabels) -> Iterator[str]:
         hint = f"{hint}, and labels=[O,B-PER,I-PER] names numbers in their order"
     elif any(re.fullmatch(r"[BIMESLU]_.+", name) for name in found.labels):
         hint = f"{hint}, with a hyphen"
-    others = first_of([name for name in found.labels if not ENTITY_TAG.fullmatch(name)])
+    others = abbreviate([name for name in found.labels if not ENTITY_TAG.fullmatch(name)])
     yield f"only word_accuracy is measured, as for parts of speech: {others} are no entities; {hint}"
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSpec
-from hifi_cli.text import first_of
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, EncodedExample, Row, Span, TaskSpec
+from hifi_cli.text import abbreviate
 
 Item = TypeVar("Item", bound=Sized)
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
@@ -21,7 +21,7 @@ _WINDOW = 32  # batches sorted together: enough for similar lengths, few enough 
 
 def tokenize(
     tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], config: RunConfig
-) -> list[Example]:
+) -> list[EncodedExample]:
     """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
     Raises:
@@ -60,12 +60,12 @@ def tokenize(
             spans = _token_spans(encoded, numbers[0], row, order, is_truncated=is_truncated)
         tagged = row.word_spans if spec.kind == "token-classification" else ()
         tokens = tuple(_first_token(encoded, numbers[0], span) for span in tagged)
-        examples.append(Example(row, sequences, spans, tokens, is_truncated=is_truncated))
+        examples.append(EncodedExample(row, sequences, spans, tokens, is_truncated=is_truncated))
     _warn_of_unread_words(examples, config.max_length)
     return examples
 
 
-def _warn_of_unread_words(examples: Sequence[Example], max_length: int) -> None:
+def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -> None:
     """Say how many words have no token, because of `max_length` or because of the tokenizer."""
     words, cut = 0, 0
     dropped: list[str] = []
@@ -87,26 +87,28 @@ def _warn_of_unread_words(examples: Sequence[Example], max_length: int) -> None:
             f"note: max_length={max_length} leaves {cut:,} of {words:,} words without a token: {without}"
         )
     if dropped:
-        shown = first_of([ascii(word) for word in dict.fromkeys(dropped)])
+        shown = abbreviate([ascii(word) for word in dict.fromkeys(dropped)])
         logger.warning(
             f"note: the tokenizer has no token for {len(dropped):,} of {words:,} words ({shown}): {without}"
         )
 
 
-def rows_of(examples: Iterable[Example]) -> list[Row]:
+def rows_of(examples: Iterable[EncodedExample]) -> list[Row]:
     """Return the rows of some examples, each row once, in order."""
     return list({example.row.id: example.row for example in examples}.values())
 
 
-def truncated_rows(examples: Iterable[Example]) -> int:
+def truncated_rows(examples: Iterable[EncodedExample]) -> int:
     """Return how many rows have a text that was cut."""
     return len({example.row.id for example in examples if example.is_truncated})
 
 
-def single_sequences(examples: Iterable[Example]) -> list[Example]:
+def single_sequences(examples: Iterable[EncodedExample]) -> list[EncodedExample]:
     """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
     return [
-        Example(example.row, (sequence,)) for example in examples for sequence in example.sequences
+        EncodedExample(example.row, (sequence,))
+        for example in examples
+        for sequence in example.sequences
     ]
 
 
@@ -140,7 +142,9 @@ def _first_token(encoded: Any, index: int, span: Span) -> int:
     return next((token for token in tokens if token is not None), UNREAD)
 
 
-def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) -> list[Example]:
+def _tokenize_windows(
+    tokenizer: Any, rows: Sequence[Row], config: RunConfig
+) -> list[EncodedExample]:
     """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
     special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
@@ -167,7 +171,7 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], config: RunConfig) ->
         row = rows[row_number]
         answer = _answer_tokens(row, offsets) if row.answers else (0, 0)
         examples.append(
-            Example(
+            EncodedExample(
                 row,
                 (_model_inputs(encoded, window),),
                 offsets=offsets,
@@ -250,7 +254,7 @@ def padding_values(tokenizer: Any) -> dict[str, int]:
 
 
 def collate(
-    examples: Sequence[Example], pad: dict[str, int], *, multiple: int = 1
+    examples: Sequence[EncodedExample], pad: dict[str, int], *, multiple: int = 1
 ) -> dict[str, Tensor]:
     """Pad examples to the longest sequence and stack them.
 

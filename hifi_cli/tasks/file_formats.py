@@ -54,7 +54,7 @@ class IncompleteRow(UsageError):
 
 
 @dataclass(slots=True)
-class RawRecord:
+class SourceRow:
     """A row as its source stores it.
 
     Attributes:
@@ -136,7 +136,7 @@ def reader_of(path: Path) -> Reader:
 
 def read(
     path: Path, reader: Reader, header: list[str] | None = None, *, quotes: bool = False
-) -> Iterator[RawRecord]:
+) -> Iterator[SourceRow]:
     """Read the records of a file.
 
     Args:
@@ -238,7 +238,7 @@ TSV_WITH_QUOTES: dict[str, Any] = {"delimiter": "\t", "strict": True}
 
 def _table(
     text: str, dialect: dict[str, Any], header: list[str] | None = None
-) -> Iterator[RawRecord]:
+) -> Iterator[SourceRow]:
     """Yield the rows of a TSV or CSV file; empty lines are no rows."""
     csv.field_size_limit(1 << 30)  # Python's own limit is 131,072 characters
     empty_lines = len(text) - len(text.lstrip("\n"))
@@ -257,7 +257,7 @@ def _table(
         line = empty_lines + table.line_num
         for values in table:
             line = empty_lines + table.line_num
-            yield RawRecord(values, f"line {line}")
+            yield SourceRow(values, f"line {line}")
     except csv.Error as error:
         raise _Refused(f", {_reason_of_csv(error, text.split(chr(10)), line + 1)}") from None
 
@@ -375,7 +375,7 @@ def _layout_of(lines: list[str]) -> _ConllLayout:
     return _ConllLayout(separator, columns, last_cells, is_conllu)
 
 
-def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
+def _conll(text: str, names: list[str]) -> Iterator[SourceRow]:
     """Yield one record per sentence, of each column the list of its cells.
 
     One word per line; a line without text ends a sentence. Columns are separated by tabs if most
@@ -398,7 +398,7 @@ def _conll(text: str, names: list[str]) -> Iterator[RawRecord]:
             number += 1
             by_column = [list(column) for column in zip(*sentence, strict=True)]
             values = dict(zip(header, by_column, strict=False))
-            yield RawRecord(values, f"sentence {number} (line {first})")
+            yield SourceRow(values, f"sentence {number} (line {first})")
             sentence = []
 
 
@@ -420,7 +420,7 @@ def _word_cells(line: str, at: int, layout: _ConllLayout, *, is_first: bool) -> 
 # JSON
 
 
-def _json(text: str, reader: str) -> Iterator[RawRecord]:
+def _json(text: str, reader: str) -> Iterator[SourceRow]:
     """Yield the records of a JSON document (SQuAD, an array) or of each line that is not empty."""
     if reader == "squad":
         yield from _records_in(_parsed(text, ""), reader, "line 1")
@@ -429,9 +429,9 @@ def _json(text: str, reader: str) -> Iterator[RawRecord]:
         yield from _array(text)
         return
     is_first = True
-    for number, line in enumerate(text.split("\n"), start=1):
+    for index, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            where = f"line {number}"
+            where = f"line {index}"
             if is_first:
                 _check_keys_differ(line, where)
                 is_first = False
@@ -461,18 +461,18 @@ def _parsed(text: str, where: str) -> Any:
         raise _Refused(f"{where}: not JSON ({reason}){hint if where else ''}") from None
 
 
-def _array(text: str) -> Iterator[RawRecord]:
+def _array(text: str) -> Iterator[SourceRow]:
     """Yield the objects of one array."""
     try:
         values = from_json(text)
     except (ValueError, RecursionError) as error:
         raise _Refused(f": not a JSON array ({error})") from None
-    for number, value in enumerate(values, start=1):
-        where = f"object {number}"
+    for index, value in enumerate(values, start=1):
+        where = f"object {index}"
         yield from _records_in(value, "jsonl", where)
 
 
-def _records_in(value: Any, reader: str, where: str) -> Iterator[RawRecord]:
+def _records_in(value: Any, reader: str, where: str) -> Iterator[SourceRow]:
     """Yield the records that a JSON value holds."""
     try:
         records = [{**record} for record in _RECORDS_OF[reader](value)]
@@ -484,7 +484,7 @@ def _records_in(value: Any, reader: str, where: str) -> Iterator[RawRecord]:
             f", {where}: not laid out as the official files of {reader}{missing}"
         ) from None
     for record in records:
-        yield RawRecord(record, where)
+        yield SourceRow(record, where)
 
 
 def _shown(value: Any) -> str:
@@ -557,7 +557,7 @@ _RECORDS_OF: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 # Parquet, and tables of the library datasets
 
 
-def _parquet(path: Path) -> Iterator[RawRecord]:
+def _parquet(path: Path) -> Iterator[SourceRow]:
     """Yield the rows of a Parquet file, with the class names that the library datasets wrote into it."""
     schema = _parquet_schema(path)
     twice = [name for name, count in Counter(schema.names).items() if count > 1]
@@ -568,8 +568,8 @@ def _parquet(path: Path) -> Iterator[RawRecord]:
         rows = read_parquet(path).to_pylist()
     except UsageError as error:
         raise _Refused(str(error).removeprefix(str(path))) from None
-    for number, values in enumerate(rows):
-        yield RawRecord(with_class_names(values, names_of), f"row {number}")
+    for index, values in enumerate(rows):
+        yield SourceRow(with_class_names(values, names_of), f"row {index}")
 
 
 def parquet_class_names(path: Path) -> dict[str, list[str]]:

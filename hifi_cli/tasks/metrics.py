@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.hub import is_offline
-from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, EncodedExample, Row, TaskSpec
 
 NO_ENTITY = "O"
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
@@ -284,7 +284,9 @@ def _metric_error(spec: TaskSpec, name: str, error: Exception) -> UsageError:
     )
 
 
-def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
+def predictions_of(
+    spec: TaskSpec, examples: Sequence[EncodedExample], logits: Values
+) -> Predictions:
     """Return the predictions: class, choice or tags of the highest logit, number, or answer.
 
     On a tie it is the lowest index. For multi-label 0 or 1 of each class: those with a positive
@@ -319,7 +321,7 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
     return np.asarray(logits.argmax(-1), dtype=np.float64)
 
 
-def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
+def _chosen_candidates(examples: Sequence[EncodedExample], logits: Values) -> Values:
     import pandas as pd
 
     scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
@@ -327,7 +329,7 @@ def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
     return np.isin(np.arange(len(examples)), chosen).astype(np.float64)
 
 
-def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
+def _tags(labels: Sequence[str], example: EncodedExample, logits: Values) -> Output:
     """Return each word's tag with the highest logit at its first token; logits: [tags, tokens]."""
     return Output(
         [
@@ -341,7 +343,7 @@ def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
     )
 
 
-def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
+def _best_answers(examples: Sequence[EncodedExample], logits: Values) -> list[Output]:
     """Return for each row the valid answer with the highest sum of logits over all windows.
 
     Args:

@@ -24,7 +24,7 @@ from hifi_cli.tasks import data_summary
 from hifi_cli.tasks.file_formats import (
     CONLLU_COLUMNS,
     READER_OF_SUFFIX,
-    RawRecord,
+    SourceRow,
     class_names,
     parquet_class_names,
     read,
@@ -43,7 +43,7 @@ from hifi_cli.tasks.labels import (
 )
 from hifi_cli.tasks.sources import hub_records, load_tables
 from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, Kind, Name, Names, TaskSpec, check
-from hifi_cli.text import first_of, printable
+from hifi_cli.text import abbreviate, printable
 
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
 INPUT_NAMES = [  # the first of these that the data have
@@ -126,8 +126,8 @@ def _nearest_about_data(key: str) -> str:
     """Return a phrase that suggests a key about data, where an unknown key is nearest to one."""
     if key.partition(".")[0] in RunConfig.model_fields or key in TRAINER_NAMES:
         return ""
-    suggestion = registry.nearest(key, DataOptions.model_fields)
-    of_all = registry.nearest(key, [*RunConfig.model_fields, *DataOptions.model_fields])
+    suggestion = registry.did_you_mean(key, DataOptions.model_fields)
+    of_all = registry.did_you_mean(key, [*RunConfig.model_fields, *DataOptions.model_fields])
     return suggestion if suggestion == of_all else ""
 
 
@@ -333,7 +333,7 @@ class _Data:
 
     name: str
     sections: dict[str, Any]
-    records: list[RawRecord]
+    records: list[SourceRow]
     names: dict[str, list[str]]
     reader: str
     notes: list[str]
@@ -437,7 +437,7 @@ def _columns(source: str, data: _Data, options: DataOptions) -> _Columns:
     if wrong or not inputs or not label:
         problem = "which columns are the texts and the label?"
         if wrong:
-            problem = f"no column '{wrong[0]}'{registry.nearest(wrong[0], columns) or '.'}"
+            problem = f"no column '{wrong[0]}'{registry.did_you_mean(wrong[0], columns) or '.'}"
         raise UsageError(
             f"{source}: {problem} Give inputs=COLUMN or inputs=[COLUMN,COLUMN], and label=COLUMN;"
             f" the columns are {', '.join(columns)}{_header_hint(data.reader, columns)}"
@@ -468,7 +468,7 @@ def _header_hint(reader: str, columns: list[str]) -> str:
     return ". The first line is read as their names; if it is a row, write a line of names above it"
 
 
-def _is_conllu(record: RawRecord, columns: list[str]) -> bool:
+def _is_conllu(record: SourceRow, columns: list[str]) -> bool:
     return len(columns) == CONLLU_COLUMNS and all(cell.isdecimal() for cell in record.values["1"])
 
 
@@ -503,7 +503,7 @@ def _labels(
     nested = [where for where, value in pairs if _is_nested(value)]
     if nested:
         raise UsageError(
-            f"{source}, {first_of(nested)}: {name} holds objects or lists in lists; give a text, a"
+            f"{source}, {abbreviate(nested)}: {name} holds objects or lists in lists; give a text, a"
             " number, or a list of them"
         )
     values = [value for _, value in pairs]
@@ -604,14 +604,14 @@ def _check_single(
     if not others or not (kind == "regression" or are_scores or 2 * numbers >= len(pairs)):
         return
     shown = list(dict.fromkeys(label_name(value)[:20] for _, value in others))
-    where = first_of([place for place, _ in others])
+    where = abbreviate([place for place, _ in others])
     ways = "kind=classification takes each value as a class"
     if kind == "regression":
         ways = "each must be one"
     if len(shown) <= 3 and not decorated:
         ways = f"missing=[{','.join(shown)}] leaves these rows out; {ways}"
     raise UsageError(
-        f"{source}, {where}: {name} is {first_of([repr(word) for word in shown])}, no number, where"
+        f"{source}, {where}: {name} is {abbreviate([repr(word) for word in shown])}, no number, where"
         f" {numbers} of {len(pairs)} rows have numbers: correct them, such as 0.5 for 0,5 or 50 for"
         f" 50%; {ways}"
     )
@@ -658,7 +658,7 @@ def _named_integers(source: str, found: list[str], names: list[str]) -> list[str
     if len(integers) != len(names):
         raise UsageError(
             f"{source}: labels= has {len(names)} names, and the data have the"
-            f" {len(integers)} labels {first_of(list(map(str, integers)))}"
+            f" {len(integers)} labels {abbreviate(list(map(str, integers)))}"
         )
     return [str(integer) for integer in integers]
 

@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import Any
 
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.file_formats import IncompleteRow, RawRecord
+from hifi_cli.tasks.file_formats import IncompleteRow, SourceRow
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, labels_in, vector_in
 from hifi_cli.tasks.task_spec import Label, Row, Source, TaskSpec
-from hifi_cli.text import counted_noun, first_of
+from hifi_cli.text import abbreviate, counted_noun
 
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
@@ -20,7 +20,7 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, Recur
 
 
 def parse_rows(
-    spec: TaskSpec, records: Iterable[RawRecord], source: Source, origin: str, *, labelled: bool
+    spec: TaskSpec, records: Iterable[SourceRow], source: Source, origin: str, *, labelled: bool
 ) -> list[Row]:
     """Convert the records of a split to rows.
 
@@ -39,14 +39,14 @@ def parse_rows(
     rows: dict[str, Row] = {}
     fix = ""
     skipped: list[Label | None] = []  # the labels of incomplete rows
-    left_out: Counter[str] = Counter()  # by the label that stands for none
+    excluded_because: Counter[str] = Counter()  # by the label that stands for none
     lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
-    for number, record in enumerate(records):
+    for index, record in enumerate(records):
         try:
             if labelled and (word := _missing_word(spec, record, source)):
-                left_out[word] += 1
+                excluded_because[word] += 1
                 continue
-            for row in _parse(spec, record, number, source, labelled=labelled):
+            for row in _parse(spec, record, index, source, labelled=labelled):
                 if row.id in rows:
                     raise UsageError(f"duplicate id {row.id[:40]}")
                 rows[row.id] = row
@@ -61,21 +61,21 @@ def parse_rows(
         except _MALFORMED as error:
             lines[_reason_of(spec, error)].append(record.where)
     if lines:
-        problems = [f"{first_of(where)}: {problem}" for problem, where in lines.items()]
-        raise UsageError(f"{origin}, {first_of(problems, '; ')}{fix}")
+        problems = [f"{abbreviate(where)}: {problem}" for problem, where in lines.items()]
+        raise UsageError(f"{origin}, {abbreviate(problems, '; ')}{fix}")
     _check_no_class_vanished(spec, origin, skipped, list(rows.values()))
     if skipped:
         logger.warning(
             f"note: {origin}: skipped {counted_noun(len(skipped), 'row')} without a text or label"
         )
-    for word, count in left_out.items():
+    for word, count in excluded_because.items():
         logger.warning(f"note: {origin}: left out {counted_noun(count, 'row')} labelled '{word}'")
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return list(rows.values())
 
 
-def _missing_word(spec: TaskSpec, record: RawRecord, source: Source) -> str | None:
+def _missing_word(spec: TaskSpec, record: SourceRow, source: Source) -> str | None:
     """Return the record's label if it stands for no label, as `missing` of the task says."""
     if not spec.missing:
         return None
@@ -110,7 +110,7 @@ def _reason_of(spec: TaskSpec, error: Exception) -> str:
 
 
 def _parse(
-    spec: TaskSpec, record: RawRecord, number: int, source: Source, *, labelled: bool
+    spec: TaskSpec, record: SourceRow, number: int, source: Source, *, labelled: bool
 ) -> list[Row]:
     """Return the rows that a record becomes; without an id it is its number."""
     if None in record.values:
@@ -147,7 +147,7 @@ def _names_in_vector(spec: TaskSpec, value: Any) -> list[str]:
     return [name for name, is_it in zip(spec.labels, vector, strict=True) if is_it]
 
 
-def parse_label(spec: TaskSpec, record: RawRecord, names: list[str] | None = None) -> Label:
+def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = None) -> Label:
     """Return a record's class index, 0 or 1 of each class, each word's tag index, or number.
 
     Args:
@@ -192,7 +192,7 @@ def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
     return spec.labels[int(label)]
 
 
-def _plain(spec: TaskSpec, record: RawRecord) -> list[Row]:
+def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:
     if not spec.one_text_suffices:
         texts = [record.text(name) for name in spec.inputs]
         return [Row(record.id, (tuple(texts),), record.label)]
@@ -206,7 +206,7 @@ def _plain(spec: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, (tuple(texts),), record.label)]
 
 
-def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
+def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
     """One text, in which a space separates the words, and the character span of each word."""
     words = record.words(spec.inputs[0])
     if isinstance(record.label, tuple) and len(record.label) != len(words):
@@ -216,7 +216,7 @@ def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, ((" ".join(words),),), record.label, word_spans=spans)]
 
 
-def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _copa(_: TaskSpec, record: SourceRow) -> list[Row]:
     """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
     question = record.text("question")
     connective = CONNECTIVES.get(question.strip().lower())
@@ -230,22 +230,22 @@ def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, texts, record.label)]
 
 
-def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
     """The two sentences as a pair, and the character span of the target word in each."""
     sentences = (record.text("sentence1"), record.text("sentence2"))
     spans = []
-    for number, sentence in enumerate(sentences, start=1):
-        start, end = record.integer(f"start{number}"), record.integer(f"end{number}")
+    for index, sentence in enumerate(sentences, start=1):
+        start, end = record.integer(f"start{index}"), record.integer(f"end{index}")
         if not 0 <= start < end <= len(sentence):
             raise UsageError(
-                f"the target word, characters {start} to {end}, is outside of sentence{number},"
+                f"the target word, characters {start} to {end}, is outside of sentence{index},"
                 f" which has {len(sentence)} characters"
             )
         spans.append((start, end))
     return [Row(record.id, (sentences,), record.label, word_spans=tuple(spans))]
 
 
-def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
     record.values |= record.values.get("target", {})  # the official files' spans are in it
     words = record.text("text").split()
@@ -261,7 +261,7 @@ def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, ((" ".join(marked), record.text("span1_text")),), record.label)]
 
 
-def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _multirc(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
     # an official answer is empty
@@ -270,7 +270,7 @@ def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 
 
-def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _record(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
     group = str(record.values["idx"]["query"]) if "idx" in record.values else record.id
     passage, query = record.text("passage"), record.text("query")
@@ -288,7 +288,7 @@ def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
     ]
 
 
-def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _swag(_: TaskSpec, record: SourceRow) -> list[Row]:
     """One pair per ending: the first sentence, and the second one's beginning with the ending."""
     context, start = record.text("sent1"), record.text("sent2")
     endings = [record.text(f"ending{at}") for at in range(4)]
@@ -297,7 +297,7 @@ def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
     ]
 
 
-def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
+def _squad(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the question and the context; with the accepted answers."""
     context = record.text("context")
     answers = record.values.get("answers", {"text": [], "answer_start": []})  # new texts have none
@@ -310,7 +310,7 @@ def _squad(_: TaskSpec, record: RawRecord) -> list[Row]:
     return [Row(record.id, ((record.text("question"), context),), None, answers=accepted)]
 
 
-_FORMATS: dict[str, Callable[[TaskSpec, RawRecord], list[Row]]] = {
+_FORMATS: dict[str, Callable[[TaskSpec, SourceRow], list[Row]]] = {
     "plain": _plain,
     "words": _words,
     "copa": _copa,

@@ -15,7 +15,7 @@ from hifi_cli.files import digest, remembered
 from hifi_cli.hub import resolve_commit, unavailable_error
 from hifi_cli.tasks import rows as rows_module
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.file_formats import RawRecord, class_names, read, with_class_names
+from hifi_cli.tasks.file_formats import SourceRow, class_names, read, with_class_names
 from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.task_spec import (
     REQUIRED_SPLITS,
@@ -30,7 +30,7 @@ from hifi_cli.tasks.task_spec import (
     rows_digest,
     rows_with_texts_of,
 )
-from hifi_cli.text import first_of
+from hifi_cli.text import abbreviate
 
 PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
 PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
@@ -214,7 +214,7 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
         }
         if any(found.values()):
             return {split: paths[0] for split, paths in found.items() if paths}
-    files = first_of([names[0] for names in local.files.values()])
+    files = abbreviate([names[0] for names in local.files.values()])
     raise MissingError(
         f"no folder {local.folder} with {files} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}"
         if directory.is_dir()
@@ -264,12 +264,12 @@ def load_tables(id: str, revision: str | None, config: str | None) -> tuple[Any,
         raise unavailable_error("dataset", id, error) from None
 
 
-def hub_records(table: Any) -> Iterator[RawRecord]:
+def hub_records(table: Any) -> Iterator[SourceRow]:
     """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
     found = {column: class_names(feature) for column, feature in table.features.items()}
     names_of = {column: names for column, names in found.items() if names}
-    for number, values in enumerate(table):
-        yield RawRecord(with_class_names(values, names_of), f"row {number}")
+    for index, values in enumerate(table):
+        yield SourceRow(with_class_names(values, names_of), f"row {index}")
 
 
 # Samples

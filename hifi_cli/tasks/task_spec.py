@@ -1,4 +1,4 @@
-"""A task's YAML (`TaskSpec`), its rows (`Row`, `TaskData`), and a row as tokens (`Example`)."""
+"""A task's YAML (`TaskSpec`), its rows (`Row`, `TaskData`), and a row as tokens (`EncodedExample`)."""
 
 import itertools
 import re
@@ -204,7 +204,7 @@ class TaskSpec(ConfigModel):
             UsageError: the task does not have that metric.
         """
         if metric is not None and metric not in self.metrics and not self.evaluate:
-            suggestion = registry.nearest(metric, self.metrics)
+            suggestion = registry.did_you_mean(metric, self.metrics)
             raise UsageError(
                 f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}"
             )
@@ -269,7 +269,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class EncodedExample:
     """A tokenized row. A context longer than `max_length` gives several examples of the same row.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The training loop, the same for every method: phases, epochs, steps, the best epoch."""
+"""The training loop, the same for every method: stages, epochs, steps, the best epoch."""
 
 import math
 import time
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError, logger
 from hifi_cli.files import digest, has_room
-from hifi_cli.methods.base import Phase
+from hifi_cli.methods.base import Stage
 from hifi_cli.models.modules import WordRows
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.text import counted_noun
 from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
 from hifi_cli.training.losses import balanced_weights
@@ -42,20 +42,20 @@ class Splits:
         train: trained on.
         selection: select the best epoch.
         reported: what the scores of the run are measured on; empty: no model is scored or kept.
-        gradient_batches: batches whose gradients a method may use when one of its phases starts:
+        gradient_batches: batches whose gradients a method may use when one of its stages starts:
             the train examples, in a few-shot run those of the full train split.
         extra_validation: extra validation splits that are reported, by the suffix of their metrics.
         fewshot: the ids of the rows of a few-shot run and their digest.
     """
 
-    train: list[Example]
-    selection: list[Example] = field(default_factory=list)
-    reported: list[Example] = field(default_factory=list)
-    gradient_batches: list[list[Example]] = field(default_factory=list)
-    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
+    train: list[EncodedExample]
+    selection: list[EncodedExample] = field(default_factory=list)
+    reported: list[EncodedExample] = field(default_factory=list)
+    gradient_batches: list[list[EncodedExample]] = field(default_factory=list)
+    extra_validation: dict[str, list[EncodedExample]] = field(default_factory=dict)
     fewshot: dict[str, Any] | None = None
 
-    def count(self, rows_in: Callable[[list[Example]], int]) -> dict[str, int]:
+    def count(self, rows_in: Callable[[list[EncodedExample]], int]) -> dict[str, int]:
         """Numbers of rows of each split."""
         splits = ("train", "selection", "reported")
         return {split: rows_in(getattr(self, split)) for split in splits}
@@ -70,7 +70,7 @@ class Progress:
 
     Attributes:
         epoch, step: finished ones.
-        phase: number of the current phase, from 0.
+        stage: number of the current stage, from 0.
         best_epoch: the first one with the highest score on the selection split, counted from 1; 0:
             none yet.
         log_history: lines of metrics.jsonl so far.
@@ -80,7 +80,7 @@ class Progress:
 
     epoch: int = 0
     step: int = 0
-    phase: int = 0
+    stage: int = 0
     best_epoch: int = 0
     best_score: float = -math.inf
     log_history: list[MetricsLine] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Callback:
 
 
 class Trainer:
-    """Trains a prepared model through the phases of its method and evaluates it after each epoch.
+    """Trains a prepared model through the stages of its method and evaluates it after each epoch.
 
     Args:
         checkpoint: where the state is saved, and resumed from if it is there.
@@ -121,15 +121,15 @@ class Trainer:
         delta: what training changed, at the epoch that is reported.
         logits: of the reported split at that epoch; None where it was not evaluated then.
         total_steps: optimizer steps of the whole run.
-        phase_ends: for each phase, the number of finished steps after which it ends.
-        optimizer, lr_scheduler: of the current phase.
+        stage_ends: for each stage, the number of finished steps after which it ends.
+        optimizer, lr_scheduler: of the current stage.
         clip_groups: parameters whose gradients are clipped by one norm.
         word_rows: the words that train, where those that do not occur are left out of training.
-        graphs: what computes the steps of the current phase instead of the runner.
+        graphs: what computes the steps of the current stage instead of the runner.
         losses: of the steps since the last logged one of the epoch, on the model's device.
 
     Raises:
-        UsageError: there are fewer steps than phases.
+        UsageError: there are fewer steps than stages.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Trainer:
         )
         self.steps_per_epoch = math.ceil(len(splits.train) / self.config.batch_size)
         self.total_steps = self.config.epochs * self.steps_per_epoch
-        self.phases = self.method.phases()
-        self.phase_ends = phase_ends(self.phases, self.total_steps)
+        self.stages = self.method.stages()
+        self.stage_ends = stage_ends(self.stages, self.total_steps)
         self.progress = Progress()
         self.word_rows: WordRows | None = None
         self.graphs: StepGraphs | None = None
@@ -163,9 +163,9 @@ class Trainer:
         self.losses: list[Tensor] = []
 
     @property
-    def phase(self) -> Phase:
-        """The current phase."""
-        return self.phases[self.progress.phase]
+    def stage(self) -> Stage:
+        """The current stage."""
+        return self.stages[self.progress.stage]
 
     @property
     def is_finished(self) -> bool:
@@ -188,7 +188,7 @@ class Trainer:
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
         else:
-            self.setup_phase(0)
+            self.setup_stage(0)
         step = progress.step
         progress.processes.append(
             {**self.process, "first_step": step + 1, "last_step": step, "seconds": 0.0}
@@ -209,8 +209,8 @@ class Trainer:
                 batches = epoch_batches(self.config, self.splits.train, progress.epoch)
                 # a resumed run has trained on the first ones of its epoch
                 for batch in batches[progress.step - progress.epoch * self.steps_per_epoch :]:
-                    if progress.step == self.phase_ends[progress.phase]:
-                        self.setup_phase(progress.phase + 1)
+                    if progress.step == self.stage_ends[progress.stage]:
+                        self.setup_stage(progress.stage + 1)
                     self.train_step(batch)
                     step = progress.step
                     if step % self.config.log_every == 0 or step == self.total_steps:
@@ -224,7 +224,7 @@ class Trainer:
                 self.stop_or_save(signals)
 
     def close_graphs(self) -> None:
-        """Free the recorded steps of the current phase."""
+        """Free the recorded steps of the current stage."""
         if self.graphs:
             self.graphs.close()
             self.graphs = None
@@ -265,31 +265,31 @@ class Trainer:
         other_bytes = _RECORD_BYTES + _PREDICTION_BYTES * len(self.splits.reported)
         return has_room(self.checkpoint.path.parent, [delta_bytes, other_bytes])
 
-    def setup_phase(self, number: int) -> None:
-        """Start a phase: prepare the model, call the method's hook, create the optimizer."""
-        self.progress.phase = number
+    def setup_stage(self, number: int) -> None:
+        """Start a stage: prepare the model, call the method's hook, create the optimizer."""
+        self.progress.stage = number
         self.seed_process(0)
         self.close_graphs()
         self.runner.unwrap()
         if self.word_rows:
             self.word_rows.merge()
             self.word_rows.hook.remove()
-        if number:  # the method prepared the model for the first phase
-            self.phase.prepare_model(self.encoder)
+        if number:  # the method prepared the model for the first stage
+            self.stage.prepare_model(self.encoder)
         self.model.train()
         gradients = batch_gradients(self.runner, self.splits.gradient_batches)
-        self.phase.method.on_phase_start(self.model, gradients)
+        self.stage.method.on_stage_start(self.model, gradients)
         self.create_optimizer()
 
     def create_optimizer(self) -> None:
-        """Create AdamW over what the current phase trains, and all that depends on its parameters.
+        """Create AdamW over what the current stage trains, and all that depends on its parameters.
 
         That is the learning rate schedule, the groups that are clipped, the words that train, the
         model's wrapping in DDP and the graphs of steps.
         """
-        number, method = self.progress.phase, self.phase.method
-        method.steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
-        training, decay = self.phase.training or self.config, self.config.layer_decay
+        number, method = self.progress.stage, self.stage.method
+        method.steps = range(self.stage_ends[number - 1] if number else 0, self.stage_ends[number])
+        training, decay = self.stage.training or self.config, self.config.layer_decay
         groups = method.param_groups(self.model, training.weight_decay)
         if decay < 1:
             groups = self.decay_by_layer(groups, training.learning_rate, decay)
@@ -309,7 +309,7 @@ class Trainer:
             "run": lambda step: learning_rate_factor(training, len(method.steps), step),
             "constant": lambda _: 1.0,
         }
-        # the warm-up of a phase of one step would train nothing
+        # the warm-up of a stage of one step would train nothing
         usual = "constant" if len(method.steps) == 1 else "run"
         factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
@@ -318,8 +318,8 @@ class Trainer:
             from hifi_cli.training import step_graphs  # of no use to other runs
 
             trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
-            if obstacles := step_graphs.obstacles(self.runner, method):
-                logger.info(f"kernels=graphs computes as kernels=auto here: {obstacles}")
+            if unsupported_because := step_graphs.unsupported_because(self.runner, method):
+                logger.info(f"kernels=graphs computes as kernels=auto here: {unsupported_because}")
             else:
                 self.graphs = step_graphs.StepGraphs(
                     self.runner,
@@ -334,7 +334,7 @@ class Trainer:
 
         The learning rate of a group is multiplied by `decay` for each layer above it.
         """
-        trained = self.phase.method.trainable_parameters(self.model)
+        trained = self.stage.method.trainable_parameters(self.model)
         distances = {value: self.encoder.layers_above(name) for name, value in trained.items()}
         return [
             {**group, "params": params, "lr": learning_rate * decay**distance}
@@ -350,7 +350,7 @@ class Trainer:
         """
         embedding = self.encoder.word_embedding
         may_leave_out = (
-            self.phase.method.trains_occurring_words and self.runner.processes.num_processes == 1
+            self.stage.method.trains_occurring_words and self.runner.processes.num_processes == 1
         )
         if not (may_leave_out and embedding and embedding.weight.requires_grad):
             return None
@@ -359,9 +359,9 @@ class Trainer:
         ids = {*words.tolist(), self.runner.pad["input_ids"]}
         return WordRows(embedding, ids, self.optimizer)
 
-    def train_step(self, batch: list[Example]) -> None:
+    def train_step(self, batch: list[EncodedExample]) -> None:
         """One optimizer step on a batch; nothing waits for its loss."""
-        method = self.phase.method
+        method = self.stage.method
         self.seed_process(self.runner.processes.process_index)
         method.before_step(self.model, self.progress.step)
         compute = (self.graphs or self.runner).accumulate_gradient
@@ -390,12 +390,12 @@ class Trainer:
 
     def before_evaluation(self) -> None:
         """Bring the model's weights to what training has reached."""
-        self.phase.method.before_evaluation(self.model)
+        self.stage.method.before_evaluation(self.model)
         if self.word_rows:
             self.word_rows.merge()
 
     def seed_process(self, rank: int) -> None:
-        """If several processes train, seed torch for a step, or for a phase (as rank 0 in all).
+        """If several processes train, seed torch for a step, or for a stage (as rank 0 in all).
 
         So each process has dropout noise of its own, and a resumed run needs no process's state.
         """
@@ -448,14 +448,14 @@ class Trainer:
             self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last phase has trained it, or it is the last."""
-        is_last_phase = self.progress.phase == len(self.phases) - 1
-        return is_last_phase and (
-            self.phase_has_trained() or self.progress.step == self.total_steps
+        """Whether the model may be reported: the last stage has trained it, or it is the last."""
+        is_last_stage = self.progress.stage == len(self.stages) - 1
+        return is_last_stage and (
+            self.stage_has_trained() or self.progress.step == self.total_steps
         )
 
-    def phase_has_trained(self) -> bool:
-        """Whether a step of the current phase has had a learning rate above 0.
+    def stage_has_trained(self) -> bool:
+        """Whether a step of the current stage has had a learning rate above 0.
 
         The first step of a warm-up has a learning rate of 0 and trains nothing.
         """
@@ -463,8 +463,8 @@ class Trainer:
         return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in steps)
 
     def has_trained(self) -> bool:
-        """Whether any step of the run has trained something: a later phase follows trained ones."""
-        return self.progress.phase > 0 or self.phase_has_trained()
+        """Whether any step of the run has trained something: a later stage follows trained ones."""
+        return self.progress.stage > 0 or self.stage_has_trained()
 
     def log(self, line: MetricsLine) -> None:
         """Keep a line, and give it to the callback."""
@@ -481,7 +481,7 @@ class Trainer:
                 "losses": self.losses,
                 "delta": self.delta,
                 "logits": self.logits,
-                "method": self.phase.method.training_state(self.model),
+                "method": self.stage.method.training_state(self.model),
                 "word_rows": self.word_rows and self.word_rows.rows.detach(),
                 "optimizer": self.optimizer.state_dict(),
                 "lr_scheduler": self.lr_scheduler.state_dict(),
@@ -495,10 +495,10 @@ class Trainer:
         self.started_at -= self.progress.seconds
         self.delta, self.logits = saved["delta"], saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
-        for phase in self.phases[1 : self.progress.phase + 1]:
-            phase.prepare_model(self.encoder)
+        for stage in self.stages[1 : self.progress.stage + 1]:
+            stage.prepare_model(self.encoder)
         with torch.no_grad():
-            self.phase.method.load_training_state(self.model, saved["method"])
+            self.stage.method.load_training_state(self.model, saved["method"])
         self.create_optimizer()
         if self.word_rows:
             self.word_rows.rows.data.copy_(saved["word_rows"])
@@ -516,25 +516,25 @@ def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, flo
     return measured, logits
 
 
-def phase_ends(phases: list[Phase], steps: int) -> list[int]:
-    """The number of finished steps after which each phase ends; every phase has at least one step.
+def stage_ends(stages: list[Stage], steps: int) -> list[int]:
+    """The number of finished steps after which each stage ends; every stage has at least one step.
 
     Raises:
-        UsageError: there are fewer steps than phases.
+        UsageError: there are fewer steps than stages.
     """
-    if steps < len(phases):
+    if steps < len(stages):
         raise UsageError(
-            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages;"
+            f"{counted_noun(steps, 'training step')} cannot be shared by {len(stages)} stages;"
             " train for more epochs"
         )
     ends: list[int] = []
-    for number, fraction in enumerate(accumulate(phase.fraction for phase in phases), start=1):
-        lowest, highest = (ends[-1] if ends else 0) + 1, steps - len(phases) + number
+    for index, fraction in enumerate(accumulate(stage.fraction for stage in stages), start=1):
+        lowest, highest = (ends[-1] if ends else 0) + 1, steps - len(stages) + index
         ends.append(min(max(round(fraction * steps), lowest), highest))
     return ends
 
 
-def batch_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
+def batch_gradients(runner: ModelRunner, batches: Sequence[list[EncodedExample]]) -> Iterator[None]:
     """Leave the gradient of each batch in the parameters, the same bits in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()

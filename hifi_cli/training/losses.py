@@ -12,7 +12,7 @@ from torch.nn import functional
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.models.token_packing import copy_to_device
-from hifi_cli.tasks.task_spec import UNREAD, Example, TaskSpec
+from hifi_cli.tasks.task_spec import UNREAD, EncodedExample, TaskSpec
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention
 ClassWeights = Sequence[float] | None
@@ -21,7 +21,7 @@ ClassWeights = Sequence[float] | None
 def task_loss(
     spec: TaskSpec,
     logits: Tensor,
-    examples: Sequence[Example],
+    examples: Sequence[EncodedExample],
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
     labels: Tensor | None = None,
@@ -67,7 +67,7 @@ def task_loss(
 
 
 def loss_normalizer(
-    spec: TaskSpec, examples: Sequence[Example], class_weights: ClassWeights = None
+    spec: TaskSpec, examples: Sequence[EncodedExample], class_weights: ClassWeights = None
 ) -> float:
     """Return what makes a mean of `task_loss`: the number of examples, or of words with a token.
 
@@ -81,7 +81,7 @@ def loss_normalizer(
     return max(len(loss_targets(spec, examples)), 1)
 
 
-def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
+def loss_targets(spec: TaskSpec, examples: Sequence[EncodedExample]) -> list[int]:
     """Return the class of each example, for token classification of each word with a token."""
     if spec.kind != "token-classification":
         return [cast(int, example.row.label) for example in examples]
@@ -92,7 +92,7 @@ def loss_targets(spec: TaskSpec, examples: Sequence[Example]) -> list[int]:
     return [tag for words in tagged for token, tag in words if token != UNREAD]
 
 
-def balanced_weights(spec: TaskSpec, examples: Sequence[Example]) -> list[float]:
+def balanced_weights(spec: TaskSpec, examples: Sequence[EncodedExample]) -> list[float]:
     """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; n_c is at least 1."""
     counts = np.bincount(loss_targets(spec, examples), minlength=len(spec.labels))
     return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
@@ -122,7 +122,7 @@ def check_loss(spec: TaskSpec, config: RunConfig) -> None:
         )
 
 
-def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
+def _tag_targets(logits: Tensor, examples: Sequence[EncodedExample]) -> Tensor:
     tags_of_tokens = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
     for example, row in zip(examples, tags_of_tokens, strict=True):
         tokens, tags = np.array(example.word_tokens), np.array(example.row.label)
@@ -130,7 +130,7 @@ def _tag_targets(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     return copy_to_device(tags_of_tokens.ravel(), logits.device)
 
 
-def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
+def _span_loss(logits: Tensor, examples: Sequence[EncodedExample]) -> Tensor:
     lengths = copy_to_device([len(example) for example in examples], logits.device)
     is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
     # the padded length must not change the loss

@@ -74,7 +74,7 @@ def progress(steps: Sequence[T], description: str) -> Iterable[T]:
     )
 
 
-def from_main(compute: Callable[[], T]) -> T:
+def run_on_main(compute: Callable[[], T]) -> T:
     """Compute a value on the main process; every process returns it, or raises its error."""
     result: list[object] = [None]
     if is_main():

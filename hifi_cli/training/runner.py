@@ -25,7 +25,7 @@ from hifi_cli.models.token_packing import (
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.task_spec import Example, Split, TaskSpec
+from hifi_cli.tasks.task_spec import EncodedExample, Split, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training import processes
 from hifi_cli.training.device import tf32, uses_bf16
@@ -84,7 +84,7 @@ class ModelRunner:
         """Undo `wrap`: what trains is about to change; until then every process computes all."""
         self.model = self.encoder.model
 
-    def logits(self, examples: list[Example]) -> Tensor:
+    def logits(self, examples: list[EncodedExample]) -> Tensor:
         """The model's output for some examples, float32.
 
         Returns:
@@ -112,13 +112,13 @@ class ModelRunner:
         logits: Tensor = output.logits.float()
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
-    def loss(self, examples: list[Example]) -> Tensor:
+    def loss(self, examples: list[EncodedExample]) -> Tensor:
         """The task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
         return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
         self,
-        examples: list[Example],
+        examples: list[EncodedExample],
         regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
@@ -157,7 +157,7 @@ class ModelRunner:
         return mean
 
     @torch.inference_mode()
-    def predict(self, examples: list[Example]) -> Values:
+    def predict(self, examples: list[EncodedExample]) -> Values:
         """Logits of all examples, without dropout; -inf beyond a batch's tokens.
 
         The processes of a run share the batches, and each gets all logits.
@@ -181,7 +181,7 @@ class ModelRunner:
         return _in_order([*chain.from_iterable(processes.gather(outputs))], len(examples))
 
     def measure(
-        self, examples: list[Example], split: Split = "validation"
+        self, examples: list[EncodedExample], split: Split = "validation"
     ) -> tuple[dict[str, float], Values]:
         """Compute every metric of the task on some examples of a split; returns their logits too.
 

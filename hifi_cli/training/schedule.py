@@ -6,7 +6,7 @@ from hifi_cli.config.run_config import TrainingConfig
 
 
 def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
-    """The factor on the learning rate in a step, counted from 0, of a phase of `steps` steps.
+    """The factor on the learning rate in a step, counted from 0, of a stage of `steps` steps.
 
     Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay, or none.
     """

@@ -29,9 +29,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method
-from hifi_cli.models.token_packing import PackedBatch, copy_to_device, token_places
+from hifi_cli.models.token_packing import PackedBatch, copy_to_device, real_token_index
 from hifi_cli.tasks.encode import collate
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.device import tf32
 from hifi_cli.training.losses import task_loss
 from hifi_cli.training.runner import ModelRunner, step_out_of_memory
@@ -43,8 +43,8 @@ _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 _KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
 
 
-def obstacles(runner: ModelRunner, method: Method) -> str:
-    """What does not allow that the steps of a method's phase are recorded; empty: nothing.
+def unsupported_because(runner: ModelRunner, method: Method) -> str:
+    """What does not allow that the steps of a method's stage are recorded; empty: nothing.
 
     A method's values of a single step, such as noise that it draws itself, would be repeated, and
     parameters that it puts in the place of others would not be seen.
@@ -106,7 +106,7 @@ class StepGraphs:
         self.gradients.clear()
         self.pool = None
 
-    def accumulate_gradient(self, examples: list[Example], _: Any = None) -> Tensor:
+    def accumulate_gradient(self, examples: list[EncodedExample], _: Any = None) -> Tensor:
         """Compute the gradient of the mean loss over a batch; returns that loss.
 
         Raises:
@@ -138,15 +138,15 @@ class StepGraphs:
             parameter.grad = gradient
         return loss.clone()
 
-    def batch_of(self, examples: list[Example]) -> dict[str, Tensor]:
+    def batch_of(self, examples: list[EncodedExample]) -> dict[str, Tensor]:
         """The batch with its example of padding, its labels, and the places of its tokens."""
         tokens, multiple = sum(map(len, examples)), min(_MULTIPLE, self.width)
         missing = multiple - tokens % multiple
         pad = self.runner.pad
         sequence = {name: np.full(missing, pad.get(name, 0)) for name in examples[0].sequences[0]}
-        padding = Example(examples[0].row, (sequence,))
+        padding = EncodedExample(examples[0].row, (sequence,))
         batch = collate([*examples, padding], pad, multiple=self.width)
-        batch["index"], batch["offsets"] = token_places(batch["attention_mask"])
+        batch["index"], batch["offsets"] = real_token_index(batch["attention_mask"])
         batch["labels"] = torch.tensor([example.row.label for example in examples])
         return batch
 

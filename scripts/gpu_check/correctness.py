@@ -31,7 +31,7 @@ from hifi_cli.models.token_packing import varlen_attention
 from hifi_cli.records.record import MetricsLine, StepMetrics
 from hifi_cli.runs.heads import placeholder_heads
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import ResourceCache, load_final_delta, prepare_run
+from hifi_cli.runs.workspace import Workspace, load_final_delta, prepare_run
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step_graphs import StepGraphs
@@ -258,21 +258,21 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
         stop_at: stop after this step, with a checkpoint, and continue with a new model.
     """
     with temporary_directory() as directory:
-        resources = ResourceCache(results_of(directory))
+        workspace = Workspace(results_of(directory))
         checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.config_hash)
-        steps, splits = StepLosses(stop_at), load_splits(config, resources)
+        steps, splits = StepLosses(stop_at), load_splits(config, workspace)
         for _ in range(2 if stop_at else 1):
-            prepared = prepared_model(config, resources)
+            prepared = prepared_model(config, workspace)
             trainer = Trainer(prepared, splits, callback=steps, checkpoint=checkpoint)
             with suppress(Terminated):
                 trainer.train()
-        model = prepared_model(config, resources)
+        model = prepared_model(config, workspace)
         load_final_delta(model.method, model.encoder, trainer.delta)
         logits = model.predict(splits.reported)
     return np.array(steps.losses), logits
 
 
-def prepared_model(config: RunConfig, resources: ResourceCache) -> Any:
+def prepared_model(config: RunConfig, workspace: Workspace) -> Any:
     """A model that the run's method prepared."""
-    encoder, _ = resources.encoder(config)
-    return prepare_run(config, resources, placeholder_heads(config, encoder))
+    encoder, _ = workspace.encoder(config)
+    return prepare_run(config, workspace, placeholder_heads(config, encoder))

@@ -18,7 +18,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.heads import placeholder_heads
 from hifi_cli.runs.workspace import build_and_prepare
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Example, Row
+from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.device import set_up_device
 from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.runner import ModelRunner
@@ -111,15 +111,15 @@ def lengths(tokens: int, count: int) -> Any:
     return np.clip(generator.gamma(5.0, tokens / 5.0, count), 5, 128).astype(int)
 
 
-def random_examples(tokens: int, count: int, vocabulary: int) -> list[Example]:
+def random_examples(tokens: int, count: int, vocabulary: int) -> list[EncodedExample]:
     """Texts of random tokens with random labels."""
     generator = np.random.default_rng(1)
     return [
-        Example(
-            Row(id=str(number), sequences=(), label=int(generator.integers(2))),
+        EncodedExample(
+            Row(id=str(index), sequences=(), label=int(generator.integers(2))),
             ({"input_ids": generator.integers(10, vocabulary, length, dtype=np.int32)},),
         )
-        for number, length in enumerate(lengths(tokens, count))
+        for index, length in enumerate(lengths(tokens, count))
     ]
 
 
@@ -138,7 +138,7 @@ def run_config(method: str, setting: Setting, device: torch.device, *overrides: 
 
 
 def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
-    """A trainer of a random BERT on random texts, in its first phase."""
+    """A trainer of a random BERT on random texts, in its first stage."""
     torch.manual_seed(0)
     with (device := set_up_device(config)):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
@@ -151,11 +151,11 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     gradient_batches = [examples[: setting.batch_size]]
     trainer = Trainer(runner, Splits(examples, gradient_batches=gradient_batches))
     trainer.model.train()
-    trainer.setup_phase(0)
+    trainer.setup_stage(0)
     return trainer
 
 
-def batches_of(trainer: Trainer) -> list[list[Example]]:
+def batches_of(trainer: Trainer) -> list[list[EncodedExample]]:
     """The batches of an epoch."""
     examples, size = trainer.splits.train, trainer.config.batch_size
     return [examples[start : start + size] for start in range(0, len(examples), size)]

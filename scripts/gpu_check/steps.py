@@ -35,7 +35,7 @@ from transformers import (
 from transformers import Trainer as TransformersTrainer
 
 from hifi_cli.tasks.encode import collate
-from hifi_cli.tasks.task_spec import Example
+from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.device import tf32
 from hifi_cli.training.loop import Trainer
 
@@ -244,7 +244,7 @@ def rival_step(
     if layout == "grouped":  # as group_by_length does, if all texts were one group
         examples.sort(key=len, reverse=True)
 
-    def batch_of(rows: list[Example]) -> dict[str, Tensor]:
+    def batch_of(rows: list[EncodedExample]) -> dict[str, Tensor]:
         return {
             **collate(rows, PAD, multiple=8),
             "labels": torch.tensor([int(row.row.label or 0) for row in rows]),

@@ -10,7 +10,7 @@ from finished_runs import fingerprint, flip_bit
 from hifi_cli.errors import Terminated
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import checkpoint
 from hifi_cli.training.checkpoint import Checkpoint
 
@@ -61,10 +61,10 @@ def test_a_run_with_a_changed_bit_in_its_checkpoint_starts_anew(
     with monkeypatch.context() as patched, pytest.raises(Terminated):
         patched.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
         patched.setattr(checkpoint.Checkpoint, "save", then_stop)
-        runs.run(config, ResourceCache(tmp_path / "results", data))
+        runs.run(config, Workspace(tmp_path / "results", data))
     flip_bit(RunDirectory.of(config, tmp_path / "results").checkpoint, at)
     for name in ("results", "undisturbed"):
-        runs.run(config, ResourceCache(tmp_path / name, data))
+        runs.run(config, Workspace(tmp_path / name, data))
     assert "last.pt is damaged" in caplog.text
     results, undisturbed = (
         fingerprint(Path(RunDirectory.of(config, tmp_path / name).path))

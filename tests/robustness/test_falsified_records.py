@@ -22,10 +22,10 @@ OTHER_METHOD = TASK / "linear-probing/seed1"
 def trained(tmp_path_factory):
     """Four finished runs on the demo's data: two methods, two seeds."""
     from hifi_cli.runs import run as runs
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
     directory = tmp_path_factory.mktemp("trained") / "results"
-    resources = ResourceCache(directory)
+    workspace = Workspace(directory)
     for method in ("bitfit", "linear-probing"):
         for seed in (1, 2):
             config = resolve(
@@ -36,7 +36,7 @@ def trained(tmp_path_factory):
                 seed=seed,
                 overrides=["epochs=2"],
             )
-            runs.run(config, resources)
+            runs.run(config, workspace)
     return directory
 
 

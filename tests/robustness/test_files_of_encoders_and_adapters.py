@@ -137,8 +137,8 @@ PER_MODULE = 4 * 2 * HIDDEN  # the numbers of one module's A and B
     ],
     ids=str,
 )
-def test_options_of_an_adapter_work(make, resources, tmp_path, options, numbers):
-    assert trained_numbers(make, resources, tmp_path, LORA | options) == numbers
+def test_options_of_an_adapter_work(make, workspace, tmp_path, options, numbers):
+    assert trained_numbers(make, workspace, tmp_path, LORA | options) == numbers
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_options_of_an_adapter_work(make, resources, tmp_path, options, numbers)
     ids=str,
 )
 def test_options_that_would_do_nothing_are_refused_by_name(
-    make, resources, tmp_path, options, message
+    make, workspace, tmp_path, options, message
 ):
     with pytest.raises(UsageError) as refused:
-        trained_numbers(make, resources, tmp_path, LORA | options)
+        trained_numbers(make, workspace, tmp_path, LORA | options)
     assert message in str(refused.value)
 
 
@@ -173,12 +173,12 @@ def test_a_file_of_another_library_is_named(hifi, tmp_path):
     assert "a file of the library adapters (AdapterHub), not of peft" in answer.err
 
 
-def trained_numbers(make, resources, tmp_path, content):
+def trained_numbers(make, workspace, tmp_path, content):
     """How many numbers train in the backbone with an adapter_config.json."""
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps(content))
     config = make(str(file))
-    encoder, pretrained = resources.encoder(config)
+    encoder, pretrained = workspace.encoder(config)
     method = build_and_prepare(config, encoder, None, pretrained.missing_keys)
     head = Encoder(encoder.model).task_head.keys()
     trained = method.trainable_parameters(encoder.model)

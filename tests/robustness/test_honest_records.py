@@ -31,27 +31,27 @@ def findings_of(hifi):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_methods_run_has_no_finding(make, resources, hifi, method):
+def test_a_methods_run_has_no_finding(make, workspace, hifi, method):
     for seed in (1, 2):
-        runs.run(make(method, seed=seed), resources)
+        runs.run(make(method, seed=seed), workspace)
     assert findings_of(hifi) == []
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
-def test_a_run_of_any_selection_has_no_finding(make, resources, hifi, name):
+def test_a_run_of_any_selection_has_no_finding(make, workspace, hifi, name):
     for seed in (1, 2):
-        runs.run(make("bitfit", *SELECTIONS[name], seed=seed), resources)
+        runs.run(make("bitfit", *SELECTIONS[name], seed=seed), workspace)
     assert findings_of(hifi) == []
 
 
-def test_a_run_that_diverged_has_no_finding(make, resources, hifi):
-    result = runs.run(make("full-ft", "learning_rate=1e30", "max_grad_norm=null"), resources)
+def test_a_run_that_diverged_has_no_finding(make, workspace, hifi):
+    result = runs.run(make("full-ft", "learning_rate=1e30", "max_grad_norm=null"), workspace)
     assert not result.is_done
     assert findings_of(hifi) == []
 
 
 @pytest.mark.parametrize("task", ["multirc", "squad", "conll2003", "copa", "mnli"])
-def test_a_run_of_any_kind_of_task_has_no_finding(make, resources, task_kinds_data, hifi, task):
+def test_a_run_of_any_kind_of_task_has_no_finding(make, workspace, task_kinds_data, hifi, task):
     config = make("bitfit", "epochs=1", "max_length=32", task=task)
-    runs.run(config, replace(resources, data_dir=task_kinds_data))
+    runs.run(config, replace(workspace, data_dir=task_kinds_data))
     assert findings_of(hifi) == []

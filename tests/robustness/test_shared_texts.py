@@ -64,7 +64,7 @@ def test_equal_files_of_a_benchmark_are_said(tmp_path, caplog):
 
 
 def test_equal_texts_on_both_sides_of_a_holdout_are_counted(make, tmp_path, caplog):
-    from hifi_cli.runs.workspace import ResourceCache
+    from hifi_cli.runs.workspace import Workspace
 
     folder = tmp_path / "data/RTE"
     folder.mkdir(parents=True)
@@ -74,6 +74,6 @@ def test_equal_texts_on_both_sides_of_a_holdout_are_counted(make, tmp_path, capl
     (folder / "train.tsv").write_text("\n".join([head, *same]) + "\n")
     (folder / "dev.tsv").write_text("\n".join([head, *other]) + "\n")
     config = make("linear-probing", "epochs=1", "selection=holdout", "holdout=0.25")
-    runs.run(config, ResourceCache(tmp_path / "results", tmp_path / "data"))
+    runs.run(config, Workspace(tmp_path / "results", tmp_path / "data"))
     said = "10 of the 10 rows that select the epoch have the texts of a train row"
     assert caplog.text.count(said) == 1

@@ -19,7 +19,7 @@ from hifi_cli.errors import RunFailed, Terminated
 from hifi_cli.files import atomic_path, write_text
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import ResourceCache
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import checkpoint, loop
 
 
@@ -170,11 +170,11 @@ def test_a_run_that_needs_no_more_room_goes_on_without_checkpoint(
 ):
     """The checkpoint has the moments of AdamW too, so it is larger than the delta."""
     config = make("full-ft")
-    runs.run(config, ResourceCache(tmp_path / "undisturbed", data))
+    runs.run(config, Workspace(tmp_path / "undisturbed", data))
     undisturbed = RunDirectory.of(config, tmp_path / "undisturbed")
     monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
     limit_sizes(2 * undisturbed.delta.stat().st_size)
-    runs.run(config, ResourceCache(tmp_path / "results", data))
+    runs.run(config, Workspace(tmp_path / "results", data))
     assert "no checkpoint is saved: cannot write" in caplog.text
     directory = RunDirectory.of(config, tmp_path / "results")
     assert fingerprint(directory.path) == fingerprint(undisturbed.path)
@@ -183,17 +183,17 @@ def test_a_run_that_needs_no_more_room_goes_on_without_checkpoint(
 
 @pytest.mark.slow
 def test_a_run_whose_results_would_not_fit_either_ends_at_once(
-    make, resources, monkeypatch, failing_checkpoints
+    make, workspace, monkeypatch, failing_checkpoints
 ):
     """It would otherwise train for hours and lose everything."""
     monkeypatch.setattr(files, "has_room", lambda *_: False)
     with pytest.raises(RunFailed, match="the disk is full"):
-        runs.run(make("full-ft"), resources)
+        runs.run(make("full-ft"), workspace)
 
 
 @pytest.mark.slow
 def test_a_signal_ends_a_run_with_its_own_code_where_no_checkpoint_can_be_saved(
-    make, resources, monkeypatch, failing_checkpoints, caplog
+    make, workspace, monkeypatch, failing_checkpoints, caplog
 ):
     train_step = loop.Trainer.train_step
 
@@ -204,7 +204,7 @@ def test_a_signal_ends_a_run_with_its_own_code_where_no_checkpoint_can_be_saved(
     monkeypatch.setattr(files, "has_room", lambda *_: False)
     monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     with pytest.raises(Terminated) as stopped:
-        runs.run(make("full-ft"), resources)
+        runs.run(make("full-ft"), workspace)
     assert stopped.value.exit_code == 143
     assert "no checkpoint is saved" in caplog.text
 

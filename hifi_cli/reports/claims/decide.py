@@ -118,13 +118,13 @@ def _differences(
     file: ClaimsFile,
     study: Study,
     runs: pd.DataFrame,
-    counted: Collection[str],
+    included: Collection[str],
 ) -> list[Finding]:
     """Decide every comparison of a claim, with `every_task` one for each task."""
     runs, entries = runs[runs["task"].isin(tasks_of(claim, file))], list[Finding]()
     backbone = claim.only_backbone or file.backbone
     for first, second in product(claim.first, claim.second):
-        pairs = pair(runs, first, second, counted=counted, metric=claim.metric)
+        pairs = pair(runs, first, second, included=included, metric=claim.metric)
         at_chance = {
             str(task): "" if claim.metric else _at_chance(study, of_task)
             for task, of_task in pairs.frame.groupby("task")
@@ -157,7 +157,10 @@ def _differences(
                 )
             )
     level = LEVEL / len(entries)
-    return [find(entry, *bounds(claim, entry.published, file.margin), level) for entry in entries]
+    return [
+        decide_comparison(entry, *bounds(claim, entry.published, file.margin), level)
+        for entry in entries
+    ]
 
 
 def _lacks_runs(claim: Claim, file: ClaimsFile, runs: pd.DataFrame) -> bool:
@@ -179,12 +182,12 @@ def _measures(claim: NumberClaim, file: ClaimsFile, runs: pd.DataFrame) -> list[
             for (_, task), texts in notes_on(of_method).items()
             for text in texts
         ]
-        used = of_method[of_method["left_out"] == ""].dropna(subset="score")
+        used = of_method[of_method["excluded_because"] == ""].dropna(subset="score")
         values = {str(task): [*group] for task, group in used.groupby("task")["score"]}
         entry = Finding(
             label, values, tasks, frozenset(used["path"]), notes=notes, published=claim.stated
         )
-        findings.append(find(entry, *bounds(claim), level))
+        findings.append(decide_comparison(entry, *bounds(claim), level))
     return findings
 
 
@@ -244,7 +247,7 @@ def _number_of_figure(
         reason="" if has_seeds else "a single seed",
         published=claim.stated,
     )
-    return [find(entry, *bounds(claim), is_ratio=claim.is_ratio)], []
+    return [decide_comparison(entry, *bounds(claim), is_ratio=claim.is_ratio)], []
 
 
 def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> pd.Series:
@@ -283,7 +286,7 @@ def bounds(claim: Claim, effect: float | None = None, margin: float = 0.0) -> tu
     return (low, high), (claim.margin if claim.margin and low > -inf else low, high)
 
 
-def find(
+def decide_comparison(
     entry: Finding,
     required: Bounds,
     possible: Bounds,
@@ -310,7 +313,7 @@ def find(
         reason = f"{len(groups)} of {len(entry.tasks)} tasks"
     elif not reason and interval is None:
         reason = "a task has one seed"
-    verdict = "undecided" if reason else decide(groups, required, possible, level)
+    verdict = "undecided" if reason else verdict_of_interval(groups, required, possible, level)
     if verdict == "undecided":
         reason = reason or _why_undecided(groups, required, possible, level)
     elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
@@ -326,7 +329,9 @@ def find(
     )
 
 
-def decide(groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL) -> Verdict:
+def verdict_of_interval(
+    groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL
+) -> Verdict:
     """The verdict of the differences of several tasks."""
     negated = [[-value for value in values] for values in groups]
     is_below = possible[0] > -inf and shows_above(negated, -possible[0], level)
@@ -349,7 +354,7 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
     return "interval too wide"
 
 
-def conclude(findings: Sequence[Finding]) -> tuple[Verdict, str]:
+def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     """The verdict on a claim, and why: reproduced if every comparison is, not reproduced if one is not."""
     verdicts = [finding.verdict for finding in findings]
     not_run = verdicts.count("not run")
@@ -389,7 +394,7 @@ def published_effect(
     return value, doubts
 
 
-def decisive(findings: Sequence[Finding], verdict: Verdict) -> Finding:
+def most_telling(findings: Sequence[Finding], verdict: Verdict) -> Finding:
     """Of several comparisons the one with the claim's verdict and the smallest effect."""
     known = [finding for finding in findings if finding.effect is not None]
     of_verdict = [finding for finding in known if finding.verdict == verdict]

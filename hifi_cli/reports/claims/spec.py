@@ -194,7 +194,7 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
         file = load(name, **options)
         if claim and claim not in file.claims:
             raise UsageError(
-                f"{name} has no claim '{claim}' under {file.protocol}{registry.nearest(claim, file.claims)}"
+                f"{name} has no claim '{claim}' under {file.protocol}{registry.did_you_mean(claim, file.claims)}"
             )
         chosen = {claim: file.claims[claim]} if claim else file.claims
         files.setdefault(name, file.model_copy(update={"claims": {}})).claims.update(chosen)
@@ -221,7 +221,7 @@ def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
     return [task for task in tasks if task in columns_of(claim.published)]
 
 
-def unmet(claim: Claim, file: ClaimsFile) -> str:
+def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
     """Return why no run under a protocol can decide a claim; empty: runs can.
 
     Runs with other settings than the protocol's are not used, so that the protocol's configuration is that of every run.

@@ -23,9 +23,9 @@ from hifi_cli.reports.claims.decide import (
     _measures,
     _number_of_figure,
     bounds,
-    conclude,
-    decisive,
+    most_telling,
     smallest_seeds,
+    verdict_of_claim,
 )
 from hifi_cli.reports.claims.spec import (
     Claim,
@@ -33,12 +33,12 @@ from hifi_cli.reports.claims.spec import (
     DifferenceClaim,
     NumberClaim,
     methods_of,
-    unmet,
+    why_undecidable,
 )
-from hifi_cli.reports.comparable import COUNTED, judged, of_table, scored
+from hifi_cli.reports.comparable import INCLUDED_BY_DEFAULT, scored, select_runs, with_exclusions
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.table_spec import check_names, shots_of
-from hifi_cli.text import first_of
+from hifi_cli.text import abbreviate
 
 HEADINGS = {
     "verdict": "Verdict",
@@ -78,7 +78,7 @@ def evaluate(
     study: Study,
     *,
     score: EpochChoice | None = None,
-    counted: Collection[str] = COUNTED,
+    included: Collection[str] = INCLUDED_BY_DEFAULT,
     given: Sequence[str] = (),
     place: Sequence[str] = (),
 ) -> Table:
@@ -89,14 +89,16 @@ def evaluate(
         given: protocol and backbone as options of the command that trains the claims' runs.
         place: the directories as options of the commands that are printed.
     """
-    counted = {*counted} - {"changed"}
+    included = {*included} - {"changed"}
 
     @cache
     def runs_of(
         protocol: str, backbone: str, score: EpochChoice | None, metric: str | None
     ) -> pd.DataFrame:
-        runs = of_table(study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol))
-        return judged(scored(study, runs, score, metric), counted)
+        runs = select_runs(
+            study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
+        )
+        return with_exclusions(scored(study, runs, score, metric), included)
 
     rows, notes, lacking, figures = [], [], [], []
     not_run: dict[str, list[str]] = {}  # by reason
@@ -106,24 +108,24 @@ def evaluate(
         check_names("tasks", claim.tasks or file.tasks, study.names("task"))
         protocol = stored_name("protocols", claim.protocol or file.protocol)
         backbone = stored_name("backbones", claim.only_backbone or file.backbone)
-        findings = [Finding(key, {}, reason=unmet(claim, file))]
+        findings = [Finding(key, {}, reason=why_undecidable(claim, file))]
         if not findings[0].reason and isinstance(claim, NumberClaim) and claim.figure:
             findings, command = _number_of_figure(claim, study, protocol, backbone)
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
         elif not findings[0].reason:
             runs = runs_of(protocol, backbone, score, claim.metric)
             findings = (
-                _differences(claim, file, study, runs, counted)
+                _differences(claim, file, study, runs, included)
                 if isinstance(claim, DifferenceClaim)
                 else _measures(claim, file, runs)
             )
             lacking += [key] if _lacks_runs(claim, file, runs) else []
-        verdict, reason = conclude(findings)
+        verdict, reason = verdict_of_claim(findings)
         # a difference of scores must be there in the last epochs too; predictions are of one epoch
         if "reproduced" in verdict and isinstance(claim, DifferenceClaim):
             epoch = score if claim.metric in MEASURES else "last"
             of_last = runs_of(protocol, backbone, epoch, claim.metric)
-            last, _ = conclude(_differences(claim, file, study, of_last, counted))
+            last, _ = verdict_of_claim(_differences(claim, file, study, of_last, included))
             if last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
@@ -148,7 +150,7 @@ def evaluate(
     is_decided = {*found} != {"not run"}
     grid_name = name if registry.is_yaml_path(name) else f"claims-{name}"
     grid = ["hifi", "grid", grid_name, *given, *place]
-    missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
+    missing = [f"runs of {abbreviate(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
         frame=pd.DataFrame(
@@ -156,7 +158,7 @@ def evaluate(
             columns=[*rows[0]],
         ),
         headings=HEADINGS,
-        corner="Claim",
+        index_title="Claim",
         formats={"runs": ".0f"},
         notes=[*notes, RULE] if is_decided else notes,
         missing=[*missing, *dict.fromkeys(figures)],
@@ -176,7 +178,7 @@ def _row(
     seeds: SmallestSeeds,
 ) -> dict[str, Any]:
     """A row of the table: of several comparisons, one with the claim's verdict and the smallest effect."""
-    finding = decisive(findings, verdict)
+    finding = most_telling(findings, verdict)
     (low, high), ((at_least, at_most), _) = finding.interval or (None, None), bounds(claim)
     required = f"> {at_least:g}" if at_most == inf else f"{at_least:g} to {at_most:g}"
     return {
