@@ -31,6 +31,7 @@ FLOORS = [
     "tasks",
     "config",
     "environment",
+    "_version",
     "launcher",
     "stopping",
     "files",
@@ -64,10 +65,7 @@ def imported_names(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            # the version stands in the root package, above its imports
-            yield from (
-                f"{node.module}.{alias.name}" for alias in node.names if alias.name != "__version__"
-            )
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def module_of(name):

@@ -1,8 +1,6 @@
 """The `hifi` command: loads a command when it is used; an error is one line and an exit code."""
 
-import atexit
 import errno
-import gc
 import logging
 import re
 import sys
@@ -14,9 +12,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from hifi_cli import __version__, launcher, stopping
+from hifi_cli import environment, launcher, stopping
+from hifi_cli._version import __version__
 from hifi_cli.cli.streams import prepare_streams
-from hifi_cli.environment import check_environment
 from hifi_cli.errors import HifiError, RunFailed, Terminated, logger
 from hifi_cli.launcher import LauncherError
 from hifi_cli.stopping import end_with_the_grid
@@ -120,9 +118,7 @@ class LazyCommand(TyperCommand):
     ) -> Any:
         group = "results " if parent and parent.info_name == "results" else ""
         command = load(f"{group}{self.name}")
-        if not gc.isenabled():
-            gc.freeze()
-            gc.enable()
+        environment.collect_garbage()
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
@@ -181,9 +177,8 @@ class StderrHandler(logging.Handler):
 
 def main() -> None:
     """Run the command line and exit: 0, the code of an error, 2 for wrong usage, 130 for Ctrl-C."""
-    # What imports create lives until the end: it is not searched for garbage, nor freed one by one.
-    gc.disable()
-    atexit.register(gc.freeze)
+    environment.import_without_garbage_collection()
+    environment.set_variables()
     prepare_streams()
     logger.handlers[:] = [StderrHandler()]
     logger.propagate = False
@@ -193,7 +188,7 @@ def main() -> None:
         end_with_the_grid()
         is_first_process = launcher.rank() == 0
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
-        check_environment()
+        environment.check()
         code = app(standalone_mode=False)
         if code == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt

@@ -9,7 +9,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hifi_cli import __version__
+from hifi_cli._version import __version__
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import MissingError

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hifi_cli import __version__
+from hifi_cli._version import __version__
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.training.device import device_name, uses_bf16
 from hifi_cli.training.processes import process_state

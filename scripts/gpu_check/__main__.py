@@ -4,6 +4,11 @@ python scripts/gpu_check            the GPU; a random BERT-large, no network, no
 python scripts/gpu_check --small    a tiny BERT and few steps, also on a CPU: shows that the check itself works
 """
 
+from hifi_cli import environment
+
+# How a GPU's memory grows is read when torch starts.
+environment.apply()
+
 import argparse
 import datetime
 import json
