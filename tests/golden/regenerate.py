@@ -1,4 +1,4 @@
-"""Write the golden files again: `python tests/net/regenerate.py [NAME...]`, a name as `compare-two-runs.json`; default: all,
+"""Write the golden files again: `python tests/golden/regenerate.py [NAME...]`, a name as `compare-two-runs.json`; default: all,
 which is needed on another machine or torch, because `machine.json` says where the bits are from.
 
 With HIFI_DATA_DIR=path/to/glue_data it also writes `rows.json`. A golden file changes only on purpose: say why in the commit.

@@ -8,7 +8,8 @@ import lzma
 import shutil
 from pathlib import Path
 
-PACKED = Path(__file__).parent / "study.jsonl.xz"
+STORED = Path(__file__).parent / "stored_study"
+PACKED = STORED / "study.jsonl.xz"
 YAMLS = (
     "laptop.yaml",
     "study-table.yaml",
@@ -27,7 +28,7 @@ def unpack(results_dir: Path, packed: Path = PACKED) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file["text"], encoding="utf-8")
     for name in YAMLS:
-        shutil.copy(Path(__file__).parent / name, results_dir.parent)
+        shutil.copy(STORED / name, results_dir.parent)
     return results_dir
 
 

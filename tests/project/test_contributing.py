@@ -13,11 +13,11 @@ from hifi_processes import ROOT, environment
 pytestmark = pytest.mark.slow
 
 SUITE = (
-    "test_methods.py",
-    "test_step_trace.py",
-    "test_ls.py",
-    "test_docs.py",
-    "test_method_properties.py",
+    "methods/test_methods.py",
+    "training/test_step_trace.py",
+    "cli/test_ls.py",
+    "project/test_docs.py",
+    "methods/test_method_properties.py",
 )
 
 
@@ -97,7 +97,7 @@ def test_the_examples_work_as_pasted(clone):
     )
     (clone / "hifi_cli/methods/norm_tuning.py").write_text(code)
     (clone / "configs/methods/norm-tuning.yaml").write_text(content)
-    formulas = clone / "tests/parameter_formulas.py"
+    formulas = clone / "tests/support/parameter_formulas.py"
     text = formulas.read_text()
     assert text.count("FORMULAS = {\n") == 1
     formulas.write_text(text.replace("FORMULAS = {\n", f"FORMULAS = {{\n{formula}"))

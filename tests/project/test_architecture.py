@@ -11,7 +11,7 @@ from pathlib import Path
 
 import networkx
 
-PACKAGE = Path(__file__).parent.parent / "hifi_cli"
+PACKAGE = Path(__file__).parents[2] / "hifi_cli"
 # From the top floor to the ground; a package imports only from floors below its own. A floor holds one
 # package, or a module of hifi_cli itself.
 FLOORS = [
@@ -87,6 +87,12 @@ def imports():
 
 def package_of(module):
     return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_every_package_has_a_folder_of_tests():
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    folders = {path.parent.name for path in (PACKAGE.parent / "tests").glob("*/test_*.py")}
+    assert folders == packages | {"robustness", "golden", "project"}
 
 
 def test_imports_go_down():

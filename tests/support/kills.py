@@ -4,7 +4,7 @@ Every command runs as a real process. It is killed or stopped a few times, each 
 part of the time that it takes undisturbed. Then it runs to its end. The files that it leaves must be
 those of a command that nothing disturbed, byte for byte, but for times, memory and command lines.
 
-    python tests/robustness/kills.py --kills 200 --seed 1
+    python tests/support/kills.py --kills 200 --seed 1
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "results/laptop"  # packed, of more than 300 runs
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance", "processes"}
 # SIGKILL as often as all others together: nothing can be done about it when it comes

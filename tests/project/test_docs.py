@@ -57,6 +57,13 @@ def test_links_lead_to_files(page):
         assert (folder / target).exists(), target
 
 
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_tests_that_are_named_are_there(page):
+    text = PAGES.get(page) or (ROOT / page).read_text()
+    named = re.findall(r"\btests/[\w/.-]+\w", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
 def test_commands_run(page, hifi, tmp_path):

@@ -1,11 +1,12 @@
 """What a redesign must not change: by golden file, the commands whose numbers it holds.
 
-A golden file is a CSV as printed, or JSON. `regenerate.py` writes them, `test_net_*.py` compare with them.
+A golden file is a CSV as printed, or JSON. `regenerate.py` writes them, the tests beside it compare with them.
 """
 
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "files"
 STUDY = [
     "--protocol",
     "laptop.yaml",
@@ -406,3 +407,28 @@ def read(name: str) -> Any:
 def as_read(name: str, value: Any) -> Any:
     """A value as it would be read from its golden file."""
     return csv_rows(value) if name.endswith(".csv") else json.loads(json.dumps(value))
+
+
+def differences(expected, found, relative, place=""):
+    """Where two values as read from JSON or CSV differ."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = [*expected, *(key for key in found if key not in expected)]
+        return [
+            line
+            for key in keys
+            for line in differences(
+                expected.get(key, "(none)"), found.get(key, "(none)"), relative, f"{place}/{key}"
+            )
+        ]
+    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return [
+            line
+            for at, (one, other) in pairs
+            for line in differences(one, other, relative, f"{place}/{at}")
+        ]
+    if isinstance(expected, int | float) and isinstance(found, int | float):
+        same = math.isclose(expected, found, rel_tol=relative, abs_tol=relative)
+    else:
+        same = expected == found
+    return [] if same else [f"{place}: {expected!r} is now {found!r}"]

@@ -1,4 +1,4 @@
-"""Runs of two processes, started by test_distributed.py; the main process writes what it saw as JSON."""
+"""Runs of two processes, started by tests/training/test_processes.py; the main process writes what it saw as JSON."""
 
 import json
 import os

@@ -53,7 +53,7 @@ def test_gpus_are_those_of_nvidia_smi(tmp_path, monkeypatch):
 def test_a_command_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
     """A module of the user's own there, called as one of Python's, must not run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     for name in ("statistics", "difflib"):  # the second is imported by every command
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
     with executor.local_executor(1) as submit:

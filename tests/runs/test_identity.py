@@ -19,7 +19,7 @@ from hifi_cli.models.encoder_files import encoder_digest
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import task_digest
 
-GOLDEN = Path(__file__).parent / "net/golden/task-digests.json"
+GOLDEN = ROOT / "tests/golden/files/task-digests.json"
 
 
 @pytest.fixture

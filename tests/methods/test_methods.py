@@ -28,7 +28,7 @@ from hifi_cli.tasks.encode import collate
 from hifi_cli.training.loop import Splits, Trainer
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
-# A variation of another method's settings runs the same code; of the adapter types of peft, tests/test_peft.py holds for all.
+# A variation of another method's settings runs the same code; of the adapter types of peft, tests/methods/test_peft.py holds for all.
 ADAPTER_TYPES = {
     name for name, spec in SPECS.items() if spec.implementation in ("peft", "hifi_peft")
 } - {"dora", "hifi-lora"}

@@ -33,7 +33,7 @@ from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.runner import ModelRunner
 
 DEVICE = "meta"
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 BATCH_SIZE = 8
 PAD = {"input_ids": 0, "token_type_ids": 0}
 TINY_SHAPE = {

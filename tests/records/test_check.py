@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import study
 from finished_runs import read_json
 from json_output import printed
-from net import study
 
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.runs import run as runs

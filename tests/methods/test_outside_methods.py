@@ -11,7 +11,7 @@ from hifi_cli.files import file_digest
 
 pytestmark = pytest.mark.slow
 
-PAGE = (Path(__file__).parent.parent / "docs" / "architecture.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
 
 
 @pytest.fixture

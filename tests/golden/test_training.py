@@ -2,7 +2,6 @@
 
 import frozen
 import pytest
-from test_net_numbers import differences
 
 TWO_EXAMPLES = 2 / 32
 trainings = [
@@ -16,7 +15,7 @@ def test_a_run_stays_as_it_is(training, demo_cwd, same_machine):
     expected = frozen.read("training.json")[training.name]
     found = frozen.as_read("training.json", training.compute(demo_cwd))
     if same_machine:
-        assert differences(expected, found, 0) == []
+        assert frozen.differences(expected, found, 0) == []
     elif training.precision == "fp32":
         check_nearly(expected, found)
     else:
@@ -26,12 +25,12 @@ def test_a_run_stays_as_it_is(training, demo_cwd, same_machine):
 def check_nearly(expected, found):
     """As on another processor: sizes agree, losses nearly, metrics but for two examples."""
     assert (
-        differences(
+        frozen.differences(
             expected["params"] | expected["examples"], found["params"] | found["examples"], 0
         )
         == []
     )
-    assert differences(expected["steps"], found["steps"], 1e-3) == []
+    assert frozen.differences(expected["steps"], found["steps"], 1e-3) == []
     for key in ("metrics", "scores", "epochs"):
-        different = differences(expected[key], found[key], TWO_EXAMPLES)
+        different = frozen.differences(expected[key], found[key], TWO_EXAMPLES)
         assert different == [], different

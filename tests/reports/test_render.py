@@ -15,7 +15,7 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports import table_spec, tables
 from hifi_cli.reports.render import Table, as_text
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden/files"
 
 
 @pytest.mark.parametrize("kind", ["text", "md", "tex", "csv", "json"])

@@ -1,36 +1,9 @@
 """Tables, comparisons, claims and figures: the numbers of published results and of a stored study stay as they are."""
 
-import math
-
 import frozen
 import pytest
 
 EXACT = 1e-12  # relative; sums of doubles may be added in another order
-
-
-def differences(expected, found, relative, place=""):
-    """Where two values as read from JSON or CSV differ."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        keys = [*expected, *(key for key in found if key not in expected)]
-        return [
-            line
-            for key in keys
-            for line in differences(
-                expected.get(key, "(none)"), found.get(key, "(none)"), relative, f"{place}/{key}"
-            )
-        ]
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
-        return [
-            line
-            for at, (one, other) in pairs
-            for line in differences(one, other, relative, f"{place}/{at}")
-        ]
-    if isinstance(expected, int | float) and isinstance(found, int | float):
-        same = math.isclose(expected, found, rel_tol=relative, abs_tol=relative)
-    else:
-        same = expected == found
-    return [] if same else [f"{place}: {expected!r} is now {found!r}"]
 
 
 numbers = [
@@ -42,13 +15,13 @@ numbers = [
 @pytest.mark.parametrize("name", numbers)
 def test_the_numbers_stay_as_they_are(name, study_cwd):
     found = frozen.as_read(name, frozen.NUMBERS[name](study_cwd))
-    assert differences(frozen.read(name), found, EXACT) == []
+    assert frozen.differences(frozen.read(name), found, EXACT) == []
 
 
 def check_computed(name, compute, cwd, same_machine):
     """On another processor rounding may decide a rank here and there."""
     expected, found = frozen.read(name), frozen.as_read(name, compute(cwd))
-    different = differences(expected, found, 1e-6 if same_machine else 1e-3)
+    different = frozen.differences(expected, found, 1e-6 if same_machine else 1e-3)
     allowed = 0 if same_machine else count(expected) // 50
     assert len(different) <= allowed, different
 

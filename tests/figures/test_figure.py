@@ -17,9 +17,7 @@ from hifi_cli.runs.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 
-STORED = sorted(
-    (Path(__file__).parent / "stored_figures").glob("*.csv")
-)  # numbers of a former study
+STORED = sorted((Path(__file__).parent / "stored").glob("*.csv"))  # numbers of a former study
 
 
 def request_of(name, protocol, results_dir=Path("results"), **changes):

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = {
     path.name: path.read_text()
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -11,7 +11,7 @@ from commands import machine
 @pytest.fixture(scope="session")
 def study_cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory whose `study` holds the stored runs."""
-    cwd = tmp_path_factory.mktemp("net")
+    cwd = tmp_path_factory.mktemp("golden")
     study.unpack(cwd / "study")
     return cwd
 
@@ -19,7 +19,7 @@ def study_cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def demo_cwd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A working directory for runs of the demo; the demo's data are written once."""
-    return tmp_path_factory.mktemp("net-demo")
+    return tmp_path_factory.mktemp("golden-demo")
 
 
 @pytest.fixture(scope="session")
