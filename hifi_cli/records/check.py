@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.files import digest, file_digest, read_jsonl
+from hifi_cli.files import MAX_LINES_BYTES, digest, file_digest, read_file, read_jsonl
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import EpochMetrics, RunResult
 from hifi_cli.records.study import PACKED, PREDICTIONS, Study
@@ -123,9 +124,9 @@ class _Check:
         if not self.study.is_packed:
             for path in self.study.results:
                 file = RunDirectory(self.study.directory / path).results
-                self.attempt(path, _of_repeated_keys, file.read_bytes)
+                self.attempt(path, _of_repeated_keys, partial(read_file, file))
             return
-        lines = (self.study.directory / PACKED).read_bytes().splitlines()
+        lines = read_file(self.study.directory / PACKED, MAX_LINES_BYTES).splitlines()
         for index, line in enumerate(lines, start=1):
             name = f"{PACKED}, line {index}"
             if name not in self.study.damaged:
