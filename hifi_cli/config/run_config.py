@@ -24,6 +24,7 @@ from hifi_cli.config.base import (
     UnitInterval,
     flatten,
 )
+from hifi_cli.config.decides import Decides, keys_that_decide
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.files import digest, safe_name
 
@@ -72,38 +73,47 @@ UNHASHED_DEFAULTS = {
 }
 
 
+# What most keys decide; the others name their effects at the field.
+NOTHING = Decides()
+RUN = Decides("run")
+SETTING = Decides("run", "settings")
+TEXTS = Decides("run", "tokens", "settings")
+TRAINING = Decides("run", "warm-up", "settings")
+
+
 class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
 
-    name: StoredName
+    name: Annotated[StoredName, RUN]
     """Its name in tables and results directories."""
-    hub: str | None = None
+    hub: Annotated[str | None, NOTHING] = None
     """A model id on the Hugging Face hub."""
-    revision: str | None = None
+    revision: Annotated[str | None, NOTHING] = None
     """Branch, tag or commit on the hub."""
-    path: str | None = None
+    path: Annotated[str | None, NOTHING] = None
     """A local directory in Hugging Face's layout; a relative path starts at the YAML's directory."""
-    package: str | None = Field(None, pattern=r"^\w+$")  # to look for a.b, Python imports a
+    # no a.b: to look for it, Python imports a
+    package: Annotated[str | None, NOTHING] = Field(None, pattern=r"^\w+$")
     """An installed top-level Python package that contains such a directory."""
-    directory: str | None = None
+    directory: Annotated[str | None, NOTHING] = None
     """That directory, inside `package` or relative to the YAML."""
-    extra: str | None = None
+    extra: Annotated[str | None, NOTHING] = None
     """The extra of this distribution that installs `package`, or the library of the extra's name that the tokenizer needs."""
 
 
 class ScoringConfig(ConfigModel):
     """How attention heads are scored (HiFi, equations 1 to 7)."""
 
-    samples: PositiveCount = 300
+    samples: Annotated[PositiveCount, SETTING] = 300
     """Number of training examples, n."""
-    xi: float = Field(0.9, gt=0, le=0.999)
+    xi: Annotated[float, SETTING] = Field(0.9, gt=0, le=0.999)
     """The richness I_h of a head is the number of largest singular values whose sum reaches this fraction of the total;
     rounding would decide above 0.999."""
-    max_length: int = Field(128, ge=8, le=MAX_COUNT)
+    max_length: Annotated[int, SETTING] = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
-    seed: Seed = 0
+    seed: Annotated[Seed, SETTING] = 0
     """Seed that draws the examples."""
-    warm_steps: NonNegativeCount = 0
+    warm_steps: Annotated[NonNegativeCount, SETTING] = 0
     """Steps of full fine-tuning, with the run's own learning rate and schedule, before the heads are scored; 0 scores the
     pretrained encoder (Algorithm 1)."""
 
@@ -111,22 +121,22 @@ class ScoringConfig(ConfigModel):
 class HeadsConfig(ConfigModel):
     """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
-    rank: RankingName = "pagerank"
+    rank: Annotated[RankingName, SETTING] = "pagerank"
     """How heads are ranked; the highest are selected. `./my_ranking.py` is a file of your own with a function `rank` or
     `measure`, as those in `hifi_cli/heads/ranking.py` and `measures.py`, in the directory where hifi runs or below; not in
     a file of `-c`, which may be that of others."""
-    strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
+    strategy: Annotated[Literal["layerwise", "midtop", "global"], SETTING] = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""
-    k: PositiveCount = 3
+    k: Annotated[PositiveCount, SETTING] = 3
     """Heads per layer (`global`: on average)."""
-    damping: float = Field(0.85, ge=0, lt=1)
+    damping: Annotated[float, SETTING] = Field(0.85, ge=0, lt=1)
     """PageRank's damping factor d."""
-    epsilon: float = Field(1e-6, gt=0)
+    epsilon: Annotated[float, SETTING] = Field(1e-6, gt=0)
     """PageRank stops when an iteration changes the values by less."""
-    seed: Seed | None = None
+    seed: Annotated[Seed | None, SETTING] = None
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
-    given: list[list[int]] | None = Field(None, min_length=1)
+    given: Annotated[list[list[int]] | None, SETTING] = Field(None, min_length=1)
     """Heads of your own, counted from 0, a list for each layer: heads.given=[[0,3],[],[1]], or a file with `--heads`. The other
     keys then have no effect."""
 
@@ -141,16 +151,16 @@ class HeadsConfig(ConfigModel):
 class TaskHeadConfig(ConfigModel):
     """The task head (classifier) on top of the encoder."""
 
-    kind: Literal["pooler", "mlp"] = "pooler"
+    kind: Annotated[Literal["pooler", "mlp"], TRAINING] = "pooler"
     """`pooler`: the head that Hugging Face uses for the model family (BERT: pooler and linear; RoBERTa: dense, tanh, linear);
     `mlp`: EH-FT's two linear layers on the last hidden state of the first token."""
-    width: int = Field(2048, ge=1, le=1 << 16)
+    width: Annotated[int, TRAINING] = Field(2048, ge=1, le=1 << 16)
     """Hidden units of `mlp`."""
-    activation: Literal["none", "relu"] = "none"
+    activation: Annotated[Literal["none", "relu"], TRAINING] = "none"
     """Activation between the two layers of `mlp`: EH-FT's text does not say one, its code has a ReLU."""
-    init_std: float = Field(0.005, gt=0)
+    init_std: Annotated[float, TRAINING] = Field(0.005, gt=0)
     """Standard deviation of the initial weights of `mlp`."""
-    one_logit: bool = False
+    one_logit: Annotated[bool, TRAINING] = False
     """One logit and binary cross-entropy for tasks of two classes (`mlp` only)."""
 
     @model_validator(mode="after")
@@ -163,125 +173,137 @@ class TaskHeadConfig(ConfigModel):
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
-    method: RunName
+    method: Annotated[RunName, RUN]
     """Name of the fine-tuning method."""
-    learning_rate: float = Field(2e-5, gt=0)
+    learning_rate: Annotated[float, TRAINING] = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
-    weight_decay: float = Field(0.01, ge=0)
+    weight_decay: Annotated[float, TRAINING] = Field(0.01, ge=0)
     """Weight decay of AdamW; not applied to biases and LayerNorms."""
     # YAML has lists and no tuples
-    adam_betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.999)
+    adam_betas: Annotated[tuple[Beta, Beta], Field(strict=False), TRAINING] = (0.9, 0.999)
     """Betas of AdamW."""
-    adam_epsilon: float = Field(1e-8, gt=0)
+    adam_epsilon: Annotated[float, TRAINING] = Field(1e-8, gt=0)
     """Epsilon of AdamW."""
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    schedule: Annotated[Literal["linear", "cosine", "constant"], TRAINING] = "linear"
     """Learning rate after the warm-up: `linear` or `cosine` (half a period) decay to `final_factor`, or `constant`."""
-    warmup: UnitInterval = 0.06
+    warmup: Annotated[UnitInterval, TRAINING] = 0.06
     """Fraction of the steps over which the learning rate rises from 0."""
-    hold_steps: NonNegativeCount = 0
+    hold_steps: Annotated[NonNegativeCount, TRAINING] = 0
     """Number of first steps that run at `hold_factor` times the learning rate, also during the warm-up."""
-    hold_factor: UnitInterval = 0.05
+    hold_factor: Annotated[UnitInterval, TRAINING] = 0.05
     """Factor on the learning rate in the first `hold_steps` steps."""
-    final_factor: UnitInterval = 0.0
+    final_factor: Annotated[UnitInterval, TRAINING] = 0.0
     """Factor on the learning rate at the end of a linear or cosine decay."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_grad_norm: Annotated[float | None, TRAINING] = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
-    settings: dict[str, SettingValue | dict[str, SettingValue | dict[str, SettingValue]]] = {}
+    settings: Annotated[
+        dict[str, SettingValue | dict[str, SettingValue | dict[str, SettingValue]]], SETTING
+    ] = {}
     """The method's own settings; `hifi ls METHOD` lists them."""
 
 
 class RunConfig(TrainingConfig):
     """Every setting of a run."""
 
-    task: RunName
+    task: Annotated[RunName, RUN]
     """Name of the task."""
-    backbone: BackboneConfig
+    backbone: Annotated[BackboneConfig, Decides("run", "tokens", "encoder")]
     """The pretrained encoder."""
-    protocol: StoredName
+    protocol: Annotated[StoredName, RUN]
     """Name of the protocol."""
-    start_from: str | None = None
+    start_from: Annotated[str | None, Decides("run", "encoder", "settings")] = None
     """The directory of a finished run whose encoder weights, pooler included, this run starts from instead of the pretrained
     ones; the task's classifier is new. The run must have the same backbone and a method that can be merged."""
-    seed: Seed = 1
+    seed: Annotated[Seed, Decides("run", "warm-up")] = 1
     """Seed of the task head, the data order, dropout and whatever else the run draws."""
-    epochs: PositiveCount = 3
+    epochs: Annotated[PositiveCount, TRAINING] = 3
     """Passes over the train split."""
-    patience: PositiveCount | None = None
+    patience: Annotated[PositiveCount | None, SETTING] = None
     """Early stopping: training ends after this many epochs without a better score on the selection split, of a two-stage run
     in its second stage; the learning rate follows the schedule of all `epochs`. null: never."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: Annotated[float, TRAINING] = Field(0.0, ge=0, lt=1)
     """Part of the target probability that is spread over all classes in training (tasks with cross-entropy over classes)."""
-    class_weights: Literal["balanced"] | list[float] | None = None
+    class_weights: Annotated[Literal["balanced"] | list[float] | None, TRAINING] = None
     """Weight of each class in the training loss, in label order, which is then the weighted mean over a batch; or
     `balanced`: n / (classes * n_c) by the counts n_c of the training examples, as in scikit-learn. null: all equal."""
-    layer_decay: float = Field(1.0, gt=0, le=1)
+    layer_decay: Annotated[float, TRAINING] = Field(1.0, gt=0, le=1)
     """Layer-wise learning rate decay d: the task head has the learning rate, layer l of L (counted from 1) d^(L + 1 - l)
     times that, and the embeddings d^(L + 1) times, as in BEiT's code (ELECTRA's has one more factor d for all but the task
     head); in both stages of a two-stage method."""
-    batch_size: PositiveCount = 32
+    batch_size: Annotated[PositiveCount, TRAINING] = 32
     """Examples per optimizer step, over all processes and micro-batches."""
-    eval_batch_size: PositiveCount = 64
+    eval_batch_size: Annotated[PositiveCount, RUN] = 64
     """Examples per batch in evaluation."""
-    gradient_accumulation_steps: PositiveCount = 1
+    gradient_accumulation_steps: Annotated[PositiveCount, Decides("run", "warm-up")] = 1
     """Micro-batches that a batch is split into, to save memory."""
-    max_length: int = Field(128, ge=8, le=MAX_COUNT)
+    max_length: Annotated[int, Decides("run", "tokens", "warm-up", "settings")] = Field(
+        128, ge=8, le=MAX_COUNT
+    )
     """Tokens per example; longer examples are truncated."""
-    truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
+    truncation: Annotated[
+        Literal["longest_first", "only_first", "only_second"], Decides("run", "tokens", "settings")
+    ] = "longest_first"
     """Which text of a pair is truncated when the pair is too long."""
-    swap_texts: bool = False
+    swap_texts: Annotated[bool, TEXTS] = False
     """Whether the second text of a pair comes first (EH-FT's QNLI)."""
-    stride: NonNegativeCount = 128
+    stride: Annotated[NonNegativeCount, TEXTS] = 128
     """Tokens by which the windows over a context longer than `max_length` overlap (SQuAD)."""
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Annotated[str, Decides("encoder")] = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where the run computes: `cpu`, `cuda`, `cuda:N`, or `auto`: the first visible GPU, or the CPU of a machine without one.
     It is not part of the hash: a run may be resumed elsewhere."""
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], Decides("run", "encoder", "warm-up", "settings")
+    ] = "fp32"
     """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. bf16 is used for matrix products in training only; trainable
     weights and evaluation stay in fp32."""
-    tf32: bool = False
+    tf32: Annotated[bool, TRAINING] = False
     """Whether a GPU's fp32 matrix products in training may round their factors to TF32. Evaluation never does."""
-    deterministic: bool = False
+    deterministic: Annotated[bool, SETTING] = False
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
-    kernels: Literal["auto", "torch", "graphs"] = "auto"
+    kernels: Annotated[Literal["auto", "torch", "graphs"], Decides("run", "encoder", "warm-up")] = (
+        "auto"
+    )
     """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
     dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
     on one GPU training steps are repeated as CUDA graphs where attention has no padding and method and task allow it (the log
     says what does not); this has not run on a GPU yet."""
-    padding_free: bool = True
+    padding_free: Annotated[bool, Decides("run", "warm-up")] = True
     """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
     padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own
     (DeBERTa, MPNet) and on decoders."""
-    train_sampling_strategy: Literal["random", "group_by_length"] = "random"
+    train_sampling_strategy: Annotated[Literal["random", "group_by_length"], TRAINING] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
-    dropout: float | None = Field(None, ge=0, lt=1)
+    dropout: Annotated[float | None, Decides("run", "encoder", "warm-up", "settings")] = Field(
+        None, ge=0, lt=1
+    )
     """Replaces the backbone's dropout rates; null: keeps them."""
-    selection: Literal["validation", "holdout"] = "validation"
+    selection: Annotated[Literal["validation", "holdout"], SETTING] = "validation"
     """The examples that choose the best epoch: the `validation` split, or a `holdout` part of the train split, which is then
     used neither for training nor for scoring heads."""
-    holdout: float = Field(0.1, gt=0, lt=1)
+    holdout: Annotated[float, SETTING] = Field(0.1, gt=0, lt=1)
     """Fraction of the train split that is held out."""
-    report: EpochChoice = "best"
+    report: Annotated[EpochChoice, SETTING] = "best"
     """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
     epochs of all stages on the reported split, as EH-FT's code logs it; the model of the best epoch is saved."""
-    primary_metric: str | None = None
+    primary_metric: Annotated[str | None, SETTING] = None
     """The metric that chooses the best epoch and is shown in tables; null: the task's own."""
-    shots: PositiveCount | None = None
+    shots: Annotated[PositiveCount | None, RUN] = None
     """Few-shot: training rows per class. As many other rows choose the best epoch, and the train set is one batch."""
-    limit: PositiveCount | None = None
+    limit: Annotated[PositiveCount | None, RUN] = None
     """Use at most this many examples of each split, but not to score heads; the run is flagged `limited`."""
-    log_every: PositiveCount = 10
+    log_every: Annotated[PositiveCount, RUN] = 10
     """Steps between two log lines."""
-    variant: str | None = None
+    variant: Annotated[str | None, NOTHING] = None
     """Name of a run with other settings, to keep it beside the usual one. It has a directory level of its own and is not
     counted in tables."""
-    scoring: ScoringConfig = ScoringConfig()
+    scoring: Annotated[ScoringConfig, SETTING] = ScoringConfig()
     """How attention heads are scored."""
-    heads: HeadsConfig = HeadsConfig()
+    heads: Annotated[HeadsConfig, SETTING] = HeadsConfig()
     """How attention heads are selected."""
-    task_head: TaskHeadConfig = TaskHeadConfig()
+    task_head: Annotated[TaskHeadConfig, TRAINING] = TaskHeadConfig()
     """The task head."""
-    stage1: TrainingConfig | None = None
+    stage1: Annotated[TrainingConfig | None, SETTING] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
     _sources: dict[str, str] = PrivateAttr({})  # what set each key: see `hifi_cli.config.sources`
@@ -377,7 +399,7 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     hashed = {
         key: value
         for key, value in without_unhashed_defaults(content).items()
-        if key not in ("variant", "device")
+        if key in keys_that_decide(RunConfig, "run")
     }
     hashed["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then

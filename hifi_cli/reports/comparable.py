@@ -8,6 +8,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
+from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError
@@ -44,18 +45,6 @@ _IDENTITY = {
 # of which the values say nothing to a reader
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 _DRAWS = ("draws", "common_draws")
-# Keys of a configuration that tables show themselves, or that say how and not what is computed
-_NOT_SETTINGS = {
-    *("task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"),
-    *(
-        "device",
-        "log_every",
-        "eval_batch_size",
-        "gradient_accumulation_steps",
-        "kernels",
-        "padding_free",
-    ),
-}
 Notes = dict[tuple[str, str], list[str]]  # by method and task
 
 
@@ -217,7 +206,7 @@ def _changed_settings(run: Any, config: RunConfig) -> str:
     if config.setting_hash == run.setting_hash:
         return ""
     expected = flatten(config.model_dump(mode="json"))
-    keys = RunConfig.model_fields.keys() - _NOT_SETTINGS
+    keys = keys_that_decide(RunConfig, "settings")
     return ", ".join(
         f"{key} {override_value(value)} (protocol: {override_value(expected.get(key))})"
         for key, value in flatten(run.config).items()

@@ -17,7 +17,8 @@ import torch
 from pydantic import ConfigDict
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import RunConfig, TrainingConfig, without_unhashed_defaults
+from hifi_cli.config.decides import keys_that_decide
+from hifi_cli.config.run_config import RunConfig, without_unhashed_defaults
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
@@ -38,20 +39,6 @@ from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.runner import ModelRunner
 
 LayerValues = list[list[float]]
-# What decides the result of warm steps besides the backbone and the data; they are full fine-tuning, whatever the run's method
-_WARM_UP_KEYS = {*TrainingConfig.model_fields} - {"method", "settings"} | {
-    "seed",
-    "epochs",
-    "batch_size",
-    "max_length",
-    "train_sampling_strategy",
-    "precision",
-    "dropout",
-    "task_head",
-    "label_smoothing",
-    "class_weights",
-    "layer_decay",
-}
 
 
 class HeadFile(StoredFile):
@@ -204,7 +191,7 @@ def _read_or_compute(
 ) -> tuple[File, Path]:
     """A stored file, which is read, or made under its own lock; a damaged one is made again."""
     measured = kind is HeadImportance
-    path = _path("scores", _scores_name(config, workspace, measured=measured), config, workspace)
+    path = _path("scores", scores_name(config, workspace, measured=measured), config, workspace)
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
@@ -216,19 +203,23 @@ def _read_or_compute(
     return computed, path
 
 
-def _scores_name(config: RunConfig, workspace: Workspace, *, measured: bool = False) -> str:
+def scores_name(config: RunConfig, workspace: Workspace, *, measured: bool = False) -> str:
     """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
     decides: dict[str, Any] = {
         "backbone": workspace.pretrained(config).backbone_weights,
         "data": workspace.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
-        "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
+        # the encoder has a digest of its own, and `scoring` the length
+        "encoding": config.model_dump(
+            include=keys_that_decide(RunConfig, "tokens") - {"backbone", "max_length"}
+        ),
     }
     if held_out := _held_out(config, workspace):
         decides["held out"] = held_out
     if config.scoring.warm_steps:
+        # They are full fine-tuning, whatever the run's method.
         decides["training"] = without_unhashed_defaults(
-            config.model_dump(mode="json", include=_WARM_UP_KEYS)
+            config.model_dump(mode="json", include=keys_that_decide(RunConfig, "warm-up"))
         )
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})

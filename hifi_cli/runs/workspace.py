@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
@@ -93,7 +94,8 @@ class Workspace:
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[EncodedExample]:
         """Tokenize a split."""
-        decisive = {"backbone", "truncation", "swap_texts", "stride"}
+        # the caller gives the length
+        decisive = keys_that_decide(RunConfig, "tokens") - {"max_length"}
         task = task_spec.load(config.task).model_dump_json()
         key = (task, config.model_dump_json(include=decisive), max_length, split)
         if key not in self._examples:
@@ -123,7 +125,7 @@ class Workspace:
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
         head = task_head_of(config)
-        decisive = {"backbone", "dropout", "kernels", "precision", "device", "start_from"}
+        decisive = keys_that_decide(RunConfig, "encoder")
         key = f"{head} {config.model_dump_json(include=decisive)}"
         if key not in self._pretrained:
             self._pretrained.clear()  # large backbones do not fit in memory twice
