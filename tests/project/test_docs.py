@@ -1,5 +1,6 @@
 """Every command in README and docs/ runs: those of the demo completely, those on other data and weights with --dry-run."""
 
+import importlib
 import json
 import re
 import shlex
@@ -130,6 +131,16 @@ def test_the_example_of_a_task_is_the_shipped_one():
         blocks("architecture.md", "yaml")[0]
         == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
     )
+
+
+def test_what_files_of_ones_own_may_import_is_there():
+    section = PAGES["architecture.md"].partition("## What files of your own may import\n")[2]
+    table = section.partition("\n## ")[0]
+    rows = re.findall(r"^\| `(hifi_cli[\w.]+)` \| (.*?) \|", table, re.MULTILINE)
+    assert len(rows) > 10
+    for module, names in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            assert hasattr(importlib.import_module(module), name), (module, name)
 
 
 def test_the_example_of_a_ranking_ranks():
