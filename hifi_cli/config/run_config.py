@@ -267,7 +267,7 @@ class RunConfig(TrainingConfig):
     """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
     dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
     on one GPU training steps are repeated as CUDA graphs where attention has no padding and method and task allow it (the log
-    says what does not); this has not run on a GPU yet."""
+    says what does not); docs/performance.md has what this gains on an H200."""
     padding_free: Annotated[bool, Decides("run", "warm-up")] = True
     """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
     padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own

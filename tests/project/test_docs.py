@@ -170,3 +170,37 @@ def test_the_figures_on_speed_are_those_that_were_measured():
     measured = json.loads((ROOT / "results" / "bench" / "whole_runs.json").read_text())
     assert load_script("bench").table(measured["seconds"]) in PAGES["performance.md"]
     assert measured["processor"] in PAGES["performance.md"]
+
+
+# Rows of the page on performance: what was measured, and in which layout
+STEPS_ON_A_GPU = {
+    "Trainer, Full-FT, padded": ("Trainer, full-ft", "padded"),
+    "Trainer, Full-FT, texts sorted by length": ("Trainer, full-ft", "grouped"),
+    "Trainer, Full-FT, padded, cuDNN's attention": ("Trainer, full-ft", "cuDNN"),
+    "Full-FT, `kernels=auto`": ("full-ft", "varlen"),
+    "Full-FT, `kernels=graphs`": ("full-ft", "graphs"),
+    "HiFi (layer-wise), `kernels=auto`": ("hifi-layerwise", "varlen"),
+    "HiFi (layer-wise), `kernels=graphs`": ("hifi-layerwise", "graphs"),
+    "Trainer, LoRA (peft), padded": ("Trainer, lora", "padded"),
+    "LoRA, `kernels=auto`": ("lora", "varlen"),
+    "LoRA, `kernels=graphs`": ("lora", "graphs"),
+}
+
+
+def test_the_figures_of_a_gpu_are_those_that_were_measured():
+    measured = json.loads((ROOT / "results" / "bench" / "gpu-NVIDIA-H200.json").read_text())
+    rows = [*measured["steps"], *measured["graph-steps"]]
+    ms = {(row["step of"], row["layout"], row["tokens"]): row["ms"] for row in rows}
+    for label, (program, layout) in STEPS_ON_A_GPU.items():
+        rival = "Trainer, lora" if "lora" in program else "Trainer, full-ft"
+        cells = []
+        for tokens in (11, 53):
+            if (program, layout, tokens) not in ms:
+                cells += ["", ""]
+                continue
+            time = ms[program, layout, tokens]
+            rivals = [ms[key] for key in ms if key[0] == rival and key[2] == tokens]
+            ratio = time / min(rivals)
+            cells += [f"{time:.1f}", "1" if ratio == 1 else f"{ratio:.2f}"]
+        line = " | ".join([f"| {label}", *cells]) + " |"
+        assert line.replace("|  |  |", "| | |") in PAGES["performance.md"], line
