@@ -50,7 +50,7 @@ def claims(
     place = options.arguments(results_dir=results_dir, data_dir=data_dir)
     how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
     included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
-    tables = _verdicts(names or [], study, **how, score=score, included=included, place=place)
+    tables = verdict_tables(names or [], study, **how, score=score, included=included, place=place)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     reproduced = sum((table.frame["verdict"] == "reproduced").sum() for table in tables)
@@ -58,7 +58,7 @@ def claims(
         raise typer.Exit(1)
 
 
-def _verdicts(
+def verdict_tables(
     words: list[str],
     study: Study,
     *,

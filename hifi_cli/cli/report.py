@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 from hifi_cli.cli import options
-from hifi_cli.cli.claims import _verdicts
-from hifi_cli.cli.table import _built
+from hifi_cli.cli.claims import verdict_tables
+from hifi_cli.cli.table import built_table
 from hifi_cli.config import registry
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.records.study import Study
@@ -60,11 +60,13 @@ def report(
         )
         for name in tables or ()
     ] or [(spec, "") for spec in score_tables.specs_of(study)]
-    shown = [_built(spec, study, grid=grid, published=published, **how) for spec, grid in specs]
+    shown = [
+        built_table(spec, study, grid=grid, published=published, **how) for spec, grid in specs
+    ]
     shown += report_page.comparisons(study, **how)
     settings = dict.fromkeys((spec.protocol, spec.backbone) for spec, _ in specs)
     for protocol, backbone in [each for each in settings if each[0] in registry.names("protocols")]:
-        for verdicts_of in _verdicts(
+        for verdicts_of in verdict_tables(
             claims or [],
             study,
             protocol=protocol,
@@ -77,7 +79,7 @@ def report(
             shown += [verdicts_of] if claims or has_runs else []
     for spec, _ in specs:
         measures = table_spec.with_changes(spec, metrics=[*MEASURES])
-        calibration = _built(measures, study, grid="", published=False, **how)
+        calibration = built_table(measures, study, grid="", published=False, **how)
         calibration.title = f"Calibration and churn: {calibration.title}"
         shown += [calibration] if len(calibration.scores) else []
     target = out or study.directory / "report.html"

@@ -116,14 +116,16 @@ def table(
         "included": comparable.INCLUDED_BY_DEFAULT.union(include or ()),
         "grid": command if name and not by else "",  # others show what there is
     }
-    tables = [_built(spec, study, data_dir=data_dir, published=published, **how) for spec in specs]
+    tables = [
+        built_table(spec, study, data_dir=data_dir, published=published, **how) for spec in specs
+    ]
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
 
 
-def _built(
+def built_table(
     spec: TableSpec,
     study: Study,
     *,

@@ -1,1 +1,1 @@
-"""The heads of the HiFi paper: scores, rankings and other measures; `select` reads and stores them."""
+"""The heads of the HiFi paper: scores, rankings and other measures. No files, no caches."""

@@ -1,4 +1,4 @@
-"""What a fine-tuning method is; what methods share; how a configuration's method is found."""
+"""What a fine-tuning method is: it prepares an encoder, and has hooks around a step."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

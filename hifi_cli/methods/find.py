@@ -57,6 +57,10 @@ def implementation_of(method: str) -> type[Method]:
     return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
 
 
+# Hooks of Method under the names that they had: a method that still has them would not be called.
+_FORMER_HOOKS = {"on_phase_start": "on_stage_start", "phases": "stages"}
+
+
 def user_code(name: str, path: Path) -> dict[str, Any]:
     """The names that a user's Python file defines.
 
@@ -99,6 +103,12 @@ def _only_method(names: dict[str, Any]) -> type[Method]:
     if len(own) != 1:
         raise UsageError(
             f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
+        )
+    former = [name for name in _FORMER_HOOKS if name in vars(own[0])]
+    if former:
+        raise UsageError(
+            f"{names['__file__']}: {own[0].__name__}.{former[0]} is called {_FORMER_HOOKS[former[0]]} now:"
+            " rename it (CHANGELOG.md)"
         )
     if own[0].prepare is Method.prepare:
         raise UsageError(

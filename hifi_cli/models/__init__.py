@@ -1,1 +1,1 @@
-"""Encoders, what training changed in them, and their export."""
+"""Encoders: their files, families, parts, task heads, and kernels that compute them faster."""

@@ -79,7 +79,7 @@ def local_directory(source: str, revision: str | None) -> Path | None:
     """The directory with an encoder's files on this machine; None if they would be downloaded.
 
     Args:
-        source: as `locate` gives it, a directory or a hub id.
+        source: as `resolve_source` gives it, a directory or a hub id.
         revision: of a hub id: branch, tag or commit.
     """
     if Path(source).is_dir():

@@ -154,7 +154,7 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     Where it has no token for padding, or none between two texts, it gets its token for the end.
 
     Args:
-        source: as `locate` gives it.
+        source: as `resolve_source` gives it.
         where: arguments of `from_pretrained`: revision, and whether the network may be asked.
 
     Raises:

@@ -6,8 +6,8 @@ into the padded batch after the last layer. The results are those of a padded ba
 
 Attention computes on padded groups of sequences: on a CPU on groups of similar length, whose
 attention weights stay in a core's cache; on a GPU on the whole batch, or by kernels that take
-sequences of any length. These have not run on a GPU yet: tests put a reference in the place of
-`varlen_attention`.
+sequences of any length. Tests, which have no GPU, put a reference in the place of
+`varlen_attention`; `scripts/gpu_check` compares it on one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -326,7 +326,7 @@ class RunResult(StoredFile):
     delta_bytes: int | None = None
     """Its size; None: diverged."""
     provenance: dict[str, Any]
-    """Command, code, libraries and machine; see `machine.describe_provenance`."""
+    """Command, code, libraries and machine; see `runs.provenance.describe_provenance`."""
 
     @field_validator("config")
     @classmethod

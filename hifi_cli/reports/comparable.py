@@ -175,7 +175,7 @@ def with_exclusions(
     older = (runs["schema_version"] != newest) & (excluded_because == "")
     of_schema = "of schema " + runs["schema_version"].astype(str)
     excluded_because = excluded_because.mask(older, of_schema + f", not {newest} as others")
-    identity = _required(_IDENTITY, included)
+    identity = required_conditions(_IDENTITY, included)
     if identity:
         # the settings of limited runs differ by the limit at least
         full = runs[(excluded_because == "") & runs["limit"].isna()]
@@ -189,7 +189,7 @@ def with_exclusions(
     return runs.assign(excluded_because=excluded_because)
 
 
-def _required(conditions: Mapping[str, str], included: Collection[str]) -> dict[str, str]:
+def required_conditions(conditions: Mapping[str, str], included: Collection[str]) -> dict[str, str]:
     """The conditions in which runs must agree, where some flags of runs are included.
 
     Random draws are included by their own flag alone: who compares unequal runs on purpose need not
@@ -262,7 +262,7 @@ def notes_on(runs: pd.DataFrame) -> Notes:
     """What a reader must know of the runs of each method and task: which are left out, and what is unusual of the others.
 
     Args:
-        runs: from `judged`.
+        runs: from `with_exclusions`.
     """
     facts = Counter[tuple[str, str, str]]()
     for run in runs.itertuples():

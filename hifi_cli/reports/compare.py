@@ -16,11 +16,11 @@ from hifi_cli.reports.calibration import CHURN, MEASURES
 from hifi_cli.reports.comparable import (
     CONDITIONS,
     INCLUDED_BY_DEFAULT,
-    _required,
     differences,
     note_on_epochs,
     note_on_variants,
     notes_on,
+    required_conditions,
     scored,
     with_exclusions,
 )
@@ -68,7 +68,7 @@ def pair(
     """Pair two methods' runs by task and seed, where they agree in everything that a comparison requires.
 
     Args:
-        runs: from `judged` and `scored`.
+        runs: from `with_exclusions` and `scored`.
         metric: what their score is; None: each run's primary metric.
     """
     runs = runs[runs["method"].isin([first, second])]
@@ -89,7 +89,7 @@ def pair(
     run_at = usable.set_index("path")[[*CONDITIONS, "own_epochs"]].to_dict("index")
     paths = zip(both["path_first"], both["path_second"], strict=True)
     both["differing"] = [", ".join(differences(run_at[a], run_at[b])) for a, b in paths]
-    required = _required(CONDITIONS, included)
+    required = required_conditions(CONDITIONS, included)
     agree = [
         not differences(run_at[a], run_at[b], required)
         for a, b in zip(both["path_first"], both["path_second"], strict=True)

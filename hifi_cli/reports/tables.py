@@ -217,7 +217,7 @@ def _scores(
     """The scores of the runs that may be averaged, and what a reader must know of them.
 
     Args:
-        runs: those of the table, from `judged`.
+        runs: those of the table, from `with_exclusions`.
 
     Returns:
         A line for each method, column and seed: `score` in percent, and the columns of its run.

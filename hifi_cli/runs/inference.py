@@ -45,7 +45,7 @@ def open_model(
         its tokenizer.
 
     Raises:
-        MissingError, UsageError, RunFailed: see `reload`.
+        MissingError, UsageError, RunFailed: see `open_run`.
     """
     workspace = Workspace(Path(results_dir), backbone=backbone, trust=trust)
     prepared, _ = open_run(Path(run), workspace)
@@ -76,7 +76,7 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
-        UsageError: the data are not those of the run; see also `reload`.
+        UsageError: the data are not those of the run; see also `open_run`.
     """
     prepared, result = open_run(path, workspace)
     config = prepared.config

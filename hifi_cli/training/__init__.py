@@ -1,1 +1,1 @@
-"""A run from configuration to results.json."""
+"""The training loop and its parts: device, model, losses, schedule, recorded steps, checkpoint."""

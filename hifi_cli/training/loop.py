@@ -115,7 +115,7 @@ class Trainer:
     Args:
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
-        process: what the record says of this process; see `machine.describe_process`.
+        process: what the record says of this process; see `runs.provenance.describe_process`.
 
     Attributes:
         delta: what training changed, at the epoch that is reported.

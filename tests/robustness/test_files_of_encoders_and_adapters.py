@@ -194,6 +194,10 @@ CODE = "from hifi_cli.methods.base import Method\n\n\nclass Mine(Method):\n"
     ("body", "message"),
     [
         ("    pass\n", "mine.py: Mine has no prepare(self, encoder), which says what trains"),
+        (
+            "    def on_phase_start(self, model, gradients):\n        pass\n",
+            "Mine.on_phase_start is called on_stage_start now: rename it",
+        ),
         ("    def prepared(self, encoder):\n        pass\n", "Mine has no prepare"),
         (
             "    def prepare(self, encoder):\n        encoder.model.requires_grad_(False)\n",

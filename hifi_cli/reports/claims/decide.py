@@ -113,7 +113,7 @@ class Finding:
 # Numbers of runs and figures
 
 
-def _differences(
+def findings_of_differences(
     claim: DifferenceClaim,
     file: ClaimsFile,
     study: Study,
@@ -163,12 +163,13 @@ def _differences(
     ]
 
 
-def _lacks_runs(claim: Claim, file: ClaimsFile, runs: pd.DataFrame) -> bool:
+def lacks_runs(claim: Claim, file: ClaimsFile, runs: pd.DataFrame) -> bool:
+    """Whether a run that a claim asks for is not finished."""
     finished = {*zip(runs["method"], runs["task"], runs["seed"], strict=True)}
     return bool({*product(methods_of(claim), tasks_of(claim, file), file.seeds)} - finished)
 
 
-def _measures(claim: NumberClaim, file: ClaimsFile, runs: pd.DataFrame) -> list[Finding]:
+def findings_of_measures(claim: NumberClaim, file: ClaimsFile, runs: pd.DataFrame) -> list[Finding]:
     """Decide the measure of the predictions of every method of a claim."""
     tasks = tasks_of(claim, file)
     runs = runs[runs["task"].isin(tasks)]
@@ -224,7 +225,7 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
     return f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f}, which one class for every example has"
 
 
-def _number_of_figure(
+def number_of_figure(
     claim: NumberClaim, study: Study, protocol: str, backbone: str
 ) -> tuple[list[Finding], list[str]]:
     """Decide the number that a figure's CSV has, or return the command that computes the figure."""

@@ -18,12 +18,12 @@ from hifi_cli.reports.claims.decide import (
     Finding,
     SmallestSeeds,
     Verdict,
-    _differences,
-    _lacks_runs,
-    _measures,
-    _number_of_figure,
     bounds,
+    findings_of_differences,
+    findings_of_measures,
+    lacks_runs,
     most_telling,
+    number_of_figure,
     smallest_seeds,
     verdict_of_claim,
 )
@@ -110,22 +110,24 @@ def evaluate(
         backbone = stored_name("backbones", claim.only_backbone or file.backbone)
         findings = [Finding(key, {}, reason=why_undecidable(claim, file))]
         if not findings[0].reason and isinstance(claim, NumberClaim) and claim.figure:
-            findings, command = _number_of_figure(claim, study, protocol, backbone)
+            findings, command = number_of_figure(claim, study, protocol, backbone)
             figures += [f"figure: {command_line([*command, *place])}"] if command else []
         elif not findings[0].reason:
             runs = runs_of(protocol, backbone, score, claim.metric)
             findings = (
-                _differences(claim, file, study, runs, included)
+                findings_of_differences(claim, file, study, runs, included)
                 if isinstance(claim, DifferenceClaim)
-                else _measures(claim, file, runs)
+                else findings_of_measures(claim, file, runs)
             )
-            lacking += [key] if _lacks_runs(claim, file, runs) else []
+            lacking += [key] if lacks_runs(claim, file, runs) else []
         verdict, reason = verdict_of_claim(findings)
         # a difference of scores must be there in the last epochs too; predictions are of one epoch
         if "reproduced" in verdict and isinstance(claim, DifferenceClaim):
             epoch = score if claim.metric in MEASURES else "last"
             of_last = runs_of(protocol, backbone, epoch, claim.metric)
-            last, _ = verdict_of_claim(_differences(claim, file, study, of_last, included))
+            last, _ = verdict_of_claim(
+                findings_of_differences(claim, file, study, of_last, included)
+            )
             if last != verdict:
                 reason = f"{verdict} by the reported epochs, {last} by the last ones"
                 verdict = "undecided"
