@@ -30,6 +30,12 @@ def blocks(page, language=""):
     return [content for its_language, content in fenced if its_language == language]
 
 
+def block_with(text):
+    """The Python block of the architecture's page that has a text."""
+    (block,) = [block for block in blocks("architecture.md", "python") if text in block]
+    return block
+
+
 def commands_of(page, start):
     lines = [line.split("#")[0].strip() for block in blocks(page) for line in block.splitlines()]
     return [line for line in lines if line.startswith(start)]
@@ -145,7 +151,7 @@ def test_what_files_of_ones_own_may_import_is_there():
 
 def test_the_example_of_a_ranking_ranks():
     names: dict[str, Any] = {}
-    exec(blocks("architecture.md", "python")[2], names)
+    exec(block_with("def rank("), names)
     richness, correlation = (
         np.array([1.0, 2.0, 3.0]),
         np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]]),
@@ -155,7 +161,7 @@ def test_the_example_of_a_ranking_ranks():
 
 def test_the_example_of_a_measured_ranking_measures(make, workspace):
     names: dict[str, Any] = {}
-    exec(blocks("architecture.md", "python")[3], names)
+    exec(block_with("def measure("), names)
     config = make()
     encoder, pretrained = workspace.encoder(config)
     runner = ModelRunner(

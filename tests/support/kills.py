@@ -44,8 +44,9 @@ from hifi_cli.cli import app
 load = app.load
 def load_and_save_often(name):
     command = load(name)
-    from hifi_cli.training import loop
-    loop._MIN_SECONDS, loop._MIN_RATIO = 0.1, 0
+    from hifi_cli.training import checkpoint
+    assert checkpoint._MIN_SECONDS and checkpoint._MIN_RATIO
+    checkpoint._MIN_SECONDS, checkpoint._MIN_RATIO = 0.1, 0
     return command
 app.load = load_and_save_often
 app.main()
