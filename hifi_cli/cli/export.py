@@ -7,6 +7,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
+from hifi_cli.files import well_formed
 from hifi_cli.records import share
 from hifi_cli.runs import export as run_export
 from hifi_cli.runs.workspace import Workspace
@@ -39,6 +40,12 @@ def export(
     """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
+    place = str(to.resolve())
+    if well_formed(place) != place:
+        raise UsageError(
+            f"--to {to}: the path is not UTF-8, and the libraries that write and open a model require"
+            " it: name another place"
+        )
     if push and not push.startswith(share.HUB):
         raise UsageError(f"--push {push}: name a repository of the hub: {share.HUB}OWNER/NAME")
     run_export.export(run_dir, to, form, Workspace(results_dir, data_dir, backbone, trust))

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_path, file_digest
+from hifi_cli.files import atomic_path, file_digest, well_formed
 from hifi_cli.methods.base import Heads, Method, MethodContext
 from hifi_cli.methods.find import build_method
 from hifi_cli.models import cpu_kernels
@@ -344,13 +344,21 @@ def read_delta(path: Path) -> dict[str, Tensor]:
         UsageError: the file is none of safetensors, or holds numbers that are not finite.
     """
     try:
-        delta = load_file(path)
+        delta = _read_tensors(path)
     except (SafetensorError, ValueError, RuntimeError) as error:
         raise UsageError(f"{path} is damaged ({error}): {_TRAIN_AGAIN}") from None
     for name, tensor in delta.items():
         if not tensor.isfinite().all():
             raise UsageError(f"{path} is damaged ({name} is not finite): {_TRAIN_AGAIN}")
     return delta
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file by their names."""
+    if str(path) == well_formed(str(path)):
+        return load_file(path)
+    # The library opens files whose whole path is UTF-8 alone. The bytes are in memory twice then.
+    return load(path.read_bytes())
 
 
 def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:

@@ -221,6 +221,26 @@ def test_a_results_directory_whose_name_is_not_utf8_can_be_read_again(tmp_path):
     assert printed == b"u\xffp\n"
 
 
+def test_a_run_in_a_folder_whose_name_is_not_utf8_can_be_opened_again(tmp_path):
+    assert in_shell(train_line("--results-dir", r"$'u\xffb'"), tmp_path)[0] == 0
+    (record,) = finished_runs(tmp_path)
+    run = record.parent.relative_to(tmp_path)
+    inside = rf"$'u\xffb/{run.relative_to(run.parts[0])}'"
+    again = ["variant=again", f"start_from={run.relative_to(run.parts[0])}"]
+    for line in (
+        f"hifi eval {inside}",
+        f"hifi export {inside} --to exported",
+        train_line("--results-dir", r"$'u\xffb'", *again),
+        r"hifi results pack $'u\xffb' --out $'u\xffb/packed'",
+        r"hifi table --include limited --results-dir $'u\xffb/packed'",
+        r"hifi results check $'u\xffb/packed'",
+    ):
+        code, _, err = in_shell(line, tmp_path)
+        assert code == 0, (line, err)
+    code, _, err = in_shell(rf"hifi export {inside} --to $'\xff'", tmp_path)
+    assert code == 2 and "is not UTF-8" in err and err.count("\n") == 1
+
+
 def test_a_data_directory_whose_name_is_not_utf8_stands_in_the_record(tmp_path):
     train = train_line("--data-dir", r"$'d\xff'")
     command = rf"mkdir $'d\xff' && {train} && hifi table --include limited"
