@@ -1,9 +1,15 @@
 """`hifi score`: the scores of attention heads."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from hifi_cli.cli import options
-from hifi_cli.errors import logger
+from hifi_cli.config.base import flatten
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import parse_override
+from hifi_cli.config.unused import why_unused_for_heads
+from hifi_cli.errors import UsageError, logger
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.workspace import Workspace
 
@@ -30,6 +36,7 @@ def score(
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
+    refuse_unused(configs, overrides or [], selects=False)
     workspace = Workspace(results_dir, data_dir, trust=trust)
     scored = [head_selection.score(config, workspace, force=force, out=out) for config in configs]
     if format == "json":
@@ -41,6 +48,30 @@ def score(
         print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
         _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
         logger.info(f"scores: {path}")
+
+
+def refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str], *, selects: bool) -> None:
+    """Refuse a `key=value` of the command line that changes neither scores nor selected heads.
+
+    Args:
+        selects: whether heads are selected, and not scored alone.
+
+    Raises:
+        UsageError: there is one.
+    """
+    # The other words say how a data file is read
+    words = [word for word in overrides if _section(word) in RunConfig.model_fields]
+    keys = [key for word in words for key in flatten(parse_override(word))]
+    for config in configs:
+        is_measured = head_selection.is_measured(config)
+        for key in keys:
+            reason = why_unused_for_heads(key, config, selects=selects, is_measured=is_measured)
+            if reason:
+                raise UsageError(f"{key} changes nothing: {reason}; leave it out")
+
+
+def _section(word: str) -> str:
+    return word.partition("=")[0].partition(".")[0].strip()
 
 
 def _print_layers(values: list[list[float]]) -> None:

@@ -1,7 +1,7 @@
 """`hifi select`: attention heads chosen by their scores."""
 
 from hifi_cli.cli import options
-from hifi_cli.cli.score import _METHOD
+from hifi_cli.cli.score import _METHOD, refuse_unused
 from hifi_cli.errors import logger
 from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.workspace import Workspace
@@ -25,6 +25,7 @@ def select(
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
+    refuse_unused(configs, overrides or [], selects=True)
     workspace = Workspace(results_dir, data_dir)
     chosen = [head_selection.select(config, workspace, out=out) for config in configs]
     if format == "json":

@@ -38,3 +38,40 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
     if key == "final_factor" and config.schedule == "constant":
         return "schedule is constant"
     return ""
+
+
+# What the scores and the choice of heads depend on besides the sections scoring and heads
+_DECIDE_SCORES = {"backbone", "start_from", "truncation", "swap_texts", "stride", "selection"}
+_DECIDE_SCORES |= {"shots", "task", "protocol"}
+# Conditions of a computation: they may be given to any command
+_CONDITIONS = {"device", "precision", "tf32", "deterministic", "kernels", "padding_free"}
+
+
+def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measured: bool) -> str:
+    """Return why a dotted key changes neither the scores nor the choice of heads; empty where it may.
+
+    Args:
+        selects: whether heads are selected, and not scored alone.
+        is_measured: whether heads are ranked by what is measured with a task head and its loss.
+    """
+    section = key.partition(".")[0]
+    if section in _DECIDE_SCORES or section in _CONDITIONS or section == "scoring":
+        return ""
+    if section == "heads":
+        return _why_unused_to_select(key, config) if selects else "hifi score chooses no heads"
+    if key == "limit":
+        return "heads are scored on scoring.samples rows"
+    trains_first = config.scoring.warm_steps > 0
+    has_task_head = section == "task_head" and selects and is_measured
+    if trains_first or has_task_head or key == "holdout":
+        return why_unused(key, config, needs_heads=True)
+    return "nothing is trained before heads are scored (scoring.warm_steps is 0)"
+
+
+def _why_unused_to_select(key: str, config: RunConfig) -> str:
+    """Return why a key of the section heads changes no choice of heads; empty where it may."""
+    if key == "heads.given":
+        return "hifi select chooses heads by their scores"
+    if key == "heads.seed" and config.heads.rank != "random":
+        return f"heads.rank={config.heads.rank} draws nothing"
+    return ""

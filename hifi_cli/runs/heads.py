@@ -103,6 +103,11 @@ def needs_heads(config: RunConfig) -> bool:
     return any(implementation_of(stage.method).needs_heads for stage in config.stages)
 
 
+def is_measured(config: RunConfig) -> bool:
+    """Whether heads are ranked by what is measured of them, or by code of the user's that may do so."""
+    return config.heads.rank in MEASURES or registry.own_file(config.heads.rank) is not None
+
+
 def selected_heads(config: RunConfig, workspace: Workspace) -> Heads | None:
     """The heads that a run tunes: given, or selected; None if its method needs none."""
     if not needs_heads(config):

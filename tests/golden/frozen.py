@@ -346,7 +346,6 @@ def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
         "--quiet",
         "--format",
         "json",
-        "limit=32",
         "scoring.samples=16",
     ]
     (scored,) = json.loads(hifi("score", *words, cwd=cwd))

@@ -115,6 +115,40 @@ def test_a_key_that_a_method_of_the_command_uses_is_accepted(hifi, encoders, dat
     assert answer.code == 0, answer.err
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "said"),
+    [
+        ("score", ["heads.k=2"], "heads.k changes nothing: hifi score chooses no heads"),
+        ("score", ["limit=9"], "limit changes nothing: heads are scored on scoring.samples rows"),
+        ("score", ["epochs=9"], "epochs changes nothing: nothing is trained before"),
+        ("score", ["task_head.kind=mlp"], "task_head.kind changes nothing"),
+        ("score", ["holdout=0.2"], "holdout changes nothing: selection is validation"),
+        ("score", ["scoring.warm_steps=1", "limit=9"], "limit changes nothing"),
+        ("select", ["learning_rate=1"], "learning_rate changes nothing"),
+        ("select", ["heads.seed=3"], "heads.seed changes nothing: heads.rank=pagerank draws"),
+        ("select", ["heads.given=[[0],[1]]"], "hifi select chooses heads by their scores"),
+        ("select", ["task_head.width=9"], "task_head.width changes nothing"),
+    ],
+)
+def test_a_key_that_changes_no_head_is_refused(tiny, command, words, said):
+    refused(tiny(command, *words), said)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("score", ["precision=fp32", "tf32=true", "kernels=torch", "swap_texts=true"]),
+        ("score", ["selection=holdout", "holdout=0.2"]),
+        ("score", ["scoring.warm_steps=1", "learning_rate=1e-4", "batch_size=8"]),
+        ("select", ["heads.rank=random", "heads.seed=3", "heads.k=2"]),
+        ("select", ["heads.rank=gradient", "task_head.kind=mlp", "task_head.width=9"]),
+    ],
+)
+def test_a_key_that_changes_heads_is_accepted(tiny, command, words):
+    answer = tiny(command, "scoring.samples=8", *words)
+    assert answer.code == 0, answer.err
+
+
 def test_a_file_of_settings_for_several_methods_is_accepted(hifi, encoders, data):
     Path("mine.yaml").write_text("heads: {k: 2}\nscoring: {samples: 9}\n")
     command = ["train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data]
