@@ -18,6 +18,7 @@ from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError, spreadsheet_cell
 from hifi_cli.records.study import Study, read_results
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
 from hifi_cli.text import format_duration
 
@@ -100,8 +101,10 @@ def _find(word: str) -> tuple[str, str]:
 
 
 def _print_yaml(kind: str, name: str) -> None:
-    """A YAML as it is; of a method also its settings and their defaults, as comments."""
+    """A YAML as it is; as comments a task's class that F1 counts, and a method's settings with their defaults."""
     print(registry.find(kind, name).read_text(encoding="utf-8"), end="")
+    if kind == "tasks" and (positive := task_spec.load(name).positive_class):
+        print(f"# F1 is of the class '{positive}', the second of labels")
     if kind == "methods":
         from hifi_cli.methods.find import implementation_of  # torch, for this alone
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.records.record import RunResult, StepMetrics, TrainingLosses
+from hifi_cli.tasks.task_spec import OF_POSITIVE_CLASS
 from hifi_cli.text import abbreviate
 
 CHOSEN_ON_REPORTED = (
@@ -96,15 +97,22 @@ def _on_losses(results: Sequence[RunResult]) -> Iterator[str]:
 
 
 def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
-    """The share of the reported rows that each class has, by task."""
+    """The share of the reported rows that each class has, by task, and the class that F1 counts."""
     shares: dict[str, str] = {}
     for result in results:
         if result.classes is None:
             continue
         rows = result.classes.labels
+        positive = ""
+        if OF_POSITIVE_CLASS.intersection(result.metrics):
+            positive = [*rows][1]
         total = sum(rows.values())
         ordered = sorted(rows, key=lambda word: -rows[word])
-        texts = [f"{word} {100 * rows[word] / total:.0f} %" for word in ordered if total]
+        texts = []
+        for word in ordered if total else ():
+            share = f"{100 * rows[word] / total:.0f} %"
+            counted = " (F1 is of this class)" if word == positive else ""
+            texts.append(f"{word} {share}{counted}")
         if len(texts) > _MOST_CLASSES:
             texts = [texts[0], f"{len(texts) - 2} others", texts[-1]]
         shares[label_of("tasks", result.task)] = ", ".join(texts)

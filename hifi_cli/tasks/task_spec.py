@@ -56,6 +56,8 @@ METRICS: dict[str, tuple[str, ...]] = {  # by kind or format
     "span": ("span_f1", "span_em"),
     "token-classification": ("ner_f1", "ner_precision", "ner_recall", "word_accuracy"),
 }
+# Metrics of two classes that count the second one alone
+OF_POSITIVE_CLASS = frozenset(("f1", "f1a"))
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -224,6 +226,11 @@ class TaskSpec(ConfigModel):
         """The labels of which each row has one; none for ReCoRD, whose rows are candidates."""
         has_one = self.kind in ("classification", "multiple-choice") and self.format != "record"
         return self.labels if has_one else []
+
+    @property
+    def positive_class(self) -> str:
+        """The class that F1 counts, the second label; empty where F1 is no metric of the task."""
+        return self.labels[1] if OF_POSITIVE_CLASS.intersection(self.metrics) else ""
 
     @property
     def extra_validation(self) -> dict[str, Split]:
@@ -411,7 +418,7 @@ def check(spec: TaskSpec, origin: str) -> None:
     unfit = [
         name
         for name in named
-        if name not in fitting or (name in ("f1", "f1a") and len(labels) != 2)
+        if name not in fitting or (name in OF_POSITIVE_CLASS and len(labels) != 2)
     ]
     requirements = [
         (

@@ -30,6 +30,18 @@ def test_without_a_word_the_kinds_are_listed(hifi):
     assert lines[0].split()[:2] == ["tasks", str(len(registry.names("tasks")))]
 
 
+@pytest.mark.parametrize(
+    ("task", "positive"),
+    [("mrpc", "equivalent"), ("qqp", "duplicate"), ("multirc", "true"), ("rte", "")],
+)
+def test_a_task_says_the_class_that_f1_counts(hifi, task, positive):
+    said = hifi("ls", f"tasks/{task}").out
+    content = yaml.safe_load(said)
+    assert not positive or content["labels"][1].lower() == positive
+    assert ("# F1 is of the class" in said) == bool(positive)
+    assert f"'{content['labels'][1]}', the second" in said or not positive
+
+
 def test_a_name_prints_its_yaml_and_a_method_its_settings_too(hifi):
     said = hifi("ls", "lora").out
     assert said.startswith((registry.configs_directory() / "methods/lora.yaml").read_text())

@@ -61,6 +61,24 @@ def test_a_table_of_300_runs_has_one_line_for_each_sign(hifi):
     assert note(notes, CHOSEN)
 
 
+def test_the_class_that_f1_counts_is_said(hifi):
+    both = {"not_equivalent": 30, "equivalent": 70}
+    classes = {"labels": both, "predicted": both}
+    write_run("results", "full-ft", "mrpc", 1, 0.6, **PLACE, classes=classes)
+    said = note(notes_of(hifi), SHARES)
+    assert said.endswith("equivalent 70 % (F1 is of this class), not_equivalent 30 %")
+    write_run(
+        "results",
+        "full-ft",
+        "rte",
+        1,
+        0.6,
+        **PLACE,
+        classes=counts({"entailment": 100, "not_entailment": 0}),
+    )
+    assert note(notes_of(hifi), SHARES).count("F1 is of this class") == 1
+
+
 @pytest.mark.parametrize(
     ("best", "is_said"),
     [([3, 3, 3], True), ([3, 2, 3], False), ([3], False)],
