@@ -4,8 +4,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal
 
 import typer
 from pandas.api.types import is_numeric_dtype
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.base import fields_by_key
+from hifi_cli.config.base import fields_by_key, type_name
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError, spreadsheet_cell
 from hifi_cli.records.study import Study, read_results
@@ -129,21 +128,8 @@ def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
     rows = {}
     for key, field in fields.items():
         default = options.yaml_value(None if field.is_required() else field.default)
-        rows[f"{key}={default}"] = f"{field.description or ''} ({_type_name(field.annotation)})"
+        rows[f"{key}={default}"] = f"{field.description or ''} ({type_name(field.annotation)})"
     _print_texts(rows)
-
-
-def _type_name(kind: Any) -> str:
-    """A type as `fp32 | bf16`, `int | null` or `[float, float]`."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return _type_name(parts[0])
-    if origin in (Literal, Union, UnionType):
-        return " | ".join(map(_type_name, parts))
-    if origin in (list, tuple):
-        return f"[{', '.join(map(_type_name, parts))}{', ...' * (origin is list)}]"
-    names = {NoneType: "null", bool: "true | false", str: "text", dict: "mapping"}
-    return str(names.get(origin or kind) or getattr(kind, "__name__", kind))
 
 
 def _print_texts(texts: Mapping[str, str]) -> None:

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -151,10 +151,61 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
                 f"{key}: YAML reads yes, no, on and off without quotes as true or false;"
                 """ quote them: '["yes","no"]'"""
             )
+    key, within_union = _key_within(problem["loc"], model)
+    if within_union is not None:
+        return f"{key}: {type_name(within_union)} is required, not {problem['input']!r:.60}"
     expected = problem["msg"].partition(", unable to ")[0]
     is_word = isinstance(problem["input"], bool)
     reason = " (YAML reads yes, no, on and off as true or false)" if is_word else ""
     return f"{key}: {expected}, not {problem['input']!r:.60}{reason}"
+
+
+def _key_within(location: tuple[Any, ...], model: type[BaseModel]) -> tuple[str, Any]:
+    """Return the dotted key of a problem, and the type of its field where that has alternatives.
+
+    pydantic's location names the alternative too, which is no part of the key.
+    """
+    kind: Any = model
+    key: list[str] = []
+    for part in location:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(part))
+            kind = None
+            if field is not None:
+                kind = _without_null(field.annotation)
+            key.append(str(part))
+            continue
+        if get_origin(kind) in (Union, UnionType):
+            return ".".join(key), kind
+        key.append(str(part))
+        parts = get_args(kind)
+        kind = parts[0] if parts else None
+    return ".".join(key), None
+
+
+def _without_null(kind: Any) -> Any:
+    """A type without its bounds; of a type or null the type, for which pydantic names no alternative."""
+    if get_origin(kind) is Annotated:
+        return _without_null(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        others = [part for part in get_args(kind) if part is not NoneType]
+        if len(others) == 1:
+            return _without_null(others[0])
+    return kind
+
+
+def type_name(kind: Any) -> str:
+    """Write a type as people read it: `fp32 | bf16`, `int | null` or `[float, float]`."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return type_name(parts[0])
+    if origin in (Literal, Union, UnionType):
+        return " | ".join(map(type_name, parts))
+    if origin in (list, tuple):
+        more = ", ..." if origin is list else ""
+        return f"[{', '.join(map(type_name, parts))}{more}]"
+    names = {NoneType: "null", bool: "true | false", str: "text", dict: "mapping"}
+    return str(names.get(origin or kind) or getattr(kind, "__name__", kind))
 
 
 def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:

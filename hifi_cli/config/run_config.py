@@ -1,10 +1,12 @@
 """The typed configuration of a run: every key with its type, its default and its meaning."""
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     PlainSerializer,
     PrivateAttr,
@@ -62,7 +64,9 @@ RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(l
 # The epoch of a score: the best on the selection split, the last, or that with the highest score.
 EpochChoice = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-SettingValue = bool | int | float | str | list[str] | list[int] | None
+_SETTINGS_DEPTH = 3  # of mappings within one another, as `settings.options.rank_pattern` has
+_TYPES_OF_SETTINGS = ({bool}, {int}, {float}, {str}, {type(None)})
+_TYPES_IN_LISTS = ({str}, {int})  # each list has one type of parts
 # Keys that were added after runs had been stored, with their defaults, which change nothing. A hash
 # leaves out such a key at its default, so that runs that were stored without it keep their hash.
 UNHASHED_DEFAULTS = {
@@ -170,6 +174,39 @@ class TaskHeadConfig(ConfigModel):
         return self
 
 
+def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
+    """Return a setting of a method: a plain value, a list of some, or a few mappings of such.
+
+    Args:
+        within: dotted key of the value within the setting.
+        depth: how many mappings it is in.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if isinstance(value, Mapping):
+        if depth == _SETTINGS_DEPTH:
+            raise ValueError(
+                f"{within} is a mapping within {depth} others, which no setting is. A name with points"
+                " is read as several names: write the part behind its last point"
+            )
+        for name, inner in value.items():
+            _check_setting(inner, f"{within}.{name}".removeprefix("."), depth + 1)
+        return value
+    where = f"{within} must be " if within else "must be "
+    is_list = isinstance(value, list)
+    types = {type(part) for part in value} if is_list else {type(value)}
+    allowed = _TYPES_IN_LISTS if is_list else _TYPES_OF_SETTINGS
+    if types and types not in allowed:
+        raise ValueError(
+            f"{where}a number, a text, true, false, null, or a list of texts or of whole numbers, not"
+            f" {value!r:.60}"
+        )
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{where}a finite number, not {value}")
+    return value
+
+
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
@@ -196,9 +233,7 @@ class TrainingConfig(ConfigModel):
     """Factor on the learning rate at the end of a linear or cosine decay."""
     max_grad_norm: Annotated[float | None, TRAINING] = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
-    settings: Annotated[
-        dict[str, SettingValue | dict[str, SettingValue | dict[str, SettingValue]]], SETTING
-    ] = {}
+    settings: Annotated[dict[str, Annotated[Any, AfterValidator(_check_setting)]], SETTING] = {}
     """The method's own settings; `hifi ls METHOD` lists them."""
 
 

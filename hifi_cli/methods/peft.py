@@ -1,5 +1,6 @@
 """Methods of the peft library: adapters of any type that peft puts into modules of the encoder."""
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Iterator
@@ -19,6 +20,13 @@ from hifi_cli.models.families import PROJECTIONS
 
 PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
+# Types of plain values that a field of such a type takes
+_PLAIN_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "str": (str,),
+}
 # Options whose other values need the weights' values.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 # Options that peft applies to other parts of the model than the adapted modules, or that need a pass
@@ -94,7 +102,10 @@ class Peft(Method):
             own |= {"layers_to_transform", "layers_pattern"}
         modules = in_layers(encoder, self.target_modules(encoder), options)
         check_patterns(modules, options)
+        check_types(config_class, options)
         options = {key: value for key, value in options.items() if key not in own}
+        if not modules:
+            raise UsageError("settings.targets: names no module of the encoder")
         derived: dict[str, Any] = {"target_modules": modules}
         if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
             inner = modules_of(encoder, "ffn_output") if encoder.is_supported_family else []
@@ -181,6 +192,26 @@ def check_options(encoder: Encoder, options: dict[str, Any]) -> None:
                 f"settings.options.modules_to_save: {saved} would stay frozen; here the adapters and the"
                 " task head train: remove it"
             )
+
+
+def check_types(config_class: type[Any], options: dict[str, Any]) -> None:
+    """Refuse options that a configuration class of peft does not have, and plain values of another type.
+
+    Raises:
+        UsageError: there is one; it is named.
+    """
+    fields = {field.name: field.type for field in dataclasses.fields(config_class)}
+    for name, value in options.items():
+        if name not in fields:
+            raise UsageError(
+                f"settings.options: {config_class.__name__} of peft has no '{name}'"
+                f"{did_you_mean(name, fields)}"
+            )
+        # Annotations are types or their names
+        kind = getattr(fields[name], "__name__", fields[name])
+        wanted = _PLAIN_TYPES.get(kind)
+        if wanted and type(value) not in wanted:
+            raise UsageError(f"settings.options.{name}: {kind} is required, not {value!r:.60}")
 
 
 def check_patterns(modules: list[str], options: dict[str, Any]) -> None:

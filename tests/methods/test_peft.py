@@ -174,7 +174,7 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
         ("settings.type=lorra", "unknown 'lorra'; did you mean 'lora'"),
         ("settings.type=prompt_tuning", "settings.type: unknown 'prompt_tuning'"),
         ("settings.type=adalora", "use the method adalora"),
-        ("settings.options.rr=3", "LoraConfig.__init__() got an unexpected keyword argument 'rr'"),
+        ("settings.options.rr=3", "LoraConfig of peft has no 'rr'; did you mean 'r'?"),
         (
             "settings.options.r=0",
             "settings.type=lora: peft refuses it: `r` should be a positive integer",

@@ -41,3 +41,28 @@ def test_ls_suggests_it_too(hifi, word):
     answer = hifi("ls", word)
     assert answer.code == 2
     assert "did you mean" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("method", "word", "message"),
+    [
+        ("lora", "settings.r=[[1]]", "command line: settings.r: must be a number, a text, true"),
+        ("loha", "settings.options={bool: [[1]]}", "settings.options: bool must be a number"),
+        ("loha", "settings.options.a.b.c=1", "settings.options: a.b is a mapping within 3 others"),
+        ("loha", 'settings.options.rank_pattern={"layer.0.x": 4}', "behind its last point"),
+        ("lora", "settings.r=.nan", "settings.r: must be a finite number"),
+        ("lora", "settings.targets=[]", "settings.targets: names no module of the encoder"),
+        ("lora", "settings.targets=[1,a]", "list of texts or of whole numbers, not [1, 'a']"),
+        ("lora", "class_weights=foo", "class_weights: balanced | [float, ...] | null is required"),
+        ("lora", "class_weights=[a]", "class_weights: balanced | [float, ...] | null is required"),
+        ("loha", "settings.options.r=x", "settings.options.r: int is required, not 'x'"),
+        ("loha", "settings.options.r=yes", "settings.options.r: int is required, not True"),
+        ("peft", "settings.options.lora_alpa=8", "LoraConfig of peft has no 'lora_alpa'; did you"),
+    ],
+)
+def test_a_value_of_another_type_names_its_key(hifi, method, word, message):
+    answer = hifi("train", "--protocol", "demo", "--method", method, word, "--dry-run")
+    assert answer.code == 2
+    assert message in answer.err
+    for of_a_library in (".bool:", "literal[", "unexpected keyword", "not supported between"):
+        assert of_a_library not in answer.err
