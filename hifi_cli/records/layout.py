@@ -113,8 +113,10 @@ class RunDirectory:
         for kind, file, copy in self._user_files(config):
             # of a task its digest and that of its rows tell more than its text
             if kind != "tasks" and _text_of(file) != _text_of(copy):
+                inside = copy.relative_to(self.path)
                 raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}; {OTHER_PLACE}"
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}"
+                    f" ({inside} differs from {file}); {OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
             there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))

@@ -40,16 +40,6 @@ class RunIdentity:
     encoder: str | None
     code: str | None
 
-    @property
-    def unknown(self) -> list[str]:
-        """What is not on this machine."""
-        missing = []
-        if self.data is None:
-            missing.append("data")
-        if self.encoder is None:
-            missing.append("encoder")
-        return missing
-
     def differences(self, result: RunResult) -> list[str]:
         """How a finished run differs: each a phrase with the field of its record."""
         found = []
@@ -69,7 +59,9 @@ class RunIdentity:
             found.append("other code of your own (method_code)")
         for name, version in changed_draws(result.draws).items():
             present = present_versions().get(name)
-            found.append(f"other random draws: {name}, version {version} there, {present} here")
+            found.append(
+                f"other random draws: {name}, version {version} there, {present} here (draws)"
+            )
         return found
 
 
@@ -90,6 +82,7 @@ class IdentityReader:
         self._load_data = load_data or self._read_data
         self._data: dict[str, dict[str, str] | None] = {}
         self._encoders: dict[str, str | None] = {}
+        self._said: set[str] = set()
 
     def check_finished(self, config: RunConfig) -> RunResult | None:
         """The finished run of a configuration, if its directory holds it; None: it is to be trained.
@@ -112,12 +105,20 @@ class IdentityReader:
             raise ConflictError(
                 f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
             )
-        if identity.unknown:
-            logger.info(
-                f"{config.run_label}: {' and '.join(identity.unknown)} are not on this machine:"
-                " finished by its configuration alone"
-            )
+        if identity.data is None:
+            self._say_once(f"the data of {config.task} are")
+        if identity.encoder is None:
+            self._say_once(f"the encoder {config.backbone.name} is")
         return result
+
+    def _say_once(self, what: str) -> None:
+        """Say what is not here, once for all runs of a command."""
+        if what not in self._said:
+            self._said.add(what)
+            logger.info(
+                f"{what} not on this machine: which of its runs are finished is told by their"
+                " configurations alone"
+            )
 
     def identity(self, config: RunConfig) -> RunIdentity:
         """What decides a run's numbers besides its configuration and the draws."""

@@ -199,7 +199,10 @@ def test_data_changed_behind_a_task_are_another_run_in_train_and_grid(hifi):
     Path("reviews.csv").unlink()
     listed = hifi("grid", "grid.yaml", "--print")
     assert listed.code == 0 and listed.out == ""
-    assert "data are not on this machine: finished by its configuration alone" in listed.err
+    assert listed.err.count("the data of reviews are not on this machine: which of its runs") == 1
+    trained = hifi("train", *words)
+    assert trained.code == 0
+    assert trained.err.count("are not on this machine") == 1
 
 
 def test_the_source_s_column_names_and_row_order_of_keys_do_not_make_another_task():
@@ -256,7 +259,7 @@ def test_a_finished_run_with_other_draws_is_refused(tiny, finish_run, monkeypatc
     monkeypatch.setitem(draws.VERSIONS_OF_METHODS, "mixout", 9)
     answer = tiny("train", "--method", "mixout")
     assert answer.code == 4
-    assert "other random draws: method mixout, version 1 there, 9 here" in answer.err
+    assert "other random draws: method mixout, version 1 there, 9 here (draws)" in answer.err
     assert tiny("train", "--method", "full-ft").code == 0
 
 
@@ -356,3 +359,78 @@ def test_every_process_of_a_run_is_recorded(make, workspace, monkeypatch, tmp_pa
     first, second = result.processes
     assert 0 < first.last_step == second.first_step - 1 < second.last_step
     assert result.wall_s > first.seconds > 0
+
+
+OWN_CODE = """
+from hifi_cli.methods.base import Method
+from hifi_cli.methods.common import freeze_except
+
+
+class Mine(Method):
+    def prepare(self, encoder):
+        freeze_except(encoder, encoder.task_head)
+"""
+
+
+def edit_task():
+    path = Path("reviews.yaml")
+    path.write_text(path.read_text().replace("primary: accuracy", "primary: f1"))
+
+
+def edit_data():
+    write_reviews(Path("reviews.csv"), more=["one more,row,1"])
+
+
+def edit_encoder():
+    path = Path("encoder/config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "relu"}))
+
+
+def edit_code():
+    path = Path("mine.py")
+    path.write_text(path.read_text().replace("encoder.task_head", "[*encoder.task_head]"))
+
+
+def edit_draws():
+    path = next(Path("results").rglob("results.json"))
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"draws": {**record["draws"], "task head": 9}}))
+
+
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        (edit_task, "(task_digest)"),
+        (edit_data, "(data)"),
+        (edit_encoder, "(backbone_weights)"),
+        (edit_code, "own/methods/mine.py"),
+        (edit_draws, "(draws)"),
+    ],
+    ids=["task", "data", "encoder", "code", "draws"],
+)
+def test_whatever_decides_the_numbers_is_refused_by_name_in_train_and_grid(
+    hifi, own_encoder, tmp_path, edit, field
+):
+    if not Path("encoder").is_dir():
+        shutil.copytree(own_encoder, "encoder")
+    write_reviews(Path("reviews.csv"))
+    own_task(hifi)
+    Path("mine.py").write_text(OWN_CODE)
+    method = {"description": "d", "label": "Mine", "source": "s", "implementation": "./mine.py"}
+    Path("mine.yaml").write_text(yaml.safe_dump(method))
+    grid = {"protocol": "demo", "backbone": "./encoder", "tasks": ["reviews.yaml"]}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid | {"methods": ["mine.yaml"]}))
+    train = ["train", "--protocol", "demo", "--backbone", "./encoder", "--task", "reviews.yaml"]
+    words = ["epochs=1", "max_length=16"]
+    assert hifi(*train, "--method", "mine.yaml", *words).code == 0
+    assert hifi("grid", "grid.yaml", "--print", *words).out == ""
+    edit()
+    commands = (
+        [*train, "--method", "mine.yaml"],
+        ["grid", "grid.yaml", "--print"],
+        ["grid", "grid.yaml"],
+    )
+    for command in commands:
+        refused = hifi(*command, *words)
+        assert refused.code == 4, command
+        assert field in refused.err
