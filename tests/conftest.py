@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from command_words import words_of
 from project_files import load_script
 from tiny_inputs import (
     FAMILIES,
@@ -198,7 +199,10 @@ def small_demo(small_demo_directory: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def hifi(request, monkeypatch, capsys, tmp_path, small_demo):
-    """Runs the command line in this process, in an empty directory; the demo data have fewer rows."""
+    """Runs the command line in this process, in an empty directory; the demo data have fewer rows.
+
+    The first argument is one word or a line of words, as in a shell; each further argument is one word.
+    """
     from hifi_cli.cli.app import main
 
     monkeypatch.chdir(tmp_path)
@@ -207,7 +211,7 @@ def hifi(request, monkeypatch, capsys, tmp_path, small_demo):
         monkeypatch.delenv("HIFI_DATA_DIR", raising=False)
 
     def run(*words: object) -> CommandResult:
-        monkeypatch.setattr(sys, "argv", ["hifi", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["hifi", *words_of(*words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             main()
@@ -224,21 +228,13 @@ def hifi(request, monkeypatch, capsys, tmp_path, small_demo):
 def tiny(
     hifi: Callable[..., CommandResult], encoders: dict[str, Path], data: Path
 ) -> Callable[..., CommandResult]:
-    """`hifi COMMAND` on the tiny BERT and data."""
+    """`hifi COMMAND` on the tiny BERT and data; its arguments are those of the fixture `hifi`."""
 
-    def run(command: str, *words: object) -> CommandResult:
+    def run(line: str, *more: object) -> CommandResult:
+        command, *words = words_of(line, *more)
         quick = QUICK_WORDS if command == "train" else []
-        return hifi(
-            command,
-            "--task",
-            "rte",
-            "--backbone",
-            encoders["bert"],
-            "--data-dir",
-            data,
-            *words,
-            *quick,
-        )
+        where = f"--task rte --backbone {encoders['bert']} --data-dir {data}"
+        return hifi(f"{command} {where}", *words, *quick)
 
     return run
 

@@ -33,7 +33,7 @@ def one_line(answer, code):
 
 
 def test_the_main_job(tiny, hifi, encoders, data):
-    trained = tiny("train", "--method", "hifi-layerwise,full-ft", "--seeds", "1,2")
+    trained = tiny("train --method hifi-layerwise,full-ft --seeds 1,2")
     assert trained.code == 0, trained.err
     results = json.loads((RUN / "results.json").read_text())
     assert (results["status"], results["epochs"]["total"]) == ("done", 2)
@@ -57,27 +57,24 @@ def test_the_main_job(tiny, hifi, encoders, data):
     heads = list(Path("results/heads/tiny-bert/rte").glob("*.json"))
     assert len(heads) == 1  # one choice, shared by both seeds
 
-    again = tiny("train", "--method", "hifi-layerwise", "--seeds", "1,2")
+    again = tiny("train --method hifi-layerwise --seeds 1,2")
     assert again.err.count("finished before") == 2
-    evaluated = hifi("eval", RUN, "--data-dir", data)
+    evaluated = hifi(f"eval {RUN} --data-dir {data}")
     assert "logits identical" in evaluated.out
 
 
 def test_score_and_select(tiny, hifi, tmp_path):
-    scored = tiny("score", "--out", "scores.json", "scoring.samples=10")
+    scored = tiny("score --out scores.json scoring.samples=10")
     content = json.loads(Path("scores.json").read_text())
     assert scored.code == 0
     assert content["samples"] == 10 and np.shape(content["correlation"]) == (2, 4, 4)
-    chosen = tiny(
-        "select", "--out", "heads.json", "scoring.samples=10", "heads.k=2", "heads.strategy=midtop"
-    )
+    chosen = tiny("select --out heads.json scoring.samples=10 heads.k=2 heads.strategy=midtop")
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []
     assert chosen.out == f"layer  1: -\nlayer  2: {' '.join(map(str, heads['heads'][1]))}\n"
     Path("list.json").write_text(json.dumps(heads["heads"], indent=1))
     trained, again = (
-        tiny("train", "--method", "hifi-layerwise", "--heads", f"{name}.json")
-        for name in ("heads", "list")
+        tiny(f"train --method hifi-layerwise --heads {name}.json") for name in ("heads", "list")
     )
     assert (
         trained.code == again.code == 0
@@ -85,7 +82,7 @@ def test_score_and_select(tiny, hifi, tmp_path):
         and "next: hifi table" in again.err
     )
     assert not Path("results/heads").exists()
-    literal = tiny("select", "scoring.samples=10", "heads.k=2", "heads.rank=pagerank-literal")
+    literal = tiny("select scoring.samples=10 heads.k=2 heads.rank=pagerank-literal")
     assert "nothing to choose" in one_line(literal, 2)
 
 
@@ -96,7 +93,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         "warm": ["scoring.warm_steps=3", "batch_size=8"],
     }
     for name, words in changes.items():
-        answer = tiny("score", "--out", f"{name}.json", "scoring.samples=10", *words)
+        answer = tiny(f"score --out {name}.json scoring.samples=10", *words)
         assert answer.code == 0, answer.err
     correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in changes]
     assert correlations[0] != correlations[1] != correlations[2] != correlations[0]
@@ -146,13 +143,9 @@ def test_wrong_usage_is_one_line_and_the_documented_code(hifi, words, code, mess
 
 def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    answer = one_line(
-        hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3
-    )
+    answer = one_line(hifi(f"train --task rte --backbone {encoders['bert']} --data-dir nowhere"), 3)
     assert "there is no directory nowhere (--data-dir)" in answer
-    answer = one_line(
-        hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3
-    )
+    answer = one_line(hifi(f"train --task rte --backbone no/such --data-dir {data}"), 3)
     for way in ("--backbone with a local directory", "--backbone minilm", "--protocol demo"):
         assert way in answer
     assert "--data-dir" not in answer
@@ -166,15 +159,7 @@ def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_pat
         (tmp_path / "fnet" / path.name).write_bytes(path.read_bytes())
     answer = one_line(
         hifi(
-            "train",
-            "--task",
-            "rte",
-            "--method",
-            "hifi-layerwise",
-            "--backbone",
-            tmp_path / "fnet",
-            "--data-dir",
-            data,
+            f"train --task rte --method hifi-layerwise --backbone {tmp_path}/fnet --data-dir {data}"
         ),
         2,
     )
@@ -182,12 +167,12 @@ def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_pat
 
 
 def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
-    assert tiny("select", "--out", "heads.json").code == 0
+    assert tiny("select --out heads.json").code == 0
     selection = json.loads(Path("heads.json").read_text())
 
     def given(changes):
         Path("heads.json").write_text(json.dumps({**selection, **changes}))
-        return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
+        return one_line(tiny("train --method hifi-layerwise --heads heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given(
         {"backbone": "other", "heads": [[0], [1]]}
@@ -195,24 +180,17 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
     assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
     assert "bitfit tunes no selected heads" in one_line(
-        tiny("train", "--method", "bitfit", "--heads", "heads.json"), 2
+        tiny("train --method bitfit --heads heads.json"), 2
     )
     assert "heads.json is damaged (delete it and make it again): heads: " in given(
         {"backbone": "tiny-bert", "heads": "all"}
     )
-    assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
+    assert "only 4 heads" in one_line(tiny("select heads.k=5"), 2)
 
 
 def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     answer = tiny(
-        "train",
-        "-q",
-        "--method",
-        "full-ft",
-        "learning_rate=1e30",
-        "max_grad_norm=null",
-        "warmup=0",
-        "log_every=1",
+        "train -q --method full-ft learning_rate=1e30 max_grad_norm=null warmup=0 log_every=1"
     )
     assert "1 of 1 runs diverged (rte/full-ft/seed1)" in one_line(answer, 1)
     results = json.loads(
@@ -256,7 +234,7 @@ def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
 
     Path("mine.yaml").unlink()
     Path("my-bitfit.yaml").unlink()
-    again = hifi("eval", run)
+    again = hifi(f"eval {run}")
     assert again.code == 0, again.err
 
 
@@ -272,16 +250,16 @@ with locked(Path(sys.argv[1]), wait=False):
 
 def test_two_processes_on_one_run_do_not_mix(tiny):
     folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
-    refused = tiny("train", "--method", "full-ft", "start_from=nowhere")
+    refused = tiny("train --method full-ft start_from=nowhere")
     assert refused.code == 3 and not folder.exists(), "a refused run leaves no directory"
     command = [sys.executable, "-c", LOCKING, folder.with_name(f".{folder.name}.lock")]
     with subprocess.Popen(
         command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout.readline() == "locked\n"
-        assert "another process is writing" in one_line(tiny("train", "--method", "full-ft"), 4)
+        assert "another process is writing" in one_line(tiny("train --method full-ft"), 4)
         other.communicate()
-    assert tiny("train", "--method", "full-ft").code == 0
+    assert tiny("train --method full-ft").code == 0
 
 
 def test_a_command_frees_what_it_no_longer_needs_though_its_imports_are_not_searched():
@@ -340,12 +318,12 @@ def test_the_rankings_are_those_that_are_implemented():
 def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
     config = finish_run() / "config.yaml"
     first = json.loads((config.parent / "results.json").read_text())
-    answer = hifi("train", "-c", config, "--data-dir", data, "--results-dir", "again")
+    answer = hifi(f"train -c {config} --data-dir {data} --results-dir again")
     again = json.loads(Path("again/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text())
     assert answer.code == 0 and again["epoch_metrics"] == first["epoch_metrics"], answer.err
     assert again["config_hash"] == first["config_hash"]
-    other = hifi("train", "-c", config, "--seeds", "2", "--data-dir", data, "epochs=1", "--dry-run")
+    other = hifi(f"train -c {config} --seeds 2 --data-dir {data} epochs=1 --dry-run")
     assert "seed2 (new)" in other.out and "seed: 2" in other.out and "# -c config.yaml" in other.out
     assert re.search("epochs: 1 +# command line", other.out)
-    answer = hifi("train", "-c", config, "--method", "bitfit")
+    answer = hifi(f"train -c {config} --method bitfit")
     assert "repeats a run, which decides --task, --method" in one_line(answer, 2)

@@ -43,18 +43,18 @@ def test_a_task_says_the_class_that_f1_counts(hifi, task, positive):
 
 
 def test_a_name_prints_its_yaml_and_a_method_its_settings_too(hifi):
-    said = hifi("ls", "lora").out
+    said = hifi("ls lora").out
     assert said.startswith((registry.configs_directory() / "methods/lora.yaml").read_text())
     assert yaml.safe_load(said) == yaml.safe_load(
         (registry.configs_directory() / "methods/lora.yaml").read_text()
     )
     assert re.search(r"^# settings\.r=8 +Rank of the updates\. \(int\)$", said, re.MULTILINE)
     assert "# settings.targets=[query, value]" in said and "heads." not in said
-    said = hifi("ls", "hifi-midtop").out
+    said = hifi("ls hifi-midtop").out
     assert (
         "# heads.strategy=layerwise" in said and "Whether the biases of the rows train too" in said
     )
-    assert hifi("ls", "rte").out == hifi("ls", "tasks/rte").out
+    assert hifi("ls rte").out == hifi("ls tasks/rte").out
     for word, message in [
         ("demo", "backbones/demo, protocols/demo, tables/demo"),
         ("rt", "did you mean 'rte'?"),
@@ -64,10 +64,10 @@ def test_a_name_prints_its_yaml_and_a_method_its_settings_too(hifi):
 
 
 def test_a_configuration_key_is_explained_with_its_type_and_default(hifi):
-    (line,) = hifi("ls", "weight_decay").out.splitlines()
+    (line,) = hifi("ls weight_decay").out.splitlines()
     meaning = "Weight decay of AdamW; not applied to biases and LayerNorms. (float)"
     assert line.split(maxsplit=1) == ["weight_decay=0.01", meaning]
-    every = hifi("ls", "config").out
+    every = hifi("ls config").out
     assert all(
         name in every
         for name in (
@@ -77,12 +77,12 @@ def test_a_configuration_key_is_explained_with_its_type_and_default(hifi):
             "(auto | fp32 | bf16)",
         )
     )
-    section = hifi("ls", "heads").out.splitlines()
+    section = hifi("ls heads").out.splitlines()
     assert len(section) == len(HeadsConfig.model_fields)
     assert any(
         line.startswith("heads.seed=null ") and line.endswith("(int | null)") for line in section
     )
-    assert "did you mean" in hifi("ls", "headz.damping").err
+    assert "did you mean" in hifi("ls headz.damping").err
 
 
 def test_every_yaml_starts_with_a_command_that_uses_it():
@@ -91,7 +91,7 @@ def test_every_yaml_starts_with_a_command_that_uses_it():
 
 
 def test_lists_have_both_names_in_help(hifi):
-    both = hifi("train", "--help").out
+    both = hifi("train --help").out
     assert all(name in both for name in ("--task,--tasks", "--method,--methods")) and not re.search(
         "--force +<bool>", both
     )

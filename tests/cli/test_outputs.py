@@ -22,11 +22,11 @@ def write_runs():
 
 @pytest.mark.slow
 def test_a_whole_pipeline_prints_json(hifi, tiny, data):
-    (scored,) = printed(tiny("score", "--format", "json", "scoring.samples=12"))
+    (scored,) = printed(tiny("score --format json scoring.samples=12"))
     assert scored["path"].endswith(".json") and len(scored["scores"]["richness"]) == 2
-    (selected,) = printed(tiny("select", "--format", "json", "heads.k=2", "scoring.samples=12"))
+    (selected,) = printed(tiny("select --format json heads.k=2 scoring.samples=12"))
     assert [len(heads) for heads in selected["selection"]["heads"]] == [2, 2]
-    (trained,) = printed(tiny("train", "--method", "bitfit", "--format", "json"))
+    (trained,) = printed(tiny("train --method bitfit --format json"))
     result = json.loads(Path(trained["path"], "results.json").read_text())
     assert trained["result"]["scores"] == result["scores"]
     (evaluated,) = printed(hifi("eval", trained["path"], "--data-dir", data, "--format", "json"))
@@ -41,20 +41,20 @@ def test_runs_are_listed_with_a_header(hifi):
     unfinished = Path("results/runs/hifi/bert-large/rte/lora/seed1")
     unfinished.mkdir(parents=True)
     (unfinished / "config.yaml").touch()
-    lines = hifi("ls", "runs").out.splitlines()
+    lines = hifi("ls runs").out.splitlines()
     assert (
         lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 7
     )
     assert ["unfinished", str(unfinished)] in map(str.split, lines)
     assert any(line.split()[:4] == ["done", "70.00", "accuracy", "collapsed"] for line in lines)
-    listed = printed(hifi("ls", "runs", "--format", "json"))
+    listed = printed(hifi("ls runs --format json"))
     bitfit = [
         (run["seed"], run["flags"])
         for run in listed
         if (run["task"], run["method"]) == ("rte", "bitfit")
     ]
     assert bitfit == [(1, ""), (2, "collapsed")]
-    rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--format", "csv").out)))
+    rows = list(csv.DictReader(io.StringIO(hifi("ls runs --format csv").out)))
     laptop = [row for row in rows if row["protocol"] == "laptop"]
     assert [
         (row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"]))

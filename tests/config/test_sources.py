@@ -270,7 +270,7 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
         [0.9, 0.999],
     )
     assert len({line.index("  # ") for line in answer.out.splitlines() if "  # " in line}) == 1
-    demo = hifi("train", "--protocol", "demo", "--dry-run").out
+    demo = hifi("train --protocol demo --dry-run").out
     assert re.search(r"^task: demo-\w+ +# protocol demo$", demo, re.MULTILINE)
     assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)
 
@@ -285,6 +285,6 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     ],
 )
 def test_the_trainers_names_are_pointed_to_ours(hifi, word, ours):
-    answer = hifi("train", "--protocol", "demo", "--dry-run", word)
+    answer = hifi("train --protocol demo --dry-run", word)
     key = word.partition("=")[0]
     assert answer.code == 2 and answer.err.endswith(f"unknown key '{key}': here it is {ours}\n")

@@ -102,20 +102,19 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": [1, 2]}})
     )
     Path("runs.yaml").write_text("figure: mine.yaml\n")
-    assert tiny("figure", "mine.yaml", *quick).code == 3
+    assert tiny("figure mine.yaml", *quick).code == 3
     commands = [
-        shlex.split(line)[1:]
-        for line in tiny("grid", "runs.yaml", "--print", *quick).out.splitlines()
+        shlex.split(line)[1:] for line in tiny("grid runs.yaml --print", *quick).out.splitlines()
     ]
     assert [words[0] for words in commands] == ["train", "train"]
     assert [hifi(*words).code for words in commands] == [0, 0]
-    assert tiny("figure", "mine.yaml", *quick).code == 0
+    assert tiny("figure mine.yaml", *quick).code == 0
     for text, message in (
         ("figure: mine.yaml\nmethods: [full-ft]", "figures and claims define their own methods"),
         ("figure: hifi-3", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(text)
-        refused = tiny("grid", "runs.yaml")
+        refused = tiny("grid runs.yaml")
         assert refused.code == 2 and message in refused.err
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from command_words import words_of
 from safetensors import safe_open
 
 from hifi_cli.cli.app import main
@@ -33,7 +34,7 @@ class Ended:
 
 
 def run(*words: object, cwd: Path) -> Ended:
-    """Run a command to its end, without the network and without official data."""
+    """Run a command to its end, without the network and without official data; its first word may be a line of words."""
     variables = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"} | {
         "HF_HUB_OFFLINE": "1"
     }
@@ -43,7 +44,7 @@ def run(*words: object, cwd: Path) -> Ended:
         contextlib.redirect_stderr(err),
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, variables, clear=True),
-        mock.patch.object(sys, "argv", ["hifi", *map(str, words)]),
+        mock.patch.object(sys, "argv", ["hifi", *words_of(*words)]),
     ):
         try:
             main()

@@ -17,12 +17,8 @@ import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 
 GOLDEN = Path(__file__).parent / "files"
-STUDY = [
-    "--protocol",
-    "laptop.yaml",
-    "--results-dir",
-    "study",
-]  # the protocol of the stored runs, as it was then
+# The protocol of the stored runs, as it was then
+STUDY = "--protocol laptop.yaml --results-dir study".split()
 SHORT = ["limit=32", "batch_size=16", "epochs=2", "log_every=1"]
 
 
@@ -32,7 +28,7 @@ PUBLISHED += [f"ehft-{name}" for name in ("1", "2", "3", "4")] + ["superglue"]
 
 
 def published(name: str, cwd: Path) -> str:
-    return hifi("table", name, "--published", "--format", "csv", "--results-dir", "none", cwd=cwd)
+    return hifi(f"table {name} --published --format csv --results-dir none", cwd=cwd)
 
 
 # Tables, comparisons, claims and figures of the stored runs in study.jsonl.xz, which stand in cwd/study
@@ -72,9 +68,7 @@ def comparison(name: str, cwd: Path) -> list[dict[str, Any]]:
 
 def claims(name: str, cwd: Path) -> dict[str, Any]:
     """Ours, the interval and the published effect of each claim for which there are runs."""
-    rows = json.loads(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))[
-        "rows"
-    ]
+    rows = json.loads(hifi(f"claims {name} --results-dir study --format json", cwd=cwd))["rows"]
     return {
         row["label"]: {
             "ours": row["ours"],
@@ -218,15 +212,9 @@ TRAINING_KEYS = [
 
 def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
     """The training keys of the first method; of the others by task and method what differs from it."""
-    words = [
-        "--protocol",
-        protocol,
-        "--task",
-        ",".join(PROTOCOLS[protocol]),
-        "--method",
-        ",".join(CONFIGURED),
-    ]
-    printed = hifi("train", "--dry-run", *words, "--quiet", cwd=cwd)
+    tasks, methods = ",".join(PROTOCOLS[protocol]), ",".join(CONFIGURED)
+    line = f"train --dry-run --protocol {protocol} --task {tasks} --method {methods} --quiet"
+    printed = hifi(line, cwd=cwd)
     documents = list(yaml.load_all(printed, Loader=yaml.CSafeLoader))
     flat = {
         f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS})
@@ -290,25 +278,9 @@ class Training:
         return f"{self.task}-{self.method}-{self.kernels}-{self.precision}"
 
     def words(self) -> list[str]:
-        words = [
-            "train",
-            "--protocol",
-            "demo",
-            "--task",
-            self.task,
-            "--method",
-            self.method,
-            "--seed",
-            "1",
-            "--quiet",
-            *SHORT,
-        ]
-        return [
-            *words,
-            f"kernels={self.kernels}",
-            f"precision={self.precision}",
-            *SETTINGS.get(self.method, []),
-        ]
+        line = f"train --protocol demo --task {self.task} --method {self.method} --seed 1 --quiet"
+        how = [f"kernels={self.kernels}", f"precision={self.precision}"]
+        return [*line.split(), *SHORT, *how, *SETTINGS.get(self.method, [])]
 
     def compute(self, cwd: Path) -> dict[str, Any]:
         """The numbers of the run."""
@@ -338,16 +310,7 @@ TRAININGS = [
 
 def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
     """Selected heads and their values by each ranking, the heads of the other strategies, and the scores of all heads."""
-    words = [
-        "--protocol",
-        "demo",
-        "--results-dir",
-        "demo",
-        "--quiet",
-        "--format",
-        "json",
-        "scoring.samples=16",
-    ]
+    words = "--protocol demo --results-dir demo --quiet --format json scoring.samples=16".split()
     (scored,) = json.loads(hifi("score", *words, cwd=cwd))
     chosen = {
         "scores": {key: scored["scores"][key] for key in ("samples", "richness", "correlation")}

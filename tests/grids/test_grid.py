@@ -63,7 +63,7 @@ def test_every_shipped_grid_has_runs_that_differ(name):
 
 
 def test_printed_lines_make_every_run_of_a_shard_once(hifi):
-    lines = hifi("grid", "hifi-3", "--print", "--shard", "2/3").out.splitlines()
+    lines = hifi("grid hifi-3 --print --shard 2/3").out.splitlines()
     expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     words = [shlex.split(line) for line in lines]
     assert {tuple(line[:2]) for line in words} == {("hifi", "train")}
@@ -240,7 +240,7 @@ def test_force_is_not_advised_where_a_run_is_done(hifi, monkeypatch):
 
     monkeypatch.setattr(executor, "local_executor", failing_executor)
     words = ("--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
-    answer = hifi("grid", "demo", *words)
+    answer = hifi("grid demo", *words)
     assert (
         answer.code == 1 and "failed: demo-entailment/full-ft/seed1: hifi: no memory" in answer.err
     )
@@ -258,7 +258,7 @@ def test_runs_that_start_from_another_wait_for_it_and_finished_ones_are_skipped(
     assert (len(ran), ran.count(first), state.finished_before, len(state.finished)) == (8, 2, 1, 8)
     waited = ("rte", "mrpc", "stsb")
     assert {*ran[-3:]} == {f"{task}/full-ft/seed1" for task in waited}
-    printed = hifi("grid", "modernbert", "--print", *words).out.splitlines()
+    printed = hifi("grid modernbert --print", *words).out.splitlines()
     tasks = [shlex.split(line)[3] for line in printed]
     assert tasks.index("mnli") < min(map(tasks.index, waited))
 
@@ -283,9 +283,7 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
 def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write_cell(cell, Path("results"), state="diverged")
-    answer = hifi(
-        "grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1"
-    )
+    answer = hifi("grid demo --tasks demo-entailment --methods full-ft --seeds 1")
     assert (
         answer.code == 1
         and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
@@ -332,7 +330,7 @@ claims:
 def grid_of_claims(hifi):  # in its own working directory
     Path("mine.yaml").write_text(CLAIMS)
     Path("claims-mine.yaml").write_text("description: d\nclaims: mine.yaml\n")
-    return lambda *words: hifi("grid", "claims-mine.yaml", "--print", *words)
+    return lambda *words: hifi("grid claims-mine.yaml --print", *words)
 
 
 def test_a_grid_of_claims_holds_each_run_once_with_the_seeds_of_the_file(grid_of_claims):
@@ -374,7 +372,7 @@ def test_keys_that_decide_which_runs_a_claim_reads_are_refused(grid_of_claims):
 )
 def test_a_wrong_grid_is_one_line(hifi, tmp_path, content, message):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("grid", "mine.yaml", "--print")
+    answer = hifi("grid mine.yaml --print")
     assert answer.code == 2
     assert message in answer.err
     assert answer.err.count("\n") == 1

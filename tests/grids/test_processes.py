@@ -69,7 +69,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
     name = write_grid_file(tmp_path, encoders, methods=["bitfit", "hifi-layerwise"])
     (tmp_path / "glue").mkdir()
     (tmp_path / "glue" / "RTE").symlink_to(data / "RTE")
-    assert hifi("train", "--task", "rte", "--method", "bitfit", *_words(encoders)).code == 0
+    assert hifi("train --task rte --method bitfit", *_words(encoders)).code == 0
     (run,) = run_paths(tmp_path)
     before = fingerprint(run)
     command = ["grid", name, "--data-dir", "glue", "--jobs", "2", *QUICK]

@@ -216,7 +216,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
 def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
     tiny, make, workspace, tmp_path
 ):
-    assert tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
+    assert tiny("select heads.rank=gradient heads.k=2 scoring.samples=12").code == 0
     (heads,) = (tmp_path / "results" / "heads").rglob("*.json")
     selection = HeadSelection.read(heads)
     assert selection.heads == [
@@ -229,11 +229,11 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
         12,
         selection.values,
     )
-    assert tiny("select", "heads.rank=gradient", "heads.k=1", "scoring.samples=12").code == 0
+    assert tiny("select heads.rank=gradient heads.k=1 scoring.samples=12").code == 0
     assert stored.stat().st_mtime_ns == written
     stored.write_text(stored.read_text().replace('"samples": 12', '"samples": "12"'))
     assert (
-        tiny("select", "heads.rank=gradient", "heads.k=2", "scoring.samples=12").code == 0
+        tiny("select heads.rank=gradient heads.k=2 scoring.samples=12").code == 0
     )  # damaged: measured again
     assert json.loads(stored.read_text()) | {"provenance": 0} == content | {"provenance": 0}
 

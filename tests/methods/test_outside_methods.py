@@ -32,7 +32,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     tiny, hifi, data, encoders, own_method, tmp_path
 ):
     run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
-    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    answer = tiny("train --method", own_method / "norm-tuning.yaml")
     assert answer.code == 0, answer.err
     assert (
         json.loads((run / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
@@ -41,11 +41,11 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     assert json.loads((run / "results.json").read_text())["method_code"] == file_digest(
         own_method / "norm_tuning.py"
     )
-    assert "| NormTuning |" in hifi("table", "--format", "md").out  # the label of the user's YAML
+    assert "| NormTuning |" in hifi("table --format md").out  # the label of the user's YAML
 
     with (own_method / "norm_tuning.py").open("a") as file:
         file.write("# changed\n")
-    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    answer = tiny("train --method", own_method / "norm-tuning.yaml")
     assert answer.code == 4 and "another method norm_tuning.py" in answer.err
 
     shutil.rmtree(own_method)
@@ -64,7 +64,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
             and "own/methods/norm-tuning.yaml names code, 'norm_tuning.py'" in answer.err
         ), words
         assert "--trust" in answer.err
-    answer = tiny("train", "--method", "full-ft", f"start_from={run}")
+    answer = tiny(f"train --method full-ft start_from={run}")
     assert answer.code == 2 and "--trust" in answer.err
     assert not executed.exists()
     for words in commands:
@@ -102,7 +102,7 @@ def test_a_wrong_file_of_a_method_is_one_clear_error(
     path = own_method / "norm-tuning.yaml"
     path.write_text(path.read_text().replace("./norm_tuning.py", implementation))
     (own_method / "norm_tuning.py").write_text(code)
-    answer = tiny("train", "--method", "mine/norm-tuning.yaml")
+    answer = tiny("train --method mine/norm-tuning.yaml")
     assert answer.code == 2 and message in answer.err, answer.err
     assert "report it" not in answer.err and len(answer.err.splitlines()) == 1
 
@@ -122,7 +122,7 @@ def test_an_error_in_a_method_names_its_file_and_line(tiny, own_method):
     file = own_method / "norm_tuning.py"
     file.write_text(file.read_text().replace("        norms = ", "        1 / 0\n        norms = "))
     line = file.read_text().splitlines().index("        1 / 0") + 1
-    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    answer = tiny("train --method", own_method / "norm-tuning.yaml")
     assert answer.code == 1 and f"norm_tuning.py, line {line}: ZeroDivisionError" in answer.err
 
 
@@ -158,7 +158,7 @@ def test_a_ranking_in_a_file_selects_heads_and_its_copy_is_executed_only_with_tr
     assert answer.code == 2 and "rank.py must define a function rank or measure" in answer.err
     (tmp_path / "rank.py").unlink()
     run = folder / "rank/seed1"
-    assert hifi("eval", run, "--data-dir", data).code == 0
+    assert hifi(f"eval {run} --data-dir {data}").code == 0
     again = ["train", "-c", run / "config.yaml", "--seeds", "2", "--data-dir", data]
     answer = hifi(*again)
     assert answer.code == 2 and "own/rankings/rank.py names code, 'rank.py'" in answer.err

@@ -241,7 +241,7 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
     assert counts["trainable"] - counts["trainable_backbone"] == 33 * 32 + 33 * 2, counts
     file.write_text('{"peft_type": "LORA", "target_modules": ".*query"}')
     assert hifi("eval", run["path"], "--data-dir", data).code == 0  # the run has a copy of its own
-    answer = hifi("train", "--method", file, *words)
+    answer = hifi("train --method", file, *words)
     assert answer.code == 2 and "target_modules: write a list" in answer.err
 
 

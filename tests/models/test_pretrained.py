@@ -67,5 +67,5 @@ def test_damaged_weights_are_refused_in_a_line(tiny, encoders, tmp_path):
     other = tmp_path / "other" / encoders["bert"].name
     shutil.copytree(encoders["bert"], other)
     (other / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes()[:1000])
-    answer = tiny("train", "--method", "full-ft", "--backbone", other)
+    answer = tiny("train --method full-ft --backbone", other)
     assert answer.code == 3 and f"no usable encoder in {other}: " in answer.err.splitlines()[-1]

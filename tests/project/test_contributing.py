@@ -53,20 +53,7 @@ sys.argv = ["hifi", "ls", "reviews.csv", "inputs=[title,body]", "label=stars", "
 with open("configs/tasks/reviews.yaml", "w") as sys.stdout:
     main()
 """  # in one process, because most of the time is its start
-TRAIN = [
-    "-m",
-    "hifi_cli",
-    "train",
-    "--task",
-    "reviews",
-    "--method",
-    "norm-tuning",
-    "--protocol",
-    "demo",
-    "epochs=1",
-    "--format",
-    "json",
-]
+TRAIN = "-m hifi_cli train --task reviews --method norm-tuning --protocol demo epochs=1 --format json".split()
 
 
 def run(clone, *words):

@@ -139,7 +139,7 @@ FALSIFIED = {
 def test_a_falsified_run_is_found(hifi, name):
     falsify, said = FALSIFIED[name]
     falsify(read_json(RUN / "results.json"))
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code == 1 and said in answer.out, answer
     assert "of 4 runs cannot be what they say" in answer.err or "of 5 runs" in answer.err
     assert len(answer.err.splitlines()) == 1
@@ -147,15 +147,15 @@ def test_a_falsified_run_is_found(hifi, name):
 
 
 def test_honest_runs_pass_and_are_counted(hifi):
-    answer = hifi("results", "check", "results")
+    answer = hifi("results check results")
     assert answer.code == 0
     assert (
         answer.out
         == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
     )
-    content = printed(hifi("results", "check", "--format", "json"))
+    content = printed(hifi("results check --format json"))
     assert content == {"runs": 4, "recomputed": 4, "not_recomputed": {}, "findings": {}}
-    assert hifi("results", "check", "nowhere").code == 3
+    assert hifi("results check nowhere").code == 3
 
 
 def test_settings_that_select_the_same_heads_may_leave_the_same_weights(hifi):
@@ -166,15 +166,15 @@ def test_settings_that_select_the_same_heads_may_leave_the_same_weights(hifi):
     change(
         copy, variant="damping", config=record["config"] | {"variant": "damping", "heads": heads}
     )
-    assert hifi("results", "check").code == 0
+    assert hifi("results check").code == 0
 
 
 def test_a_packed_study_is_checked_as_its_runs_are(hifi):
     change(RUN, **raised(read_json(RUN / "results.json")))
     (RUN / "metrics.jsonl").unlink()  # which a packed study has not
-    before = hifi("results", "check")
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
-    after = hifi("results", "check", "packed")
+    before = hifi("results check")
+    assert hifi("results pack results --out packed").code == 0
+    after = hifi("results check packed")
     assert (after.code, after.out) == (before.code, before.out) == (1, after.out) and after.out
 
 
@@ -186,7 +186,7 @@ def test_every_kind_of_task_is_recomputed(make, workspace, task_kinds_data, data
     for task, where in tasks.items():
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
         runs.run(config, replace(workspace, data_dir=where))
-    checked = json.loads(hifi("results", "check", "--format", "json").out)
+    checked = json.loads(hifi("results check --format json").out)
     assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
     assert all(
         problem.endswith("and limit is not set")
@@ -198,7 +198,7 @@ def test_every_kind_of_task_is_recomputed(make, workspace, task_kinds_data, data
         record = read_json(run / "results.json")
         metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
         (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))
-    findings = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
+    findings = json.loads(hifi("results check --format json").out)["findings"]
     found = {
         path.split("/")[3]
         for path, problems in findings.items()

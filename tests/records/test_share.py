@@ -41,10 +41,10 @@ def change(run, **keys):
 
 
 def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, finish_run):
-    assert hifi("results", "pack", "results").code == 3
+    assert hifi("results pack results").code == 3
     for method in ("full-ft", "bitfit"):
         finish_run(method)
-    answer = hifi("results", "pack", "results")
+    answer = hifi("results pack results")
     assert (answer.code, answer.out) == (0, "results-packed\n")
     assert sorted(files_of("results-packed")) == ["predictions.parquet", "runs.jsonl"]
     stored, packed = Study(Path("results")), Study(Path("results-packed"))
@@ -52,16 +52,16 @@ def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, f
     for path in stored.records:
         pd.testing.assert_frame_equal(packed.predictions(path), stored.predictions(path))
         assert len(packed.predictions(path)) == stored.records[path]["n_examples"]["reported"]
-    assert hifi("results", "pack", "results-packed", "--out", "again").code == 0
+    assert hifi("results pack results-packed --out again").code == 0
     assert files_of("again") == files_of("results-packed")
-    answer = hifi("results", "pack", "results")
+    answer = hifi("results pack results")
     assert answer.code == 2 and "results-packed exists" in answer.err
 
 
 def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     run = finish_run()
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
-    assert hifi("results", "merge", "packed", "--results-dir", "mine").code == 0
+    assert hifi("results pack results --out packed").code == 0
+    assert hifi("results merge packed --results-dir mine").code == 0
     assert names("mine") == FILES - {"metrics.jsonl", "delta.safetensors"}
     assert read_json(Path("mine") / RUN / "results.json") == read_json(run / "results.json")
     assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (
@@ -75,7 +75,7 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
         assert hifi("results", *words).code == 2
     table = pd.read_parquet("packed/predictions.parquet")
     table.assign(label="[").to_parquet("packed/predictions.parquet")
-    answer = hifi("results", "merge", "packed", "--results-dir", "yours")
+    answer = hifi("results merge packed --results-dir yours")
     assert (
         answer.code == 2
         and "predictions.parquet is damaged" in answer.err
@@ -87,7 +87,7 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
 def test_a_damaged_packed_study_is_named(hifi, line):
     Path("packed").mkdir()
     Path("packed/runs.jsonl").write_text(line + "\n")
-    merged, checked = hifi("results", "merge", "packed"), hifi("results", "check", "packed")
+    merged, checked = hifi("results merge packed"), hifi("results check packed")
     assert (merged.code, checked.code) == (2, 1)
     for said in (merged.err, checked.out):
         assert "packed/runs.jsonl" in said
@@ -101,7 +101,7 @@ def test_a_packed_run_goes_nowhere_but_to_its_own_place(hifi, finish_run, path):
     record = read_json(finish_run() / "results.json")
     Path("packed").mkdir()
     Path("packed/runs.jsonl").write_text(json.dumps({"path": path, "record": record}) + "\n")
-    answer = hifi("results", "merge", "packed", "--results-dir", "mine/deep")
+    answer = hifi("results merge packed --results-dir mine/deep")
     assert answer.code == 2 and "holds the run that belongs in" in answer.err
     assert not Path("mine").exists() and not Path("outside").exists()
 
@@ -113,14 +113,14 @@ def test_runs_travel_between_directories_and_a_falsified_one_is_a_conflict(hifi,
     for method in ("full-ft", "hifi-layerwise"):
         finish_run(method)
     before = files_of("results")
-    pushed = hifi("results", "push", "shared")
+    pushed = hifi("results push shared")
     assert pushed.code == 0 and pushed.out.endswith("2 copied\n"), pushed
     assert files_of("results") == before
     copied = files_of("shared")
     assert copied == {name: content for name, content in before.items() if name.startswith("runs/")}
-    again = hifi("results", "push", "shared")
+    again = hifi("results push shared")
     assert again.code == 0 and again.out.endswith("2 same\n") and files_of("shared") == copied
-    assert hifi("results", "pull", "shared", "--results-dir", "mine").code == 0
+    assert hifi("results pull shared --results-dir mine").code == 0
     assert files_of("mine") == copied
     assert "logits identical" in hifi("eval", Path("mine") / RUN, "--data-dir", data).out
 
@@ -128,11 +128,11 @@ def test_runs_travel_between_directories_and_a_falsified_one_is_a_conflict(hifi,
     change(
         Path("shared") / RUN, scores={name: min(1.0, score + 0.1) for name, score in scores.items()}
     )
-    conflict = hifi("results", "merge", "shared", "--results-dir", "mine")
+    conflict = hifi("results merge shared --results-dir mine")
     assert conflict.code == 4 and files_of("mine") == copied
     assert str(RUN) in conflict.err and "1 of 2 runs were not copied" in conflict.err
-    assert hifi("results", "merge", "shared", "--results-dir", "yours").code == 0
-    caught = hifi("results", "check", "yours")
+    assert hifi("results merge shared --results-dir yours").code == 0
+    caught = hifi("results check yours")
     assert caught.code == 1 and f"{RUN}: best is" in caught.out
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
         shutil.copytree("results", "theirs")
         change(Path("theirs") / RUN, **{key: value})
         same = key == "time_s"  # trained again on another machine
-        assert hifi("results", "merge", "theirs").code == (0 if same else 4)
+        assert hifi("results merge theirs").code == (0 if same else 4)
         shutil.rmtree("theirs")
     assert read_json(run / "results.json")["time_s"] != 999.0
 
@@ -157,10 +157,10 @@ def test_a_run_that_is_not_finished_is_neither_copied_nor_touched(hifi, finish_r
     shutil.copytree("results", "shared")
     (Path("shared") / RUN / "results.json").unlink()
     before = files_of("shared")
-    answer = hifi("results", "push", "shared")
+    answer = hifi("results push shared")
     assert answer.code == 4 and "unfinished" in answer.err and files_of("shared") == before
     (run / "results.json").unlink()
-    answer = hifi("results", "push", "other")
+    answer = hifi("results push other")
     assert answer.code == 3 and "no finished runs" in answer.err and not Path("other").exists()
 
 
@@ -179,13 +179,13 @@ def test_only_known_files_are_copied_and_code_with_trust_alone(hifi, finish_run)
         (run / file).parent.mkdir(exist_ok=True)
         (run / file).write_text("raise SystemExit")
     known = {f"{RUN}/{name}" for name in (*FILES, "own/tasks/rte.yaml", "own/methods/full-ft.yaml")}
-    assert hifi("results", "push", "shared").code == 0
+    assert hifi("results push shared").code == 0
     assert set(files_of("shared")) == known
-    assert hifi("results", "push", "trusted", "--trust").code == 0
+    assert hifi("results push trusted --trust").code == 0
     assert set(files_of("trusted")) == known | {f"{RUN}/own/methods/mine.py"}
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     assert not [*Path("packed").rglob("*.py")]
-    assert hifi("results", "merge", "packed", "--results-dir", "unpacked").code == 0
+    assert hifi("results merge packed --results-dir unpacked").code == 0
     assert (Path("unpacked") / RUN / "own/tasks/rte.yaml").is_file()
 
 
@@ -199,7 +199,7 @@ def test_no_link_is_followed(hifi, finish_run, tmp_path, where):
     linked = Path("results") / RUN / where
     shutil.move(linked, "elsewhere")
     linked.symlink_to(tmp_path / "elsewhere")
-    answer = hifi("results", "push", "shared")
+    answer = hifi("results push shared")
     assert answer.code == 2 and "is a link, or behind one" in answer.err, answer
     assert not Path("shared").exists()
 
@@ -208,7 +208,7 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     run = finish_run()
     finish_run("bitfit")
     shutil.copytree(run, run.with_name("seed2"))
-    answer = hifi("results", "push", "shared")
+    answer = hifi("results push shared")
     assert (
         answer.code == 2
         and "seed2 holds the run that belongs in" in answer.err
@@ -216,13 +216,13 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     )
     shutil.rmtree(run.with_name("seed2"))
     change(run, params=None)
-    answer = hifi("results", "push", "shared")
+    answer = hifi("results push shared")
     assert (
         answer.code == 2
         and "results.json is damaged (delete it and make it again): params" in answer.err
         and not Path("shared").exists()
     )
-    assert hifi("results", "pull", "nowhere").code == 3
+    assert hifi("results pull nowhere").code == 3
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal(hifi, finish_run):
@@ -277,18 +277,18 @@ def fake_hub(monkeypatch):
 
 def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, fake_hub):
     run = finish_run()
-    assert hifi("results", "push", "hub:owner/shared").code == 0
+    assert hifi("results push hub:owner/shared").code == 0
     assert set(fake_hub.files) == {f"{RUN}/{name}" for name in FILES}
     change(run, scores={"last": 1.0, "best": 1.0, "max": 1.0})
     before = dict(fake_hub.files)
-    again = hifi("results", "push", "hub:owner/shared")
+    again = hifi("results push hub:owner/shared")
     assert again.code == 0 and again.out.endswith("1 there\n") and fake_hub.files == before
-    conflict = hifi("results", "pull", "hub:owner/shared")
+    conflict = hifi("results pull hub:owner/shared")
     assert conflict.code == 4 and str(RUN) in conflict.err
-    assert hifi("results", "pull", "hub:owner/shared", "--results-dir", "mine").code == 0
+    assert hifi("results pull hub:owner/shared --results-dir mine").code == 0
     assert files_of("mine") == fake_hub.files
     assert hifi("eval", Path("mine") / RUN, "--data-dir", data).code == 0
-    missing = hifi("results", "push", "hub:owner/unknown")
+    missing = hifi("results push hub:owner/unknown")
     assert missing.code == 3 and "hub:owner/unknown: FileNotFoundError" in missing.err
 
 
@@ -305,7 +305,7 @@ def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(
     hifi, finish_run, fake_hub, tmp_path
 ):
     finish_run()
-    assert hifi("results", "push", "hub:owner/shared").code == 0
+    assert hifi("results push hub:owner/shared").code == 0
     fake_hub.files |= {
         "../evil.py": b"1",
         "runs/../../evil.py": b"1",
@@ -313,7 +313,7 @@ def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(
         f"{RUN}/own/methods/evil.py": b"1",
     }
     before = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
-    hifi("results", "pull", "hub:owner/shared", "--results-dir", "mine")
+    hifi("results pull hub:owner/shared --results-dir mine")
     new = {path for path in tmp_path.rglob("*") if "cache" not in path.parts} - before
     assert not [path for path in new if path.name == "evil.py"]
     assert not (tmp_path.parent / "evil.py").exists()
@@ -322,7 +322,7 @@ def test_a_file_outside_of_the_runs_is_not_pulled_from_the_hub(
 def test_export_writes_the_rows_of_read_results_as_parquet(hifi):
     for seed, weights in ((1, "balanced"), (2, [1.0, 2.0])):
         write_run("results", "full-ft", "rte", seed, 0.5, keys={"class_weights": weights})
-    answer = hifi("results", "export", "results", "--out", "runs.parquet")
+    answer = hifi("results export results --out runs.parquet")
     assert (answer.code, answer.out) == (0, "runs.parquet\n"), answer.err
     written, runs = pd.read_parquet("runs.parquet"), read_results("results")
     assert [*written] == [*runs] and [*written["seed"]] == [1, 2]
@@ -348,7 +348,7 @@ def test_export_writes_files_of_every_eval_ever(hifi):
     write_run("results", "full-ft", "cola", 1, 0.5, metrics=metrics, keys={"backbone": backbone})
     write_run("results", "full-ft", "rte", 1, 0.0, status="diverged", scores=None)
     codes = [
-        hifi("results", "export", "results", "--format", "eee", "--out", out).code
+        hifi("results export results --format eee --out", out).code
         for out in ("eee", "again", "eee")
     ]
     assert codes == [0, 0, 2], "a directory that exists"
@@ -378,7 +378,7 @@ def test_an_exported_score_names_its_split(hifi):
         metrics={"accuracy_mismatched": 0.25},
         extra_validation={"mismatched": score},
     )
-    assert hifi("results", "export", "results", "--format", "eee", "--out", "eee").code == 0
+    assert hifi("results export results --format eee --out eee").code == 0
     (file,) = Path("eee").rglob("*.json")
     results = read_json(file)["evaluation_results"]
     splits = {
@@ -393,5 +393,5 @@ def test_an_exported_score_names_its_split(hifi):
 
 def test_without_network_the_hub_is_not_asked(hifi, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    answer = hifi("results", "pull", "hub:owner/shared")
+    answer = hifi("results pull hub:owner/shared")
     assert answer.code == 3 and "HF_HUB_OFFLINE" in answer.err, answer

@@ -28,7 +28,7 @@ def counts(predicted):
 
 
 def notes_of(hifi):
-    return table_of(hifi("table", "--format", "json"))["notes"]
+    return table_of(hifi("table --format json"))["notes"]
 
 
 def note(notes, sign):
@@ -153,6 +153,6 @@ def test_a_grid_says_the_signs_of_its_runs(hifi):
     spec = {"protocol": "demo", "backbone": "demo", "seeds": [1, 2]}
     spec |= {"tasks": ["demo-entailment"], "methods": ["linear-probing"]}
     Path("quick.yaml").write_text(json.dumps(spec))
-    answer = hifi("grid", "quick.yaml", "epochs=2", "log_every=2", "learning_rate=1e-9")
+    answer = hifi("grid quick.yaml epochs=2 log_every=2 learning_rate=1e-9")
     assert answer.code == 0, answer.err
     assert f"note: {LOSS}: Linear probing on " in answer.err

@@ -53,7 +53,7 @@ def ece_by_hand(probabilities, labels):
 @pytest.mark.parametrize(("task", "outputs"), [("rte", 2), ("rte", 1), ("cb", 3)])
 def test_calibration_is_scikit_learns(hifi, task, outputs):
     runs = [write(task, seed, outputs=outputs) for seed in (1, 2, 3)]
-    answer = hifi("table", "--metrics", "nll,brier,ece", "--format", "json")
+    answer = hifi("table --metrics nll,brier,ece --format json")
     cells = cells_of(answer)
     assert list(table_of(answer)["headings"].values())[:3] == [
         f"{task.upper()} ({name})" for name in ("NLL", "Brier", "ECE")
@@ -83,7 +83,7 @@ def test_calibration_is_compared_and_claimed_with_an_interval(hifi):
     }
     differences = np.subtract(errors["bitfit"], errors["full-ft"])
     expected = [differences.mean(), *stats.ttest_1samp(differences, 0).confidence_interval()]
-    answer = hifi("compare", "bitfit", "full-ft", "--metric", "ece", "--format", "json")
+    answer = hifi("compare bitfit full-ft --metric ece --format json")
     row = json.loads(answer.out)[0]["rows"][0]
     assert [row["mean"], row["low"], row["high"]] == pytest.approx(expected)
     assert row["verdict"] == "better" and "in ece (" in answer.out
@@ -91,13 +91,13 @@ def test_calibration_is_compared_and_claimed_with_an_interval(hifi):
     own = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"]}
     own["claims"] = {"calibrated": {**claim, "first": "bitfit", "second": "full-ft"}}
     Path("own.yaml").write_text(yaml.safe_dump(own))
-    row, _, _ = claim_of(hifi("claims", "own.yaml", "--format", "json"), "calibrated")
+    row, _, _ = claim_of(hifi("claims own.yaml --format json"), "calibrated")
     assert [row["ours"], row["low"], row["high"]] == pytest.approx(expected)
     assert row["verdict"] == "reproduced"
     claim = {"kind": "number", "text": "t", "where": "w", "metric": "ece", "methods": "full-ft"}
     own["claims"] = {"low": {**claim, "at_most": 99}, "zero": {**claim, "at_most": 0.01}}
     Path("own.yaml").write_text(yaml.safe_dump(own))
-    answer = hifi("claims", "own.yaml", "--format", "json")
+    answer = hifi("claims own.yaml --format json")
     low, zero = (claim_of(answer, name)[0] for name in own["claims"])
     assert [low["verdict"], zero["verdict"], low["runs"]] == ["reproduced", "not reproduced", 8]
     interval = stats.ttest_1samp(errors["full-ft"], 0).confidence_interval()
@@ -109,7 +109,7 @@ def test_calibration_is_compared_and_claimed_with_an_interval(hifi):
 def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     predicted = [write("cb", seed)[1].argmax(1) for seed in (1, 2, 3)]
     write("cb", 1, method="bitfit")
-    answer = hifi("table", "--metrics", "score,churn", "--format", "json")
+    answer = hifi("table --metrics score,churn --format json")
     pairs = [100 * (left != right).mean() for left, right in combinations(predicted, 2)]
     cells = cells_of(answer)
     assert (
@@ -118,7 +118,7 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     assert cells["cb.churn"]["std"] is None
     alone = cells_of(answer, "bitfit")["cb.churn"]
     assert alone["value"] is None and "0 of 3 seeds: churn needs two seeds" in alone["notes"]
-    refused = hifi("compare", "full-ft", "bitfit", "--metric", "churn")
+    refused = hifi("compare full-ft bitfit --metric churn")
     assert refused.code == 2 and "has no interval: hifi table --metrics churn" in refused.err
 
 
@@ -128,7 +128,7 @@ def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
         labels, logits = write("cb", len(method), method=method)
         found[method] = log_loss(labels, softmax(logits, 1))
     write_run("results", "full-ft", "stsb", 1, 0.8)
-    lines = hifi("table", "--metrics", "nll", "--format", "md", "--seeds", "6-7").out.splitlines()
+    lines = hifi("table --metrics nll --format md --seeds 6-7").out.splitlines()
     assert "| Method | CB (NLL) |" in lines[2]
     best = min(found, key=found.__getitem__)
     label = {"full-ft": "Full-FT", "bitfit": "BitFit"}[best]
@@ -140,19 +140,17 @@ def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
 
 def test_an_epoch_without_predictions_and_an_unknown_metric_are_said(hifi):
     write("rte", 1)
-    cell = cells_of(hifi("table", "--metrics", "ece", "--score", "last", "--format", "json"))[
-        "rte.ece"
-    ]
+    cell = cells_of(hifi("table --metrics ece --score last --format json"))["rte.ece"]
     assert cell["value"] is None and "0 of 1 seeds: no ece stored for this score" in cell["notes"]
-    answer = hifi("table", "--metrics", "brie")
+    answer = hifi("table --metrics brie")
     assert answer.code == 2 and "no run has 'brie'; did you mean 'brier'?" in answer.err
 
 
 def test_the_report_has_a_section_where_there_are_predictions(hifi):
     write("rte", 1)
-    assert hifi("report", "--out", "report.html").code == 0
+    assert hifi("report --out report.html").code == 0
     page = Path("report.html").read_text()
     assert "Calibration and churn: Finished runs" in page and "RTE (ECE)" in page
     write_run("others", "full-ft", "rte", 1, 0.5)
-    assert hifi("report", "--results-dir", "others", "--out", "report.html").code == 0
+    assert hifi("report --results-dir others --out report.html").code == 0
     assert "Calibration" not in Path("report.html").read_text()

@@ -46,7 +46,7 @@ def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, predict
 def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
     for task in ("rte", "mrpc", "cola", "stsb", "cb"):
         write_pairs(task, 2.0 if task != "cb" else -30.0)
-    cells, note, _ = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, note, _ = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["ours"] == pytest.approx(2.0) and cells["verdict"] == "reproduced"
     assert "On CoLA, MRPC, RTE, STS-B." in note
     hifi_rows = {"rte": 71.5, "mrpc": 89.7, "cola": 60.4, "stsb": 87.2}  # table 2; Full-FT below
@@ -54,7 +54,7 @@ def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
     published = sum(hifi_rows[task] - full_ft[task] for task in hifi_rows) / 4
     assert cells["published"] == pytest.approx(published)
     cells, note, missing = claim_of(
-        hifi("claims", "hifi/above-full-ft", "--protocol", "demo", "--format", "json"),
+        hifi("claims hifi/above-full-ft --protocol demo --format json"),
         "above-full-ft",
     )
     assert cells["verdict"] == "not run" and not missing
@@ -92,7 +92,7 @@ def test_runs_without_the_papers_task_head_decide_nothing(hifi):
     )
     cells, note, _ = claim_of(hifi(*words), "small-tasks")
     assert cells["verdict"] == "reproduced"
-    assert hifi("grid", "claims-ehft", "--protocol", "laptop", "--print").out == ""
+    assert hifi("grid claims-ehft --protocol laptop --print").out == ""
 
 
 RTE = ["entailment"] * 55 + ["not_entailment"] * 45
@@ -115,7 +115,7 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     write_pairs(
         "rte", -1.0, base=base, labels=labels, data={"train": "t", "validation": str(len(labels))}
     )
-    cells, note, _ = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, note, _ = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
     mean = 100 * base - 0.5
     said = f"RTE decides nothing: its mean score of {mean:.1f} is not clearly above 55.0"
     assert (said in note) is is_left_out
@@ -133,7 +133,7 @@ def test_where_f1_is_the_score_accuracy_tells_whether_a_task_is_at_chance(hifi):
         write_pairs(
             "mrpc", -1.0, base=0.83, labels=labels, predicted=predicted, data={"train": data}
         )
-        answer = hifi("claims", "hifi/above-full-ft", *LAPTOP)
+        answer = hifi("claims hifi/above-full-ft", *LAPTOP)
         cells, note, _ = claim_of(answer, "above-full-ft")
         said = "MRPC decides nothing: its mean accuracy of 68.5 is not clearly above 68.5"
         assert (said in note) is bool(predicted)
@@ -145,14 +145,14 @@ def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])
         data = {"train": "t", "validation": f"chance {task}"}
         write_pairs(task, 2.0, base=0.1, labels=labels, predicted=labels[0], data=data)
-    cells, _, _ = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, _, _ = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["reason"] == "every task is at chance"
 
 
 def test_a_verdict_must_hold_for_the_last_epochs(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         write_pairs(task, 2.0, last=0.7)  # both methods are as good after the last epoch
-    cells, _, _ = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, _, _ = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["reason"] == "reproduced by the reported epochs, not reproduced by the last ones"
     cells, _, _ = claim_of(
         hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft"
@@ -168,7 +168,7 @@ def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"learning_rate": 1e-5}
         changed = {"protocol": "laptop", "backbone": "minilm", "config": config}
         write_run("results", "full-ft", "rte", seed, 0.1, **changed)
-    cells, note, missing = claim_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, note, missing = claim_of(hifi("claims hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["ours"] == pytest.approx(2.0) and cells["reason"] == "3 of 4 tasks"
     said = "Full-FT on RTE: 9 runs left out: not the protocol's settings: learning_rate 1e-05 (protocol: "
     assert said in note

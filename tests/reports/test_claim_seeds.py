@@ -91,9 +91,9 @@ def test_figures_count_where_their_repetitions_are_seeds():
 
 
 def test_every_claim_is_printed_with_its_numbers(hifi, tmp_path):
-    answer = hifi("claims", "hifi", "--protocol", "laptop", "--results-dir", tmp_path)
+    answer = hifi(f"claims hifi --protocol laptop --results-dir {tmp_path}")
     printed = " ".join(answer.out.split())
     # two seeds on four tasks are eight signs, of which 2 in 256 patterns are alike
     assert "2 and 2 for above-full-ft, above-peft, midtop-close" in printed
-    answer = hifi("claims", "ehft/cb", "--protocol", "laptop-ehft", "--results-dir", tmp_path)
+    answer = hifi(f"claims ehft/cb --protocol laptop-ehft --results-dir {tmp_path}")
     assert "6 and 6 for cb" in " ".join(answer.out.split())

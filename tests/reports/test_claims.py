@@ -26,7 +26,7 @@ OWN = f"description: My thesis\nprotocol: hifi\nbackbone: bert-large\ntasks: [rt
 @pytest.fixture
 def own(hifi):  # the fixture changes the working directory
     Path("mine.yaml").write_text(OWN)
-    return lambda *words: hifi("claims", "mine.yaml", *words)
+    return lambda *words: hifi("claims mine.yaml", *words)
 
 
 def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, **changes):
@@ -113,7 +113,7 @@ def test_a_claim_may_be_asked_about_some_of_its_tasks(own, hifi):
     write_pairs(2.0)
     assert claim_of(own("--tasks", "rte", "--format", "json"))[0]["runs"] == 8
     words = ("grid", "mine.yaml", "--tasks", "rte", "--seeds", "1-9", "--print")
-    assert "unknown task" in hifi("claims", "mine.yaml", "--tasks", "rtx").err
+    assert "unknown task" in hifi("claims mine.yaml --tasks rtx").err
     assert {line.split()[3] for line in hifi(*words, "--results-dir", "new").out.splitlines()} == {
         "rte"
     }
@@ -148,12 +148,12 @@ def test_an_order_holds_if_every_comparison_does(hifi):
     content["claims"] = {"order": {**SIMPLE, "first": ["bitfit", "lora"], "second": "full-ft"}}
     Path("order.yaml").write_text(yaml.safe_dump(content))
     write_pairs(2.0)
-    cells, note, _ = claim_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    cells, note, _ = claim_of(hifi("claims order.yaml --format json"), "order")
     assert cells["reason"] == "1 of 2 comparisons not run" and "LoRA above Full-FT: not run" in note
     for task in ("rte", "cola"):
         for seed in range(1, 5):
             write_run("results", "lora", task, seed, 0.55 + 0.001 * seed)
-    cells, note, _ = claim_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    cells, note, _ = claim_of(hifi("claims order.yaml --format json"), "order")
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-4.75)
     assert "BitFit above Full-FT: +2.00 [" in note and "LoRA above Full-FT: -4.75 [" in note
 
@@ -164,14 +164,11 @@ def test_a_claim_may_be_about_every_task(hifi):
     Path("every.yaml").write_text(yaml.safe_dump({**content, "claims": {"every": claim}}))
     write_pairs(4.0, tasks=["rte"], seeds=range(1, 9))
     write_pairs(-3.0, tasks=["cola"], seeds=range(1, 9))
-    cells, note, _ = claim_of(hifi("claims", "every.yaml", "--format", "json"), "every")
+    cells, note, _ = claim_of(hifi("claims every.yaml --format json"), "every")
     assert cells["verdict"] == "not reproduced" and cells["ours"] == pytest.approx(-3.0)
     assert "BitFit above Full-FT on RTE: +4.00 [" in note and "on CoLA: -3.00 [" in note
     write_pairs(0.0, tasks=["cola"], seeds=range(1, 9), noise=0.001)
-    assert (
-        claim_of(hifi("claims", "every.yaml", "--format", "json"), "every")[0]["verdict"]
-        == "reproduced"
-    )
+    assert claim_of(hifi("claims every.yaml --format json"), "every")[0]["verdict"] == "reproduced"
 
 
 SWEEP = {
@@ -210,7 +207,7 @@ def test_groups_of_values_of_a_sweep_are_compared(hifi):
         write_figure(
             "results", "hifi-6-k", pd.DataFrame(rows, columns=["task", "x", "seed", "score"])
         )
-        answer = hifi("claims", "k.yaml", "--format", "json")
+        answer = hifi("claims k.yaml --format json")
         cells, _, _ = claim_of(answer, "k")
         assert (
             cells["ours"] == pytest.approx(100 * (0.6 - low - 0.001))
@@ -274,7 +271,7 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
 
 def test_the_report_says_the_claims_in_words(own, hifi):
     write_pairs(2.0)
-    assert hifi("report", "--claims", "mine.yaml").code == 0
+    assert hifi("report --claims mine.yaml").code == 0
     page = Path("results/report.html").read_text()
     assert (
         "My thesis (protocol hifi, backbone bert-large): 1 reproduced" in page
@@ -311,11 +308,11 @@ def test_mistakes_in_a_file_of_claims_are_named(hifi, change, message):
         claim.pop(key)
     claim |= change
     Path("mine.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("claims", "mine.yaml")
+    answer = hifi("claims mine.yaml")
     assert (answer.code, len(answer.err.splitlines())) == (2, 1) and message in answer.err
 
 
 def test_wrong_names_are_told(hifi):
-    assert "did you mean 'above-full-ft'?" in hifi("claims", "hifi/above-ful").err
-    assert "unknown" in hifi("claims", "nothing").err
-    assert hifi("claims", "none.yaml").code == 3
+    assert "did you mean 'above-full-ft'?" in hifi("claims hifi/above-ful").err
+    assert "unknown" in hifi("claims nothing").err
+    assert hifi("claims none.yaml").code == 3

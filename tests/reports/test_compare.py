@@ -25,7 +25,7 @@ def said(answer):
 
 def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     grid("bitfit", "full-ft", gap=0.2)
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["p_holm"] == 0.0625
     assert rows[0]["mean"] == pytest.approx(20.2) == rows[0]["tasks"]["rte"]
     assert notes[0] == (
@@ -39,21 +39,21 @@ def test_a_comparison_fits_a_terminal(hifi, monkeypatch):
         "full-ft",
         tasks=("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic", "qnli", "boolq"),
     )
-    printed = hifi("compare", "bitfit", "full-ft").out
+    printed = hifi("compare bitfit full-ft").out
     drawn = printed[: printed.index("each run's best epoch")].splitlines()[1:]
     assert any(set(line) == {"─"} for line in drawn) and max(map(len, drawn)) <= 80
 
 
 def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     grid("bitfit", "full-ft", tasks=("rte", "cola"), seeds=range(1, 6))
-    rows, notes = said(hifi("compare", "full-ft", "bitfit", "--format", "json"))
+    rows, notes = said(hifi("compare full-ft bitfit --format json"))
     assert rows[0]["mean"] < 0 and rows[0]["verdict"] == "worse"
     low, high = rows[0]["low"], rows[0]["high"]
     assert low < rows[0]["mean"] < high < 0
     assert rows[0]["p_holm"] == pytest.approx(2 / 2**10) and any(
         "about these tasks and new seeds" in note for note in notes
     )
-    rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
+    rows, notes = said(hifi("compare full-ft bitfit --tasks rte --format json"))
     assert (
         rows[0]["verdict"] == "no conclusion"
         and [*rows[0]["tasks"]] == ["rte"]
@@ -65,7 +65,7 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     for seed in range(1, 9):
         write_run("results", "full-ft", "rte", seed, 0.6)
         write_run("results", "bitfit", "rte", seed, 0.6 + 0.01 * (-1) ** seed * seed)
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["verdict"] == "no difference shown"
     assert notes[0].startswith("Full-FT: no difference shown is not equality")
 
@@ -75,14 +75,13 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
         for seed in seeds:
             write_run("results", "full-ft", task, seed, 0.5)
             write_run("results", "bitfit", task, seed, 0.5 + gap + 0.001 * (-1) ** seed)
-    rows, _ = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, _ = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["mean"] == pytest.approx(
         (2.0 - 3.0) / 2
     )  # pooled over 12 pairs it would be +1.17
     assert rows[0]["tasks"] == pytest.approx({"cola": -3.0, "rte": 2.0})
     averages = {
-        row["method"]: row["average"]
-        for row in json.loads(hifi("table", "--format", "json").out)["rows"]
+        row["method"]: row["average"] for row in json.loads(hifi("table --format json").out)["rows"]
     }
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(rows[0]["mean"])
 
@@ -92,7 +91,7 @@ def test_only_partners_are_paired(hifi):
     write_run("results", "full-ft", "rte", 4, 0.0)
     write_run("results", "bitfit", "rte", 5, 1.0)
     write_run("results", "bitfit", "cola", 1, 1.0)
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["pairs"] == 3 and 1.0 < rows[0]["mean"] < 1.5
     assert "BitFit and Full-FT: 3 runs without a partner (same task and seed)" in notes
 
@@ -102,7 +101,7 @@ def test_runs_without_the_metric_asked_for_are_counted(hifi):
         write_run("results", "full-ft", "rte", seed, 0.6, metrics={"f1": 0.5})
         write_run("results", "bitfit", "rte", seed, 0.6, metrics={"f1": 0.4} if seed < 3 else {})
     words = ("--metric", "f1", "--format", "json")
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", *words))
+    rows, notes = said(hifi("compare bitfit full-ft", *words))
     assert rows[0]["pairs"] == 2
     said_so = "BitFit and Full-FT: 2 runs without a partner with f1 (same task and seed)"
     assert said_so in notes
@@ -112,7 +111,7 @@ def test_the_second_of_two_comparisons_needs_fewer_seeds(hifi):
     """Holm's correction multiplies only the smaller p by two: nine pairs differ, then six."""
     grid("bitfit", "full-ft", tasks=("rte", "cola", "mrpc"), seeds=(1, 2, 3), gap=-0.2)
     grid("lora", "full-ft", tasks=("rte", "cola"), seeds=(1, 2, 3), gap=-0.1)
-    rows, _ = said(hifi("compare", "full-ft", "bitfit", "lora", "--format", "json"))
+    rows, _ = said(hifi("compare full-ft bitfit lora --format json"))
     assert [(row["p_holm"], row["verdict"]) for row in rows] == [
         (pytest.approx(4 / 2**9), "better"),
         (pytest.approx(2 / 2**6), "better"),
@@ -126,7 +125,7 @@ def test_scores_of_different_metrics_are_never_compared(hifi):
         other = {"accuracy": 0.7, "matthews": 0.4}
         write_run("results", "full-ft", "cola", seed, 0.7, primary_metric="accuracy", metrics=other)
     for words in ([], ["--include", "unequal"]):
-        answer = hifi("compare", "bitfit", "full-ft", *words)
+        answer = hifi("compare bitfit full-ft", *words)
         assert answer.code == 3 and "differ in primary metric (matthews and accuracy)" in answer.err
 
 
@@ -134,7 +133,7 @@ def test_collapsed_runs_are_compared_and_counted(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 8))
     write_run("results", "bitfit", "rte", 8, 0.2, collapsed=True)
     write_run("results", "full-ft", "rte", 8, 0.6)
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
     assert (rows[0]["verdict"], rows[0]["pairs"]) == ("no difference shown", 8)
     assert rows[0]["mean"] == pytest.approx(-4, abs=0.5)
     assert "BitFit on RTE: 1 run collapsed, included" in notes
@@ -154,13 +153,13 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
             metrics=None,
             collapsed=True,
         )
-    _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    _, notes = said(hifi("compare bitfit full-ft --format json"))
     assert (
         notes[0]
         == "Full-FT: BitFit is ahead, but 2 runs of it diverged, 0 of Full-FT: these have no score"
     )
     grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.1)
-    rows, _ = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, _ = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["verdict"] == "worse"
 
 
@@ -179,13 +178,11 @@ def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hif
     note = (
         f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
     )
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
     assert rows[0]["pairs"] == 2 and note in notes
-    answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")
+    answer = hifi("compare bitfit full-ft --tasks rte")
     assert answer.code == 3 and note in answer.err and len(answer.err.splitlines()) == 1
-    rows, notes = said(
-        hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json")
-    )
+    rows, notes = said(hifi("compare bitfit full-ft --include unequal --format json"))
     assert (
         rows[0]["pairs"] == 4
         and f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
@@ -198,18 +195,18 @@ def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
         range(1, 6), (("hifi-layerwise", 5), ("bitfit", 16))
     ):
         write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, epochs=epochs)
-    rows, notes = said(hifi("compare", "hifi-layerwise", "bitfit", "--format", "json"))
+    rows, notes = said(hifi("compare hifi-layerwise bitfit --format json"))
     assert rows[0]["pairs"] == 5
     assert not any("differ in" in note for note in notes)
-    assert "not compared" not in hifi("table", "hifi-2", "--tasks", "rte").out
+    assert "not compared" not in hifi("table hifi-2 --tasks rte").out
     for seed in range(1, 6):
         write_run("results", "bitfit", "rte", seed, 0.6, epochs=15)
-    assert "differ in epochs (5 and 15)" in hifi("compare", "hifi-layerwise", "bitfit").err
+    assert "differ in epochs (5 and 15)" in hifi("compare hifi-layerwise bitfit").err
 
 
 def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
     grid("bitfit", "full-ft", report="last")
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--score", "last", "--format", "json"))
+    rows, notes = said(hifi("compare bitfit full-ft --score last --format json"))
     assert rows[0]["pairs"] == 5 and not any("differ in" in note for note in notes)
 
 
@@ -243,16 +240,16 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
     for seed in (1, 2):
         write_run("results", "bitfit", "rte", seed, 0.778)
         write_run("results", "linear-probing", "rte", seed, 0.5, shots=16)
-    answer = hifi("compare", "bitfit", "linear-probing")
+    answer = hifi("compare bitfit linear-probing")
     assert (
         answer.code == 2
         and "runs of several shots: choose one with --shots (16, full)" in answer.err
     )
-    answer = hifi("compare", "bitfit", "linear-probing", "--shots", "16")
+    answer = hifi("compare bitfit linear-probing --shots 16")
     assert answer.code == 3 and "no finished run of bitfit --shots 16" in answer.err
     for seed in (1, 2):
         write_run("results", "bitfit", "rte", seed, 0.55, shots=16)
-    answer = hifi("compare", "bitfit", "linear-probing", "--shots", "16", "--format", "json")
+    answer = hifi("compare bitfit linear-probing --shots 16 --format json")
     assert (
         said(answer)[0][0]["mean"] == pytest.approx(5.0)
         and "16-shot" in json.loads(answer.out)[0]["title"]
@@ -308,7 +305,7 @@ def test_two_backbones_are_compared_under_one_method(hifi):
             )
             write_run("results", "full-ft", "rte", seed, 0.5, backbone=backbone, **weights)
     words = ("--backbones", "modernbert-base,qwen3-0.6b", "--format", "json")
-    answer = hifi("compare", "lora", *words)
+    answer = hifi("compare lora", *words)
     rows, _ = said(answer)
     assert [(row["method"], row["verdict"], row["pairs"]) for row in rows] == [
         ("qwen3-0.6b", "worse", 8)
@@ -316,10 +313,7 @@ def test_two_backbones_are_compared_under_one_method(hifi):
     assert rows[0]["mean"] == pytest.approx(-4)
     assert "modernbert-base minus each other backbone" in answer.out and "method lora" in answer.out
     write_run("results", "lora", "rte", 1, 0.9, backbone="qwen3-0.6b", backbone_weights="others")
-    rows, notes = said(hifi("compare", "lora", *words))
+    rows, notes = said(hifi("compare lora", *words))
     assert rows[0]["pairs"] == 7 and any("left out: different encoder" in note for note in notes)
-    assert (
-        "no finished run of minilm"
-        in hifi("compare", "lora", "--backbones", "minilm,qwen3-0.6b").err
-    )
-    assert "under one method" in hifi("compare", "lora", "full-ft", *words).err
+    assert "no finished run of minilm" in hifi("compare lora --backbones minilm,qwen3-0.6b").err
+    assert "under one method" in hifi("compare lora full-ft", *words).err

@@ -34,7 +34,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     write_costs("lora", "mrpc", 1, 30.0)  # no run of Full-FT there
     write_costs("adapter", "rte", 1, 1.0, device="GPU")  # nor on that machine
     write_costs("bitfit", "cola", 2, 7.0, threads=4)  # nor with as many threads
-    table = table_of(hifi("table", "cost", "--format", "json"))
+    table = table_of(hifi("table cost --format json"))
     rows = {row["method"]: row for row in table["rows"]}
     assert [rows["full-ft"][key] for key in ("time", "memory", "stored")] == [1, 1, 1]
     assert rows["bitfit"]["time"] == pytest.approx(
@@ -49,7 +49,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
     (note,) = [note for note in table["notes"] if note.startswith("left out")]
     assert "lora" in note and "adapter" in note and " bitfit" not in note
-    assert "│" not in hifi("table", "cost").out
+    assert "│" not in hifi("table cost").out
 
 
 def test_epochs_count_and_limited_few_shot_and_other_tasks_runs_do_not(hifi):
@@ -68,18 +68,16 @@ def test_epochs_count_and_limited_few_shot_and_other_tasks_runs_do_not(hifi):
 def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     write_costs("full-ft", "rte", 1, 30.0)
     write_costs("hifi-layerwise", "rte", 1, 27.0)
-    rows = {
-        row["method"]: row for row in table_of(hifi("table", "hifi-1", "--format", "json"))["rows"]
-    }
+    rows = {row["method"]: row for row in table_of(hifi("table hifi-1 --format json"))["rows"]}
     marks = ["Extra param.", "Corrupt struc.", "Infer. delay", "Store cons."]
     assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]  # noqa: RUF001
     assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001
     assert rows["hifi-layerwise"]["time"] == pytest.approx(0.9)
-    assert r"$\checkmark$" in hifi("table", "hifi-1", "--format", "tex").out
+    assert r"$\checkmark$" in hifi("table hifi-1 --format tex").out
 
 
 def test_table_4_counts_the_data_at_hand(hifi, data):
-    answer = hifi("table", "hifi-4", "--data-dir", data, "--published", "--format", "json")
+    answer = hifi(f"table hifi-4 --data-dir {data} --published --format json")
     table = table_of(answer)
     train = {row["source"]: row for row in table["rows"] if row["label"] == "train"}
     assert (train["runs"]["rte"], train["published"]["rte"]) == (48, 2490)

@@ -75,16 +75,14 @@ def test_tables_show_means_published_numbers_and_footnotes(hifi):
         write_run("results", "full-ft", "rte", seed, score)
         write_run("results", "hifi-layerwise", "rte", seed, score - 0.1)
     assert "<b>62.0</b> ±2.8" in cells_of(page_of(hifi("report")), "Full-FT")
-    text = page_of(
-        hifi("report", "--tables", "hifi-2,hifi-3", "--published", "--out", "elsewhere/page.html")
-    )
+    text = page_of(hifi("report --tables hifi-2,hifi-3 --published --out elsewhere/page.html"))
     assert (
         "HiFi, table 2" in text
         and "HiFi, table 3" in text
         and "the mean of its 9 cells is 81.10" in text
     )
     assert re.search(r"missing: <code>\d+ runs: hifi grid hifi-2</code>", text)
-    assert hifi("report", "--results-dir", "nowhere").code == 3
+    assert hifi("report --results-dir nowhere").code == 3
 
 
 def png(text, title):
@@ -136,10 +134,10 @@ def test_a_report_of_some_tasks_and_claims_without_runs_in_one_line(hifi):
         for method, score in (("full-ft", 0.6), ("hifi-layerwise", 0.7), ("hifi-random", 0.6)):
             write_run("results", method, "mrpc", seed, score + seed / 100, protocol="laptop")
             write_run("results", method, "rte", seed, 0.5, protocol="laptop")
-    text = unescape(page_of(hifi("report", "--tasks", "mrpc")))
+    text = unescape(page_of(hifi("report --tasks mrpc")))
     assert "MRPC (F1)" in text and "RTE" not in text[: text.index("<h2>Runs")]
     assert "<td>above-random</td>" in text and "<td>not run</td>" not in text
     assert re.search(r"<li>not run: .*, ", text)
     assert text.index("<h2>Finished runs") < text.index("<h2>Full-FT minus")
-    answer = hifi("report", "--tasks", "mrcp")
+    answer = hifi("report --tasks mrcp")
     assert answer.code == 2 and "did you mean 'mrpc'?" in answer.err

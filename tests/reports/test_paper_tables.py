@@ -142,15 +142,15 @@ def test_every_printed_average_is_recomputed():
 
 
 def test_the_footnotes_reach_the_page(hifi):
-    text = hifi("table", "ehft-1", "--published", "--format", "md").out
+    text = hifi("table ehft-1 --published --format md").out
     assert "printed 87.24, but the mean of its 9 cells is 86.082" in text
     assert "57.89<sup>" in text
-    assert "Full-FT (Liu et al. 2019)" not in hifi("table", "ehft-1", "--format", "md").out
+    assert "Full-FT (Liu et al. 2019)" not in hifi("table ehft-1 --format md").out
     assert (
         "86.60" in text
     )  # a row that only the paper has stands there with --published, by its own name
     assert "published: Full-FT (Liu et al. 2019)" in text
-    text = hifi("table", "hifi-2", "--published", "--format", "md").out
+    text = hifi("table hifi-2 --published --format md").out
     assert "published<sup>" in text and "illegible" in text
 
 
@@ -159,12 +159,12 @@ def test_runs_of_ours_that_are_not_compared_leave_the_papers_best_row_marked(hif
         precision = "bf16" if method == "hifi-layerwise" else "fp32"
         write_run("results", method, "mrpc", 1, 0.8, precision=precision)
     words = ["--tasks", "mrpc", "--methods", "full-ft,bitfit,hifi-layerwise", "--format", "md"]
-    assert "**89.7**" in hifi("table", "hifi-2", "--published", *words).out
+    assert "**89.7**" in hifi("table hifi-2 --published", *words).out
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
     words = ["--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json"]
-    table = table_of(hifi("table", "hifi-2", "--published", *words))
+    table = table_of(hifi("table hifi-2 --published", *words))
     paper = next(row for row in table["rows"] if row["source"] == "published")
     assert paper["cells"]["average"]["value"] == pytest.approx((89.7 + 71.5) / 2)
     assert table["notes"][0].endswith("; Avg.: of the columns shown")
@@ -190,9 +190,9 @@ def test_every_table_loads_and_fits_its_paper(name):
 def test_a_number_stands_only_beside_the_papers_of_the_same_metric(hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy", metrics={"f1": 0.8})
     words = ["--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json"]
-    ours, paper, _ = table_of(hifi("table", "hifi-2", *words))["rows"]
+    ours, paper, _ = table_of(hifi("table hifi-2", *words))["rows"]
     assert (ours["mrpc"], paper["mrpc"]) == (80.0, 88.9)  # both F1
-    rows = table_of(hifi("table", "hifi-2", "--metrics", "accuracy", *words))["rows"]
+    rows = table_of(hifi("table hifi-2 --metrics accuracy", *words))["rows"]
     assert [row["mrpc.accuracy"] for row in rows] == [90.0, None]
 
 
@@ -210,15 +210,5 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
         .read_text()
         .replace("protocol: hifi\n", "protocol: laptop\n")
     )
-    text = hifi(
-        "table",
-        own_table,
-        "--methods",
-        "full-ft",
-        "--tasks",
-        "rte",
-        "--published",
-        "--format",
-        "md",
-    ).out
+    text = hifi(f"table {own_table} --methods full-ft --tasks rte --published --format md").out
     assert "| 32/3e-5 |" in text and "| 32/2e-5 |" in text

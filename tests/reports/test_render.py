@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden/files"
 
 @pytest.mark.parametrize("kind", ["text", "md", "tex", "csv", "json"])
 def test_formats_are_as_they_were(kind, users_table, hifi):
-    answer = hifi("table", users_table, "--published", "--format", kind)
+    answer = hifi(f"table {users_table} --published --format", kind)
     assert answer.code == 0, answer.err
     golden = GOLDEN / f"table.{kind}"
     if os.environ.get("HIFI_WRITE_GOLDEN"):
@@ -95,7 +95,7 @@ def _on_a_terminal(table):
 
 
 def test_latex_is_a_balanced_document(users_table, hifi):
-    fragment = hifi("table", users_table, "--published", "--format", "tex").out
+    fragment = hifi(f"table {users_table} --published --format tex").out
     assert r"\documentclass" not in fragment and fragment.count(r"\begin{table}") == 1
     opened, closed = (
         re.findall(r"\\begin\{(\w+)\}", fragment),
@@ -110,10 +110,10 @@ def test_latex_is_a_balanced_document(users_table, hifi):
 def test_rows_of_several_tables_in_a_csv_name_their_table(hifi):
     for protocol, score in (("hifi", 0.8), ("laptop", 0.7)):
         write_run("results", "full-ft", "rte", 1, score, protocol=protocol)
-    assert hifi("table", "--out", "t.csv").code == 0
+    assert hifi("table --out t.csv").code == 0
     rows = list(csv.DictReader(Path("t.csv").read_text().splitlines()))
     named = {re.search(r"protocol (\w+)", row["table"])[1]: float(row["rte"]) for row in rows}
     assert named == pytest.approx({"hifi": 80.0, "laptop": 70.0})
-    assert hifi("table", "--protocol", "hifi", "--format", "csv").out.startswith(
+    assert hifi("table --protocol hifi --format csv").out.startswith(
         "method,label,source,rte,rte_std,rte_seeds,"
     )

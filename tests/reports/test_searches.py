@@ -21,7 +21,7 @@ def test_the_best_setting_of_each_task_and_method(hifi):
     for (method, task), values in scores.items():
         write_search("results", method, task, values)
     write_run("results", "full-ft", "rte", 1, 0.9)  # a run of no search
-    table = table_of(hifi("table", "search", "--format", "json"))
+    table = table_of(hifi("table search --format json"))
     assert table["title"] == "Settings tried (protocol hifi, backbone bert-large)"
     rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
     for row in table["rows"]:
@@ -34,7 +34,7 @@ def test_the_best_setting_of_each_task_and_method(hifi):
         "lora": [[10, 20, 15, "CoLA"], [20, 20, 20, None], [30, None, None, "RTE"]],
     }
     assert table["rows"][0]["label"].endswith("learning_rate=1e-05")
-    assert "-<sup>a</sup>" in hifi("table", "search", "--format", "md").out
+    assert "-<sup>a</sup>" in hifi("table search --format md").out
 
 
 def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
@@ -66,7 +66,7 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     write_search("results", "full-ft", "mrpc", [0.5], backbone="minilm")
 
     def shown(*words):
-        answer = hifi("table", "search", "--format", "json", *words)
+        answer = hifi("table search --format json", *words)
         assert answer.code == 0, answer.err
         tables = tables_of(answer)
         return [([*t["rows"][0]["cells"]], {row["method"] for row in t["rows"]}) for t in tables]
@@ -74,7 +74,7 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert shown("--tasks", "rte", "--methods", "lora") == [(["rte", "seeds", "best_on"], {"lora"})]
     of_mrpc = [(["mrpc", "seeds", "best_on"], {"full-ft"})]
     assert shown("--backbone", "minilm") == shown("--tasks", "mrpc") == of_mrpc
-    answer = hifi("table", "search", "--backbone", "minilm", "--methods", "lora")
+    answer = hifi("table search --backbone minilm --methods lora")
     assert answer.code == 3 and "no such run of a search in results" in answer.err
 
 
@@ -82,6 +82,6 @@ def test_a_search_names_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
         is_better = "learning_rate=0.002" in cell.overrides
         write_cell(cell, Path("results"), score=0.9 if is_better else 0.2)
-    answer = hifi("grid", "demo-search", "--methods", "full-ft")
+    answer = hifi("grid demo-search --methods full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
     assert "next: hifi table search" in answer.err

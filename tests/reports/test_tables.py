@@ -21,12 +21,12 @@ def test_what_is_missing_is_one_command_of_the_tables_grid(users_table, hifi):
     words = ["--results-dir", "results"]
     (missing,) = table_of(hifi("table", users_table, *words, "--format", "json"))["missing"]
     assert missing == "8 runs: hifi grid mine.yaml"
-    printed_commands = hifi("grid", users_table, "--print", "--results-dir", "none").out
+    printed_commands = hifi(f"grid {users_table} --print --results-dir none").out
     places = itertools.product(("rte", "cola", "stsb"), ("full-ft", "bitfit", "linear-probing"))
     assert all(f"--task {task} --method {method}" in printed_commands for task, method in places)
-    assert hifi("table", users_table).code == 0
-    assert hifi("table", users_table, "--strict").code == 1
-    assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
+    assert hifi(f"table {users_table}").code == 0
+    assert hifi(f"table {users_table} --strict").code == 1
+    assert hifi(f"table {users_table} --strict --methods full-ft").code == 0
     chosen = ["--methods", "bitfit", "--tasks", "stsb", "--seeds", "1-3", "--data-dir", "glue data"]
     (missing,) = table_of(hifi("table", users_table, *chosen, "--format", "json"))["missing"]
     assert (
@@ -35,13 +35,13 @@ def test_what_is_missing_is_one_command_of_the_tables_grid(users_table, hifi):
     )
     assert (
         "--results-dir elsewhere"
-        in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
+        in hifi(f"table {users_table} --results-dir elsewhere --format json").out
     )
 
 
 def test_a_table_of_what_there_is_misses_nothing(hifi):
     write_run("results", "full-ft", "rte", 1, 0.7)
-    answer = hifi("table", "--seeds", "1,2", "--strict", "--format", "json")
+    answer = hifi("table --seeds 1,2 --strict --format json")
     assert answer.code == 0 and table_of(answer)["missing"] == []
     assert table_of(answer)["rows"][0]["cells"]["rte"]["notes"] == ["1 of 2 seeds"]
 
@@ -87,13 +87,11 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     for seed in (1, 2):
         write_run("results", "full-ft", "rte", seed, 0.5)
     write_run("results", "full-ft", "rte", 3, 0.8, **changes)
-    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    cell = rows_of(hifi("table --format json"))["full-ft", "runs"]["cells"]["rte"]
     assert cell["value"] == 50.0
     assert said in cell["notes"]
     word = "limited" if "limited" in said else "unequal"
-    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"][
-        "cells"
-    ]["rte"]
+    cell = rows_of(hifi("table --format json --include", word))["full-ft", "runs"]["cells"]["rte"]
     if "diverged" in said:
         assert cell["value"] == 50.0
     else:
@@ -104,7 +102,7 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
 def test_a_number_never_stands_under_another_metrics_name(hifi):
     write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
     write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
-    content = table_of(hifi("table", "--format", "json"))
+    content = table_of(hifi("table --format json"))
     assert content["headings"]["mrpc"] == "MRPC (Acc.)"
     cells = {row["method"]: row["cells"]["mrpc"] for row in content["rows"]}
     assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
@@ -115,12 +113,12 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
     write_run("results", "full-ft", "rte", 9, 0.1)
-    table = table_of(hifi("table", users_table, "--format", "json"))
+    table = table_of(hifi(f"table {users_table} --format json"))
     assert table["rows"][0]["cells"]["rte"]["value"] == pytest.approx(87.5)
     assert "1 run with other seeds left out (--seeds includes them)" in table["notes"]
-    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))[
-        "full-ft", "runs"
-    ]["cells"]["rte"]
+    cell = rows_of(hifi(f"table {users_table} --seeds 9 --format json"))["full-ft", "runs"][
+        "cells"
+    ]["rte"]
     assert cell["value"] == pytest.approx(10.0)
 
 
@@ -142,14 +140,14 @@ def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
                 score,
                 **(changes if (method, task) == ("bitfit", "rte") else {}),
             )
-    rows = rows_of(hifi("table", "--format", "json"))
+    rows = rows_of(hifi("table --format json"))
     cell = rows["bitfit", "runs"]["cells"]["rte"]
     assert cell["value"] == 90.0 and cell["notes"][0].startswith(
         f"not compared with the column's other runs, which differ in {said}"
     )
     lines = {
         line.split("|")[1].strip(): line.split("|")[2:5]
-        for line in hifi("table", "--format", "md").out.splitlines()
+        for line in hifi("table --format md").out.splitlines()
         if "|" in line
     }
     marks = {
@@ -241,18 +239,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_or_not_at_all(
 def test_a_laptops_runs_in_a_papers_layout(hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.8, protocol="laptop", backbone="minilm")
     answer = hifi(
-        "table",
-        "hifi-2",
-        "--protocol",
-        "laptop",
-        "--backbone",
-        "minilm",
-        "--tasks",
-        "cola,mrpc",
-        "--seeds",
-        "1",
-        "--format",
-        "json",
+        "table hifi-2 --protocol laptop --backbone minilm --tasks cola,mrpc --seeds 1 --format json"
     )
     content = table_of(answer)
     assert list(content["headings"].values())[:2] == [
@@ -305,10 +292,10 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     }
     Path("mine.yaml").write_text(json.dumps(spec))
     Path("grid.yaml").write_text("table: mine.yaml\n")
-    assert "--task mytask.yaml --method mymethod.yaml" in hifi("grid", "grid.yaml", "--print").out
+    assert "--task mytask.yaml --method mymethod.yaml" in hifi("grid grid.yaml --print").out
     for method, score in (("mymethod", 0.7), ("bitfit", 0.6)):
         write_run("results", method, "mytask", 1, score, protocol="myprotocol")
-    table = table_of(hifi("table", "mine.yaml", "--format", "json"))
+    table = table_of(hifi("table mine.yaml --format json"))
     assert [row["cells"]["mytask"]["value"] for row in table["rows"]] == [70, 60] and not table[
         "missing"
     ]
@@ -317,12 +304,12 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
         "rows"
     ]
     assert row["cells"]["mytask"]["value"] == 70
-    answer = hifi("compare", "mymethod.yaml", "bitfit", *of_options)
+    answer = hifi("compare mymethod.yaml bitfit", *of_options)
     assert answer.code == 0 and "1 pair" in answer.out, answer.err
 
 
 def test_texts_that_were_cut_are_counted_in_the_run_and_one_line_of_the_table(tiny, hifi, tmp_path):
-    trained = tiny("train", "--method", "full-ft", "max_length=8")
+    trained = tiny("train --method full-ft max_length=8")
     assert "train texts are longer than max_length=8 and cut" in trained.err
     result = json.loads(
         (tmp_path / "results/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text()
@@ -360,7 +347,7 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     spec = {"protocol": "hifi", "backbone": "bert-large", "rows": ["linear-probing"]}
     spec |= {"backbones": [str(encoders["bert"]), str(decoder)], "columns": ["rte", "cola"]}
     Path("mine.yaml").write_text(json.dumps(spec))
-    table = table_of(hifi("table", "mine.yaml", "--format", "json"))
+    table = table_of(hifi("table mine.yaml --format json"))
     assert [row["label"] for row in table["rows"]] == ["tiny-bert", "tiny-qwen3"]
     assert "method linear-probing" in table["title"]
     for row, backbone, command in zip(

@@ -60,13 +60,7 @@ def test_a_text_of_more_tokens_than_there_are_positions_is_refused(
     rows = [f"{'the dog ' * (99 if at == 7 else 1)}{at},{at % 2}\n" for at in range(40)]
     (tmp_path / "long.csv").write_text("".join(["text,label\n", *rows]))
     words = [
-        "train",
-        "--task",
-        "long.csv",
-        "--method",
-        "bitfit",
-        "--backbone",
-        encoders[family],
+        *f"train --task long.csv --method bitfit --backbone {encoders[family]}".split(),
         *QUICK_WORDS,
     ]
     message = said(hifi(*words, "max_length=1000000", "inputs=text"), 2)
@@ -111,7 +105,7 @@ def test_results_of_wrong_types_are_named(hifi, tmp_path, changes):
     (line,) = answer.err.splitlines()
     assert f"{run.relative_to(tmp_path) / 'results.json'} is damaged (" in line
     assert next(iter(changes)) in line
-    assert line.removeprefix("left out: 1 damaged run: ") in hifi("ls", "runs").out
+    assert line.removeprefix("left out: 1 damaged run: ") in hifi("ls runs").out
 
 
 DEEP = "[" * 200_000
@@ -156,16 +150,6 @@ def test_a_backbone_whose_configuration_is_none_is_named(hifi, encoders, data, t
     shutil.copytree(encoders["bert"], tmp_path / "mine")
     (tmp_path / "mine" / "config.json").write_text(content)
     assert "mine" in said(
-        hifi(
-            "train",
-            "--task",
-            "rte",
-            "--method",
-            "full-ft",
-            "--backbone",
-            "mine",
-            "--data-dir",
-            data,
-        ),
+        hifi(f"train --task rte --method full-ft --backbone mine --data-dir {data}"),
         3,
     )

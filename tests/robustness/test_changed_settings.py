@@ -21,9 +21,7 @@ def train(hifi, encoders, data):
     """`hifi train` on the tiny BERT and RTE, with the protocol's settings where none are given."""
 
     def run(*words):
-        answer = hifi(
-            "train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words
-        )
+        answer = hifi(f"train --task rte --backbone {encoders['bert']} --data-dir {data}", *words)
         assert answer.code == 0, answer.err
 
     return run
@@ -49,18 +47,7 @@ def test_a_cell_and_a_comparison_name_the_changed_keys_and_not_limits_or_shots(h
         "linear-probing": [],
     }
     assert notes_of(hifi, "--shots", "4") == {"bitfit": []}
-    words = (
-        "linear-probing",
-        "full-ft",
-        "--include",
-        "unequal",
-        "--include",
-        "limited",
-        "--shots",
-        "full",
-        "--format",
-        "json",
-    )
+    words = "linear-probing full-ft --include unequal --include limited --shots full --format json".split()
     compared = json.loads(hifi("compare", *words).out)[0]
     assert [note for note in compared["notes"] if "protocol's:" in note] == [
         f"Full-FT on RTE: {NOTE}"

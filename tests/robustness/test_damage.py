@@ -61,7 +61,7 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
-    answer = tiny("train", "--method", "bitfit")
+    answer = tiny("train --method bitfit")
     assert (
         answer.code == 143
         and "stopped; the same command without --force continues from its checkpoint" in answer.err
@@ -103,7 +103,7 @@ def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, kin
     (path,) = (tmp_path / "results" / kind).rglob("*.json")
     sound = read_json(path)
     truncate(path)
-    answer = tiny("train", "--method", "hifi-layerwise", "--seed", "2")
+    answer = tiny("train --method hifi-layerwise --seed 2")
     assert answer.code == 0, answer.err
     assert kind == "heads" or f"{path.relative_to(tmp_path)} is" in answer.err
     again = read_json(path)

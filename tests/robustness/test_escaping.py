@@ -84,34 +84,30 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(
     (tmp_path / "colors.csv").write_text("".join(["text,label\n", *rows]))
     words = ["--backbone", encoders["bert"], *QUICK_WORDS]
     copy_yaml(hifi, "colors.csv", "colors.yaml", "inputs=text")
-    answers = [hifi("ls", "colors.csv", "inputs=text")]
+    answers = [hifi("ls colors.csv inputs=text")]
     content = (tmp_path / "colors.yaml").read_text()
     assert shown in content
     (tmp_path / "mine.yaml").write_text(re.sub("(?m)^label: .*$", r'label: "\\e[31mMine"', content))
     answers.append(
         hifi(
-            "train",
-            "--task",
-            "mine.yaml",
-            "--method",
-            "bitfit",
+            "train --task mine.yaml --method bitfit",
             *words,
             r'variant="\e[31mx"',
             "kernels=torch",
         )
     )
-    answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words))
+    answers.append(hifi("train --task mine.yaml --method bitfit", *words))
     assert [answer.code for answer in answers] == [0] * 3
     (run,) = (path for path in tmp_path.rglob("bitfit/seed1") if path.is_dir())
     assert any(
         "Mine" in answer.out
         for answer in [
-            hifi("table", "--format", form) for form in ("text", "md", "tex", "csv", "json")
+            hifi("table --format", form) for form in ("text", "md", "tex", "csv", "json")
         ]
     )
-    answers += [hifi("table", "--format", form) for form in ("text", "md", "tex", "csv", "json")]
+    answers += [hifi("table --format", form) for form in ("text", "md", "tex", "csv", "json")]
     answers += [
-        hifi("ls", "runs"),
+        hifi("ls runs"),
         hifi("predict", run, "colors.csv"),
         hifi("export", run, "--to", "out"),
     ]

@@ -278,16 +278,16 @@ def test_all_but_one_of_the_edits_are_found():
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edit_of_a_record_is_found(hifi, trained, name):
     shutil.copytree(trained, "results")
-    before = hifi("table", "--protocol", "demo")
-    assert hifi("results", "check").code == 0
+    before = hifi("table --protocol demo")
+    assert hifi("results check").code == 0
     make, finder = EDITS[name]
     make()
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert (answer.code == 1) == (finder == "check"), answer
     if answer.code:
         assert "runs/demo/demo/demo-entailment/" in answer.out
         assert "\x1b" not in answer.out + answer.err
-    table = hifi("table", "--protocol", "demo")
+    table = hifi("table --protocol demo")
     if finder == "table":
         added = set(table.out.splitlines()) - set(before.out.splitlines())
         assert any("left out" in line or "of 2 seeds" in line for line in added), table.out
@@ -314,7 +314,7 @@ def test_a_damaged_file_hides_no_other_finding(hifi, trained, how, file):
     found = f"{OTHER_METHOD.relative_to('results')}: collapsed is True"
     path = RUN / file
     path.write_bytes(DAMAGES[how](path.read_bytes()))
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code == 1
     assert found in answer.out
     if (how, file) != ("byte order mark", "config.yaml"):  # which YAML allows
@@ -325,7 +325,7 @@ def test_a_number_too_long_for_one_reader_hides_no_other_finding(hifi, trained):
     shutil.copytree(trained, "results")
     edit(OTHER_METHOD, collapsed=True)
     replace_text('"collapsed"', f'"unknown": {"9" * 5000}, "collapsed"')
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code == 1
     assert f"{OTHER_METHOD.relative_to('results')}: collapsed is True" in answer.out
 
@@ -350,14 +350,14 @@ def test_a_damaged_run_is_left_out_by_name(hifi, trained, how):
         if words == ["report"]:
             page = Path("results/report.html").read_text()
         assert "left out: 1 damaged run: " in " ".join(page.split())
-    runs = json.loads(hifi("ls", "runs", "--format", "json").out)
+    runs = json.loads(hifi("ls runs --format json").out)
     assert Counter(run["state"] for run in runs) == {"done": 3, "damaged": 1}
 
 
 def test_damaged_predictions_leave_the_other_runs_measures(hifi, trained):
     shutil.copytree(trained, "results")
     (RUN / "predictions.jsonl").write_text("{")
-    answer = hifi("table", "--metrics", "score,nll")
+    answer = hifi("table --metrics score,nll")
     assert answer.code == 0, answer
     assert "predictions of 1 run" in answer.err
     assert "1 of 2 seeds" in answer.out
@@ -367,39 +367,39 @@ def test_damaged_predictions_leave_the_other_runs_measures(hifi, trained):
 def test_the_deltas_digest_is_compared_with_the_file_on_the_disk(hifi, trained):
     shutil.copytree(trained, "results")
     shutil.copy(RUN / "delta.safetensors", OTHER_SEED / "delta.safetensors")
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert "seed2: delta.safetensors is not the file that the run wrote" in answer.out
     for delta in TASK.rglob("delta.safetensors"):
         delta.unlink()
-    assert hifi("results", "check").code == 0  # weights stay where they were trained
+    assert hifi("results check").code == 0  # weights stay where they were trained
 
 
 def test_a_packed_studys_damaged_line_is_one_finding(hifi, trained):
     shutil.copytree(trained, "results")
     edit(OTHER_METHOD, collapsed=True)
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     lines = Path("packed/runs.jsonl").read_text().splitlines()
     Path("packed/runs.jsonl").write_text("\n".join(["{", lines[0], *lines]))
-    answer = hifi("results", "check", "packed")
+    answer = hifi("results check packed")
     assert answer.code == 1
     assert "runs.jsonl, line 1: is damaged" in answer.out
     assert "runs.jsonl, line 3: is damaged" in answer.out  # the same run a second time
     assert "linear-probing/seed1: collapsed is True" in answer.out
-    assert hifi("table", "--results-dir", "packed").code == 0
+    assert hifi("table --results-dir packed").code == 0
     Path("packed/predictions.parquet").write_bytes(b"x")
-    answer = hifi("results", "check", "packed")
+    answer = hifi("results check packed")
     damaged = [line for line in answer.out.splitlines() if "predictions.parquet" in line]
     assert len(damaged) == 1
 
 
 def test_a_run_of_which_no_score_follows_is_named(hifi, trained):
     shutil.copytree(trained, "results")
-    assert json.loads(hifi("results", "check", "--format", "json").out)["not_recomputed"] == {}
+    assert json.loads(hifi("results check --format json").out)["not_recomputed"] == {}
     (RUN / "predictions.jsonl").unlink()
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     name = RUN.relative_to("results")
     assert f"{name}: has no predictions, and a score" in answer.out
     assert f"{name}: note: score not recomputed: no predictions are stored" in answer.out
-    checked = json.loads(hifi("results", "check", "--format", "json").out)
+    checked = json.loads(hifi("results check --format json").out)
     assert checked["recomputed"] == 3
     assert list(checked["not_recomputed"]) == [str(name)]

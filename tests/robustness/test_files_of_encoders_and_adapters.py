@@ -168,7 +168,7 @@ def test_options_that_would_do_nothing_are_refused_by_name(
 def test_a_file_of_another_library_is_named(hifi, tmp_path):
     config = {"config": {"reduction_factor": 16}, "hidden_size": 768, "model_type": "bert"}
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"name": "sent"}))
-    answer = hifi("train", "--protocol", "demo", "--method", "adapter_config.json")
+    answer = hifi("train --protocol demo --method adapter_config.json")
     assert answer.code == 2
     assert "a file of the library adapters (AdapterHub), not of peft" in answer.err
 
@@ -210,6 +210,6 @@ def test_a_method_that_trains_nothing_is_refused(tiny, tmp_path, body, message):
     (tmp_path / "mine.yaml").write_text(
         "description: mine\nlabel: Mine\nsource: ours\nimplementation: ./mine.py\n"
     )
-    answer = tiny("train", "--method", "mine.yaml")
+    answer = tiny("train --method mine.yaml")
     assert answer.code == 2, answer.err
     assert message in answer.err.splitlines()[-1]

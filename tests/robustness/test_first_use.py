@@ -19,19 +19,9 @@ def dry_run(hifi, encoders, data):
     """The exit codes and messages of `train --dry-run` and of the real run with the same words."""
 
     def run(*words, method="full-ft"):
-        run_words = [
-            "--task",
-            "rte",
-            "--backbone",
-            encoders["bert"],
-            "--data-dir",
-            data,
-            "--method",
-            method,
-            *QUICK_WORDS,
-            *words,
-        ]
-        answers = [hifi("train", *run_words, *more) for more in (["--dry-run"], [])]
+        where = f"--backbone {encoders['bert']} --data-dir {data}"
+        line = f"train --task rte --method {method} {where}"
+        answers = [hifi(line, *QUICK_WORDS, *words, *more) for more in (["--dry-run"], [])]
         return [answer.code for answer in answers], answers[0].out + answers[0].err, answers[1].err
 
     return run
@@ -77,36 +67,17 @@ def test_a_dry_run_refuses_the_data_that_the_run_refuses(
     good = ["index\tsentence1\tsentence2\tlabel", "0\ta\tb\tentailment"]
     for name in ("train.tsv", "dev.tsv"):
         write_lines(tmp_path / "data/RTE" / name, lines if name == file else good)
-    words = [
-        "train",
-        "--task",
-        "rte",
-        "--method",
-        "full-ft",
-        "--backbone",
-        encoders["bert"],
-        "--data-dir",
-        tmp_path / "data",
-    ]
+    where = f"--backbone {encoders['bert']} --data-dir {tmp_path}/data"
     for more in (["--dry-run"], []):
-        answer = hifi(*words, *more)
+        answer = hifi(f"train --task rte --method full-ft {where}", *more)
         assert answer.code == 2 and message in answer.err
     assert not [*Path("results").rglob("config.yaml")]
 
 
 def test_a_dry_run_names_a_missing_gpu(hifi, encoders, data):
     def missing(*words):
-        given = (
-            "--task",
-            "rte",
-            "--method",
-            "full-ft",
-            "--backbone",
-            encoders["bert"],
-            "--data-dir",
-            data,
-        )
-        answer = hifi("train", *given, "--dry-run", *words)
+        where = f"--backbone {encoders['bert']} --data-dir {data}"
+        answer = hifi(f"train --task rte --method full-ft {where} --dry-run", *words)
         assert answer.code == 0, answer.err
         return "\n".join(line for line in answer.out.splitlines() if line.startswith("# missing"))
 
@@ -134,8 +105,8 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     for words in (["table"], ["compare", "full-ft", "bitfit"]):
         assert "4 runs of searches and other variants left out" in hifi(*words).out
     rate = "full-ft/learning_rate--2e-05"
-    assert re.search(rf"{rate} +70\.0", hifi("table", "--by", "variant").out)
-    assert re.search(rf"{rate} .* -20\.00", hifi("compare", "full-ft", rate).out)
+    assert re.search(rf"{rate} +70\.0", hifi("table --by variant").out)
+    assert re.search(rf"{rate} .* -20\.00", hifi("compare full-ft", rate).out)
     assert hifi("report").code == 0
     assert (
         "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
@@ -144,36 +115,28 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
 
 def test_a_conflict_is_found_before_any_run_trains_and_names_the_variant(finish_run, tiny):
     finish_run()
-    answer = tiny("train", "--method", "bitfit,full-ft", "learning_rate=0.5")
+    answer = tiny("train --method bitfit,full-ft learning_rate=0.5")
     assert answer.code == 4 and "learning_rate" in answer.err and "variant=NAME" in answer.err
     assert not list(Path("results/runs").rglob("bitfit"))
-    assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
+    assert tiny("train --method full-ft learning_rate=0.5 variant=fast").code == 0
     assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
 
 def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data):
-    words = [
-        "--task",
-        "rte",
-        "--backbone",
-        encoders["bert"],
-        "--data-dir",
-        data,
-        *QUICK_WORDS,
-        "settings.biases=all",
-    ]
-    answer = hifi("train", *words, "--method", "bitfit,top-k")
+    where = f"--backbone {encoders['bert']} --data-dir {data}"
+    line = f"train --task rte --method bitfit,top-k {where} settings.biases=all"
+    answer = hifi(line, *QUICK_WORDS)
     assert answer.code == 2 and not list(Path("results").rglob("results.json"))
     assert "method top-k, settings" in answer.err
 
 
 def test_the_command_of_a_missing_run_repeats_the_data_directory(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, backbone="bert-large")
-    (missing,) = json.loads(
-        hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out
-    )["missing"]
+    (missing,) = json.loads(hifi("table hifi-2 --data-dir 'glue data' --format json").out)[
+        "missing"
+    ]
     assert missing.endswith("hifi grid hifi-2 --data-dir 'glue data'")
-    answer = hifi("claims", "hifi", "--data-dir", "glue_data")
+    answer = hifi("claims hifi --data-dir glue_data")
     assert answer.code == 0 and "--data-dir glue_data" in answer.out
 
 
@@ -182,5 +145,5 @@ def test_ctrl_c_is_confirmed(hifi, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(registry, "names", interrupt)
-    answer = hifi("ls", "methods")
+    answer = hifi("ls methods")
     assert (answer.code, answer.err.strip()) == (130, "hifi: interrupted")

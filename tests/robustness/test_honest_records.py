@@ -25,7 +25,7 @@ SELECTIONS = {
 
 def findings_of(hifi):
     """What a check finds but that the test's data are smaller than the official ones."""
-    findings = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
+    findings = json.loads(hifi("results check --format json").out)["findings"]
     found = [problem for problems in findings.values() for problem in problems]
     return [problem for problem in found if not problem.endswith("and limit is not set")]
 

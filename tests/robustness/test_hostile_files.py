@@ -156,7 +156,7 @@ def test_a_record_that_is_no_usual_file_is_named(hifi, finish_run, become):
         lines = answer.err.splitlines()
         assert len([line for line in lines if not line.startswith("left out: ")]) <= 1
         assert "results.json is" in answer.err
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code in (1, 2, 3) and "report it" not in answer.err
     assert not Path("x/runs").exists()
 
@@ -169,20 +169,20 @@ def test_merge_copies_usual_files_alone(hifi, finish_run, become, name):
     become(run / name)
     if become is be_endless:
         pytest.skip("a sparse file is a usual one, and copied as such")
-    refused(hifi("results", "merge", "results", "--results-dir", "x"), name)
+    refused(hifi("results merge results --results-dir x"), name)
     assert not Path("x/runs").exists()
 
 
 @pytest.mark.parametrize("become", SPECIAL)
 def test_a_configuration_that_is_no_usual_file_is_named(tiny, become):
     become(Path("settings.yaml"))
-    refused(tiny("train", "--method", "bitfit", "-c", "settings.yaml"), "settings.yaml")
+    refused(tiny("train --method bitfit -c settings.yaml"), "settings.yaml")
 
 
 @pytest.mark.parametrize("become", SPECIAL)
 def test_heads_that_are_no_usual_file_are_named(tiny, become):
     become(Path("heads.json"))
-    refused(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), "heads.json")
+    refused(tiny("train --method hifi-layerwise --heads heads.json"), "heads.json")
 
 
 def test_a_link_to_a_record_is_read_and_not_merged(hifi, finish_run):
@@ -191,7 +191,7 @@ def test_a_link_to_a_record_is_read_and_not_merged(hifi, finish_run):
     shutil.move(run / "results.json", "elsewhere.json")
     (run / "results.json").symlink_to(Path("elsewhere.json").resolve())
     assert hifi("table").code == 0
-    refused(hifi("results", "merge", "results", "--results-dir", "x"), "is a link")
+    refused(hifi("results merge results --results-dir x"), "is a link")
 
 
 def test_what_was_opened_is_read(tmp_path):
@@ -207,13 +207,13 @@ def test_what_was_opened_is_read(tmp_path):
 @pytest.mark.parametrize("config", [{"a": {"b": 1}}, {}, {"task": "rte", "method": "lora"}])
 def test_a_configuration_that_is_none_is_named_with_its_key(hifi, finish_run, config):
     run = finish_run()
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     line = json.loads(Path("packed/runs.jsonl").read_text())
     line["record"]["config"] = config
     Path("packed/runs.jsonl").write_text(json.dumps(line) + "\n")
-    refused(hifi("results", "merge", "packed", "--results-dir", "x"), "config: ", "is missing")
+    refused(hifi("results merge packed --results-dir x"), "config: ", "is missing")
     assert not Path("x/runs").exists()
-    answer = hifi("results", "check", "packed")
+    answer = hifi("results check packed")
     assert answer.code == 1 and "config: " in answer.out and "is missing" in answer.out
     record = read_json(run / "results.json") | {"config": config}
     (run / "results.json").write_text(json.dumps(record))
@@ -230,9 +230,9 @@ def test_a_record_of_a_later_version_is_read(hifi, finish_run):
 
 def test_a_packed_study_without_predictions_lacks_a_file(hifi, finish_run):
     finish_run()
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     Path("packed/predictions.parquet").unlink()
-    answer = hifi("results", "check", "packed")
+    answer = hifi("results check packed")
     assert answer.code == 1 and "no file packed/predictions.parquet" in answer.out
     merge = ("results", "merge", "packed", "--results-dir", "x")
     refused(hifi(*merge), "no file packed/predictions.parquet", code=3)
@@ -274,18 +274,18 @@ BOMBS = [
 @pytest.mark.parametrize("write", BOMBS)
 def test_a_parquet_file_that_declares_too_much_is_refused(hifi, finish_run, write):
     write("data.parquet")
-    refused(hifi("ls", "data.parquet"), "data.parquet", "no file of data is like that")
+    refused(hifi("ls data.parquet"), "data.parquet", "no file of data is like that")
     run = finish_run()
     refused(hifi("predict", run, "data.parquet"), "data.parquet", "no file of data is like that")
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     shutil.copy("data.parquet", "packed/predictions.parquet")
-    assert hifi("results", "check", "packed").code in (1, 2)
+    assert hifi("results check packed").code in (1, 2)
 
 
 def test_a_table_of_many_columns_is_refused(hifi):
     line = "\t".join(f"c{number}" for number in range(1_000_000))
     Path("data.tsv").write_text("\n".join([line] * 10) + "\n")
-    refused(hifi("ls", "data.tsv"), "1,000,000 columns")
+    refused(hifi("ls data.tsv"), "1,000,000 columns")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_an_encoder_that_declares_too_much_is_refused(tiny, encoders, change, wo
     folder = Path(shutil.copytree(encoders["bert"], "encoder"))
     content = read_json(folder / "config.json") | change
     (folder / "config.json").write_text(json.dumps(content))
-    answer = tiny("train", "--method", "bitfit", "--backbone", folder, *words)
+    answer = tiny("train --method bitfit --backbone", folder, *words)
     if words:
         assert answer.code == 0 and "config.json describes" in answer.out
     else:
@@ -318,7 +318,7 @@ YAMLS = {
 def test_a_hostile_yaml_is_named(tiny, kind):
     text, said = YAMLS[kind]
     Path("settings.yaml").write_text(text)
-    refused(tiny("train", "--method", "bitfit", "-c", "settings.yaml"), "settings.yaml", said)
+    refused(tiny("train --method bitfit -c settings.yaml"), "settings.yaml", said)
 
 
 def test_a_merged_key_may_be_replaced(tmp_path):
@@ -348,7 +348,7 @@ def labelled(hifi, run, label):
     moved.parent.mkdir()
     shutil.move(run, moved)
     (moved / "own/methods").mkdir(parents=True)
-    method = yaml.safe_load(hifi("ls", "methods/full-ft").out) | {"label": label}
+    method = yaml.safe_load(hifi("ls methods/full-ft").out) | {"label": label}
     (moved / "own/methods/mine.yaml").write_text(yaml.safe_dump(method))
     return moved
 
@@ -361,11 +361,11 @@ def test_a_text_of_a_run_is_no_formula_in_csv(hifi, finish_run):
     shutil.copytree(run, diverged)
     record["seed"] = record["config"]["seed"] = 2
     (diverged / "results.json").write_text(json.dumps(record))
-    assert hifi("table", "--format", "csv").code == 0
-    assert hifi("table", "--format", "csv", "--out", "table.csv").code == 0
+    assert hifi("table --format csv").code == 0
+    assert hifi("table --format csv --out table.csv").code == 0
     assert "'=HYPERLINK" in "".join(pd.read_csv("table.csv")["label"])
-    assert formula in hifi("table", "--format", "md").out.replace("\\", "")
-    listed = hifi("ls", "runs", "--format", "csv").out
+    assert formula in hifi("table --format md").out.replace("\\", "")
+    listed = hifi("ls runs --format csv").out
     Path("runs.csv").write_text(listed)
     runs = pd.read_csv("runs.csv")
     assert "'@SUM(A1)" in set(runs["detail"])
@@ -377,19 +377,19 @@ def test_the_users_own_texts_and_negative_numbers_stay_in_csv(hifi, finish_run):
     rows = [{"method": "full-ft", "label": "+ all weights", "published": "none"}]
     spec = {"protocol": "hifi", "backbone": "tiny-bert", "rows": rows, "columns": ["rte"]}
     Path("mine.yaml").write_text(yaml.safe_dump(spec))
-    assert hifi("table", "mine.yaml", "--format", "csv", "--out", "t.csv").code == 0
+    assert hifi("table mine.yaml --format csv --out t.csv").code == 0
     assert "+ all weights" in set(pd.read_csv("t.csv")["label"])
-    assert "'-" not in hifi("ls", "runs", "--format", "csv").out
+    assert "'-" not in hifi("ls runs --format csv").out
 
 
 def test_markdown_has_no_links_of_a_run_and_no_text_turns_around(hifi, finish_run):
     label = "[x](javascript:alert) \\[y](javascript:alert) \u202egpj.exe\u2066"
     labelled(hifi, finish_run(), label)
     for form in ("text", "md", "tex", "csv", "json"):
-        out = hifi("table", "--format", form).out
+        out = hifi("table --format", form).out
         assert "\u202e" not in out and "\u2066" not in out and "\\u202e" not in out, form
     from markdown_it import MarkdownIt
 
-    html = MarkdownIt().enable("table").render(hifi("table", "--format", "md").out)
+    html = MarkdownIt().enable("table").render(hifi("table --format md").out)
     assert "javascript" in html and "<a" not in html
-    assert printed(hifi("table", "--format", "json"))
+    assert printed(hifi("table --format json"))

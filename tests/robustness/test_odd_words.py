@@ -161,13 +161,13 @@ def test_the_commands_of_a_grid_over_several_methods_are_accepted(hifi, encoders
     Path("mine.yaml").write_text(
         yaml.safe_dump(grid | {"methods": ["lora", "hifi-layerwise"], "vary": {"heads.k": [1, 2]}})
     )
-    lines = hifi("grid", "mine.yaml", "--print").out.splitlines()
+    lines = hifi("grid mine.yaml --print").out.splitlines()
     assert len(lines) == 4
     for line in lines:
         words = line.split()[1:]
         assert "--allow-unused" in words
         assert hifi(*words, "--dry-run").code == 0
-    lines = hifi("grid", "demo", "--print").out.splitlines()
+    lines = hifi("grid demo --print").out.splitlines()
     assert lines and "--allow-unused" not in "".join(lines)
 
 

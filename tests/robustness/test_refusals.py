@@ -77,13 +77,13 @@ def test_runs_that_were_copied_without_their_weights_say_so(finish_run, hifi, da
 
 def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
-    answer = hifi("claims", "rankings")
+    answer = hifi("claims rankings")
     assert (
         answer.code == 0
         and "no finished run of --protocol hifi in results; there are runs of protocol laptop (backbone minilm)"
         in answer.err
     )
-    assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
+    assert "no finished run" not in hifi("claims rankings --protocol laptop").err
 
 
 CLAIM = {"kind": "difference", "text": "t", "where": "w", "first": "bitfit", "second": "full-ft"}
@@ -94,11 +94,11 @@ def test_the_users_own_method_is_known_from_its_runs(hifi):
     Path("claims.yaml").write_text(
         yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, "first": "my-lora"}}})
     )
-    assert hifi("claims", "claims.yaml").code == 2
+    assert hifi("claims claims.yaml").code == 2
     for seed in range(1, 9):
         write_run("results", "my-lora", "rte", seed, 0.7 + seed / 1000)
         write_run("results", "full-ft", "rte", seed, 0.5)
-    assert "reproduced" in hifi("claims", "claims.yaml").out
+    assert "reproduced" in hifi("claims claims.yaml").out
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
         "columns": ["rte"],
     } | {key: ["nope"]}
     Path("table.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("table", "table.yaml")
+    answer = hifi("table table.yaml")
     assert answer.code == 2 and message in answer.err and not answer.out
 
 
@@ -127,7 +127,7 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
     ):
         assert hifi("table", "--out", f"table.{suffix}").code == 0
         assert content in Path(f"table.{suffix}").read_text(), suffix
-    assert hifi("table", "--out", "table.md", "--format", "csv").code == 0
+    assert hifi("table --out table.md --format csv").code == 0
     assert Path("table.md").read_text().startswith("method,")
 
 
@@ -140,10 +140,10 @@ def test_a_suffix_of_another_format_is_refused(hifi):
             2,
             f"hifi: --out t.html: '.html' is not written; {text}\n",
         ), words
-    answer = hifi("report", "--out", "r.pdf")
+    answer = hifi("report --out r.pdf")
     assert (
         answer.code == 2
         and "the name must end in .html, .htm; hifi table writes other formats" in answer.err
     )
     assert not list(Path().glob("*.*"))
-    assert hifi("report", "--out", "r.HTML").code == 0
+    assert hifi("report --out r.HTML").code == 0

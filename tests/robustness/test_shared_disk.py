@@ -20,17 +20,8 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
     try:
         answer = hifi("export", run, "--to", "out", "--data-dir", data)
         hifi(
-            "train",
-            "--protocol",
-            "demo",
-            "--task",
-            "demo-entailment",
-            "--method",
-            "full-ft",
-            "limit=8",
-            "epochs=1",
-            "--results-dir",
-            "demo",
+            "train --protocol demo --task demo-entailment --method full-ft limit=8 epochs=1 "
+            "--results-dir demo"
         )
     finally:
         os.umask(before)
@@ -77,7 +68,7 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     checkpoint = tmp_path / run / "checkpoints" / "last.pt"
     checkpoint.parent.mkdir(exist_ok=True)
     checkpoint.write_text("of the moment before results.json was there")
-    answer = tiny("train", "--method", "full-ft")
+    answer = tiny("train --method full-ft")
     assert "finished before" in answer.err
     assert not checkpoint.exists()
 

@@ -45,7 +45,7 @@ def evil(hifi, tmp_path, executed):
     (folder / "evil.py").write_text(CODE.format(mark=str(executed)))
     for name in ("evil.yaml", "adapter_config.json"):
         (folder / name).write_text(json.dumps(METHOD))
-    task = yaml.safe_load(hifi("ls", "tasks/rte").out) | {"evaluate": "./shared/evil.py"}
+    task = yaml.safe_load(hifi("ls tasks/rte").out) | {"evaluate": "./shared/evil.py"}
     (folder / "evil-task.yaml").write_text(yaml.safe_dump(task))
     (folder / "evil-backbone.yaml").write_text("{path: ., description: d}")
     (folder / "evil-protocol.yaml").write_text("{base: hifi, description: d, method: ./evil.yaml}")
@@ -109,12 +109,12 @@ def test_a_record_with_a_path_in_place_of_a_name_is_refused_and_named(
     ):
         for more in ([], ["--trust"]):
             refused(hifi(*words, *more), value, "is a path", str(run / "results.json"))
-    refused(hifi("results", "pack", "results", "--out", "packed"), value, "is a path")
+    refused(hifi("results pack results --out packed"), value, "is a path")
     assert hifi("table").code in (2, 3)
     refused(
         tiny("train", "--method", "full-ft", "--seed", "2", f"start_from={run}"), value, "is a path"
     )
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code == 1 and f"{field}: " in answer.out.replace("config: ", ""), answer
     assert "is a path" in answer.out and value in answer.out
     assert not executed.exists()
@@ -128,7 +128,7 @@ def test_a_path_in_the_configuration_alone_is_refused(
     run = poison(finish_run(), field, str(evil / name), in_record=False)
     refused(hifi("eval", run, "--data-dir", data, "--trust"), "is a path")
     assert hifi("table").code in (2, 3)
-    assert hifi("results", "check").code == 1
+    assert hifi("results check").code == 1
     assert not executed.exists()
 
 
@@ -137,15 +137,15 @@ def test_a_packed_record_with_a_path_in_place_of_a_name_is_refused_and_named(
     hifi, finish_run, evil, executed, field, name
 ):
     run = finish_run()
-    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    assert hifi("results pack results --out packed").code == 0
     file = Path("packed/runs.jsonl")
     line = json.loads(file.read_text())
     moved = poison(run, field, str(evil / name))
     line = {"path": str(moved.relative_to("results")), "record": read_json(moved / "results.json")}
     file.write_text(json.dumps(line) + "\n")
-    refused(hifi("results", "merge", "packed", "--results-dir", "elsewhere"), "is a path")
-    assert hifi("table", "--results-dir", "packed").code in (2, 3)
-    answer = hifi("results", "check", "packed")
+    refused(hifi("results merge packed --results-dir elsewhere"), "is a path")
+    assert hifi("table --results-dir packed").code in (2, 3)
+    answer = hifi("results check packed")
     assert answer.code == 1 and "is a path" in answer.out
     assert not executed.exists()
 
@@ -162,7 +162,7 @@ def test_a_config_file_with_a_path_in_place_of_a_name_is_refused_and_named(
     for more in ([], ["--dry-run"], ["--trust"], ["--seeds", "2"]):
         answer = hifi("train", "-c", run / "config.yaml", "--data-dir", data, *more)
         refused(answer, "config.yaml", field, value, "is a path")
-    answer = hifi("results", "check")
+    answer = hifi("results check")
     assert answer.code == 1 and f"config.yaml: {field}: " in answer.out, answer
     assert not executed.exists()
 
@@ -195,7 +195,7 @@ def test_a_copy_in_own_names_no_code_outside_of_it(
     for more in ([], ["--trust"]):
         refused(hifi("eval", run, "--data-dir", data, *more))
     if implementation != "relative":  # which lies below the copy, where nothing is
-        answer = hifi("results", "check")
+        answer = hifi("results check")
         assert answer.code == 1 and "outside the YAML's folder" in answer.out
     assert not executed.exists()
 
@@ -212,7 +212,7 @@ def test_a_metric_that_a_record_brings_runs_with_trust_only(
     shutil.copy(evil / "evil.py", metric) if where == "in own" else None
     (own / "rte.yaml").write_text(yaml.safe_dump(task | {"evaluate": str(metric)}))
     refused(hifi("eval", run, "--data-dir", data), "--trust", str(metric))
-    hifi("results", "check")
+    hifi("results check")
     assert not executed.exists()
 
 
@@ -242,7 +242,7 @@ def test_options_of_peft_import_nothing(tiny, evil, executed, monkeypatch):
     file = evil / "adapter_config.json"
     options = {"r": 2, "megatron_config": "x", "megatron_core": "evil"}
     file.write_text(json.dumps({"peft_type": "LORA", **options}))
-    answer = tiny("train", "--method", file)
+    answer = tiny("train --method", file)
     refused(answer, "megatron_config: not supported here")
     assert not executed.exists()
 
@@ -267,7 +267,7 @@ def test_a_run_with_files_of_the_users_own_is_repeated_and_evaluated(tiny, hifi,
         + "from hifi_cli.methods.linear_probing import LinearProbing\n\n"
         + "class Mine(LinearProbing):\n    pass\n"
     )
-    assert tiny("train", "--method", "./mine.yaml", "epochs=1").code == 0
+    assert tiny("train --method ./mine.yaml epochs=1").code == 0
     run = Path("results/runs/hifi/tiny-bert/rte/mine/seed1")
     assert read_json(run / "results.json")["method"] == "mine"
     refused(hifi("train", "-c", run / "config.yaml", "--data-dir", data, "--force"), "--trust")
@@ -282,4 +282,4 @@ def test_a_run_with_files_of_the_users_own_is_repeated_and_evaluated(tiny, hifi,
 
 def test_a_file_whose_name_would_be_a_path_again_is_refused(tiny):
     Path("mine.yaml.yaml").write_text(json.dumps(METHOD))
-    refused(tiny("train", "--method", "mine.yaml.yaml"), "rename the file")
+    refused(tiny("train --method mine.yaml.yaml"), "rename the file")

@@ -264,10 +264,10 @@ def test_a_finished_run_on_a_read_only_disk_is_skipped(finish_run, tiny, monkeyp
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    answer = tiny("train", "--method", "bitfit")
+    answer = tiny("train --method bitfit")
     assert answer.code == 0, answer.err
     assert "finished before" in answer.err
-    unfinished = tiny("train", "--method", "full-ft")
+    unfinished = tiny("train --method full-ft")
     assert unfinished.code == 1 and "Read-only file system" in unfinished.err
 
 
@@ -280,6 +280,6 @@ def test_a_finished_grid_writes_nothing(hifi, tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write_cell(cell, Path("results"))
     before = sorted(tmp_path.rglob("*"))
-    answer = hifi("grid", "demo", *words)
+    answer = hifi("grid demo", *words)
     assert (answer.code, "1 of 1 done" in answer.err) == (0, True), answer.err
     assert sorted(tmp_path.rglob("*")) == before

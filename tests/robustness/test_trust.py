@@ -46,11 +46,11 @@ def test_a_copied_run_does_not_count_twice(hifi, trained, part, copy):
         (line,) = [line for line in answer.err.splitlines() if line.startswith("left out: ")]
         assert "1 damaged run" in line
         assert f"{copied} holds the run that belongs in" in line
-    listed = hifi("ls", "runs").out.splitlines()
+    listed = hifi("ls runs").out.splitlines()
     states = [line.split()[0] for line in listed[1:]]
     assert sorted(states) == ["damaged", "done"]
     # pack, merge and push copy nothing of a directory with such a run
-    refused(hifi("results", "pack", "results"), copied, trained)
+    refused(hifi("results pack results"), copied, trained)
     shutil.rmtree(target)
     assert hifi("table").code == 0
 
@@ -67,14 +67,14 @@ def test_a_score_is_that_of_the_configuration_in_its_record(hifi, tiny, trained,
     ):
         edit()
         refused(
-            tiny("train", "--method", "full-ft", "learning_rate=0.5"),
+            tiny("train --method full-ft learning_rate=0.5"),
             "learning_rate is 2e-05 there",
             code=4,
         )
-        assert "finished before" in tiny("train", "--method", "full-ft").err
+        assert "finished before" in tiny("train --method full-ft").err
         assert hifi("table").out == before
         assert "logits identical" in hifi("eval", trained, "--data-dir", data).out
-        assert hifi("ls", "runs").out.splitlines()[1].startswith("done")
+        assert hifi("ls runs").out.splitlines()[1].startswith("done")
 
 
 # --- a run's own files
@@ -92,17 +92,10 @@ def own_task(hifi):
             assert old in text
             text = text.replace(old, new)
         path.write_text(text)
-        words = [
-            "--protocol",
-            "demo",
-            "--method",
-            "linear-probing",
-            "--seed",
-            seed,
-            "epochs=1",
-            "limit=40",
-        ]
-        answer = hifi("train", "--task", "./demo-entailment.yaml", *words)
+        answer = hifi(
+            "train --task ./demo-entailment.yaml --protocol demo --method linear-probing "
+            f"--seed {seed} epochs=1 limit=40"
+        )
         path.unlink()
         assert answer.code == 0, answer.err
         return Path("results/runs/demo/demo/demo-entailment/linear-probing") / f"seed{seed}"
@@ -145,19 +138,12 @@ def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi
     assert answer.code == 0, answer.err
     assert copy.read_text() == text
     assert hifi("eval", run).code == 0
-    words = [
-        "--task",
-        "demo-entailment",
-        "--protocol",
-        "demo",
-        "--method",
-        "linear-probing",
-        "epochs=1",
-        "limit=40",
-    ]
-    assert (
-        hifi("train", *words, "--force").code == 0
-    )  # on the shipped file: no copy may stand for it
+    # On the shipped file: no copy may stand for it
+    answer = hifi(
+        "train --task demo-entailment --protocol demo --method linear-probing "
+        "epochs=1 limit=40 --force"
+    )
+    assert answer.code == 0, answer.err
     assert not copy.exists()
 
 
@@ -207,7 +193,7 @@ def test_no_file_of_a_run_of_a_shipped_backbone_names_a_place_of_this_machine(hi
 
 def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders, tmp_path):
     there = shutil.copytree(encoders["bert"], tmp_path / "first/tiny-bert")
-    assert tiny("train", "--method", "full-ft", "--backbone", there).code == 0
+    assert tiny("train --method full-ft --backbone", there).code == 0
     run = run_path(tmp_path, "full-ft")
     shutil.move(there, tmp_path / "now-here")
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")

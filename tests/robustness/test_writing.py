@@ -145,8 +145,8 @@ def test_merge_and_pack_remove_what_killed_ones_left(finish_run, hifi, tmp_path)
     target = tmp_path / "elsewhere" / run.relative_to(tmp_path / "results")
     kill_a_writer_of(target)
     kill_a_writer_of(tmp_path / "study")
-    assert hifi("results", "merge", "results", "--results-dir", "elsewhere").code == 0
-    assert hifi("results", "pack", "results", "--out", "study").code == 0
+    assert hifi("results merge results --results-dir elsewhere").code == 0
+    assert hifi("results pack results --out study").code == 0
     assert not list(tmp_path.rglob("*.hifi-part"))
 
 

@@ -66,7 +66,7 @@ def test_a_form_that_cannot_hold_the_run_is_refused(make, workspace, hifi, data,
         config = make(method, "epochs=1", *head)
         runs.run(config, workspace)
         run = RunDirectory.of(config, workspace.results_dir).path
-        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", form)
+        answer = hifi(f"export {run} --to {tmp_path}/out --data-dir {data} --as", form)
         assert answer.code == 2 and "open the run itself with hifi_cli.open_model" in answer.err
         assert not (tmp_path / "out").exists()
         RunDirectory(run).clear()
@@ -95,7 +95,7 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     runs.run(config, workspace)
     batch, logits = expected(config, workspace)
     run = RunDirectory.of(config, workspace.results_dir).path
-    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
+    answer = hifi(f"export {run} --to {tmp_path}/out --data-dir {data} --as peft")
     assert answer.code == 0 and (answer.err, answer.out) == ("", f"{tmp_path / 'out'}\n")
     torch.manual_seed(
         7
@@ -118,10 +118,8 @@ def test_the_card_tells_the_run(make, workspace, hifi, data, tmp_path):
     config = make("full-ft", "epochs=2", "learning_rate=0.01", "batch_size=4")
     results = runs.run(config, workspace)
     run = RunDirectory.of(config, workspace.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
-    assert (
-        hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 2
-    )  # it exists
+    assert hifi(f"export {run} --to {tmp_path}/plain --data-dir {data}").code == 0
+    assert hifi(f"export {run} --to {tmp_path}/plain --data-dir {data}").code == 2  # it exists
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     front = card.data
     assert (front.library_name, front.pipeline_tag) == ("transformers", "text-classification")
@@ -154,19 +152,9 @@ def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
         for verb in ("runs", "falls")
     ]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = [
-        "--method",
-        "linear-probing",
-        "--backbone",
-        backbone,
-        "epochs=1",
-        "inputs=text",
-    ]
-    assert hifi("train", "--task", "mine.csv", *words).code == 0
-    assert (
-        hifi("export", "results/runs/hifi/tiny-bert/mine/linear-probing/seed1", "--to", "out").code
-        == 0
-    )
+    words = f"--method linear-probing --backbone {backbone} epochs=1 inputs=text".split()
+    assert hifi("train --task mine.csv", *words).code == 0
+    assert hifi("export results/runs/hifi/tiny-bert/mine/linear-probing/seed1 --to out").code == 0
     card = ModelCard.load(Path("out/README.md"))
     data = card.data
     assert (data.language, data.license) == ("de", "apache-2.0")
@@ -190,7 +178,7 @@ def test_the_card_s_call_gives_the_run_s_own_predictions(
     )
     runs.run(config, workspace)
     directory = RunDirectory.of(config, workspace.results_dir)
-    assert hifi("export", directory.path, "--to", tmp_path / "plain", "--data-dir", data).code == 0
+    assert hifi(f"export {directory.path} --to {tmp_path}/plain --data-dir {data}").code == 0
     snippet = re.search(
         r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL
     )[1]

@@ -69,15 +69,7 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, workspace):
 def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(
     tiny, workspace, words, seed
 ):
-    answer = tiny(
-        "select",
-        "--out",
-        "heads.json",
-        "heads.rank=random",
-        "heads.k=3",
-        "scoring.samples=12",
-        *words,
-    )
+    answer = tiny("select --out heads.json heads.rank=random heads.k=3 scoring.samples=12", *words)
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))

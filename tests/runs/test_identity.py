@@ -62,7 +62,7 @@ CHANGES = [change_tokenizer, change_activation, change_number_of_heads, change_w
 
 
 def notes(hifi, *words):
-    answer = hifi("table", "--format", "json", *words)
+    answer = hifi("table --format json", *words)
     assert answer.code == 0, answer.err
     return answer.out
 
@@ -88,7 +88,7 @@ def test_another_encoder_under_the_same_name_is_another_run(tiny, hifi, own_enco
     # the second encoder's heads are scored anew
     assert len(list(Path("results/scores").rglob("*.json"))) == 2
     run = Path("results/runs/hifi/mine/rte/hifi-layerwise/seed1")
-    answer = hifi("eval", run, "--data-dir", data)
+    answer = hifi(f"eval {run} --data-dir {data}")
     assert answer.code == 2 and "its weights, configuration or tokenizer differ" in answer.err
 
 
@@ -137,7 +137,7 @@ def test_the_same_files_are_one_encoder_in_a_directory_and_in_the_hub_s_cache(
 def test_an_adapter_in_the_encoder_s_folder_is_refused(tiny, own_encoder):
     """transformers would load it into the weights in silence."""
     (own_encoder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
-    answer = tiny("train", "--method", "full-ft", "--backbone", own_encoder)
+    answer = tiny("train --method full-ft --backbone", own_encoder)
     assert answer.code == 3 and "adapter_config.json is of an adapter of peft" in answer.err
     assert not [path for path in Path("results").rglob("*") if path.suffix in (".yaml", ".json")]
 
@@ -154,7 +154,7 @@ def write_reviews(path, rows=60, **extra):
 
 def own_task(hifi, path=Path("reviews.csv")):
     """The YAML of own data, as `hifi ls FILE` prints it."""
-    answer = hifi("ls", path)
+    answer = hifi(f"ls {path}")
     assert answer.code == 0, answer.err
     Path("reviews.yaml").write_text(answer.out)
     return yaml.safe_load(answer.out)
@@ -188,7 +188,7 @@ def test_data_changed_behind_a_task_are_another_run_in_train_and_grid(hifi):
     grid = {"protocol": "demo", "backbone": "demo", "tasks": ["reviews.yaml"], "seeds": [1]}
     grid |= {"description": "One run", "methods": ["linear-probing"]}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
-    listed = hifi("grid", "grid.yaml", "--print")
+    listed = hifi("grid grid.yaml --print")
     assert listed.code == 0 and listed.out == ""
     write_reviews(Path("reviews.csv"), more=["one more,row,1"])
     for command in (["train", *words], ["grid", "grid.yaml", "--print"], ["grid", "grid.yaml"]):
@@ -197,7 +197,7 @@ def test_data_changed_behind_a_task_are_another_run_in_train_and_grid(hifi):
         assert "other data of train and validation (data)" in refused.err
     # on another machine, a login node for example, the data are not there
     Path("reviews.csv").unlink()
-    listed = hifi("grid", "grid.yaml", "--print")
+    listed = hifi("grid grid.yaml --print")
     assert listed.code == 0 and listed.out == ""
     assert listed.err.count("the data of reviews are not on this machine: which of its runs") == 1
     trained = hifi("train", *words)
@@ -257,10 +257,10 @@ def test_a_finished_run_with_other_draws_is_refused(tiny, finish_run, monkeypatc
     finish_run("mixout")
     finish_run("full-ft")
     monkeypatch.setitem(draws.VERSIONS_OF_METHODS, "mixout", 9)
-    answer = tiny("train", "--method", "mixout")
+    answer = tiny("train --method mixout")
     assert answer.code == 4
     assert "other random draws: method mixout, version 1 there, 9 here (draws)" in answer.err
-    assert tiny("train", "--method", "full-ft").code == 0
+    assert tiny("train --method full-ft").code == 0
 
 
 def test_runs_of_two_versions_of_draws_stand_in_no_mean_unless_asked_for(hifi):
@@ -311,18 +311,18 @@ def test_a_run_of_schema_1_is_read_and_evaluated_but_is_not_the_same_run(
 ):
     run = finish_run("full-ft")
     shutil.copytree("results", tmp_path / "new")
-    before = hifi("results", "check").out
+    before = hifi("results check").out
     make_schema_1(run)
     assert "left out" not in notes(hifi)
-    assert hifi("results", "check").out == before
-    evaluated = hifi("eval", run, "--data-dir", data)
+    assert hifi("results check").out == before
+    evaluated = hifi(f"eval {run} --data-dir {data}")
     assert evaluated.code == 0, evaluated.err
     schemas = "holds a run of schema 1, and this version of hifi writes schema 2"
-    refused = tiny("train", "--method", "full-ft")
+    refused = tiny("train --method full-ft")
     assert refused.code == 4 and schemas in refused.err
-    merged = hifi("results", "merge", tmp_path / "new")
+    merged = hifi(f"results merge {tmp_path}/new")
     assert merged.code == 4 and "schema 2 there, 1 here" in merged.err
-    assert tiny("train", "--method", "full-ft", "--seeds", "2").code == 0
+    assert tiny("train --method full-ft --seeds 2").code == 0
     assert "1 run left out: of schema 1, not 2 as others" in notes(hifi)
     assert "of schema 1" in notes(hifi, "--include", "unequal,draws,limited")
 

@@ -113,7 +113,7 @@ def test_what_is_missing_is_told_and_nothing_is_asked_or_written(
 
 def test_the_directory_s_state_is_told(tiny, finish_run):
     def state(*words):
-        said = tiny("train", "--method", "full-ft", "--dry-run", *words).out
+        said = tiny("train --method full-ft --dry-run", *words).out
         return (
             next(line for line in said.splitlines() if line.startswith("# directory"))
             .partition("(")[2]

@@ -49,7 +49,7 @@ def test_each_row_of_a_table_has_the_runs_own_prediction(
     path = tmp_path / f"new{suffix}"
     table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).assign(note="x, y")
     table.rename_axis("idx").to_csv(path, sep=separator)
-    answer = hifi("predict", run, path)
+    answer = hifi(f"predict {run}", path)
     assert (answer.code, answer.err) == (0, "")  # no data are read, and none are missed
     said = pd.read_json(io.StringIO(answer.out), lines=True)
     assert [*said.prediction] == [row.prediction for row in stored]
@@ -63,15 +63,15 @@ def test_json_lines_in_and_out(trained, hifi, tmp_path):
     run, pairs, stored = trained
     lines = [json.dumps({"sentence1": first, "sentence2": second}) for first, second in pairs[:4]]
     (tmp_path / "new.jsonl").write_text("\n".join(lines) + "\n")
-    assert hifi("predict", run, "new.jsonl", "--out", "said.jsonl").code == 0
+    assert hifi(f"predict {run} new.jsonl --out said.jsonl").code == 0
     said = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert [row["id"] for row in said] == ["0", "1", "2", "3"]
     assert [row["prediction"] for row in said] == [row.prediction for row in stored[:4]]
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "new.jsonl")
-    answer = hifi("predict", run, "new.jsonl", "--out", "link.jsonl")
+    answer = hifi(f"predict {run} new.jsonl --out link.jsonl")
     assert answer.code == 2 and "--out link.jsonl is the input, which would be lost" in answer.err
     (tmp_path / "new.jsonl").rename(tmp_path / "new.txt")
-    answer = hifi("predict", run, "new.txt")
+    answer = hifi(f"predict {run} new.txt")
     assert answer.code == 2 and "rename it so that it ends in .csv, .tsv, .jsonl" in answer.err
 
 
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
 
     def refused(content, code=2, name="new.tsv"):
         (tmp_path / name).write_bytes(content)
-        answer = hifi("predict", run, tmp_path / name)
+        answer = hifi(f"predict {run}", tmp_path / name)
         assert answer.code == code and answer.out == "" and len(answer.err.splitlines()) == 1
         return answer.err
 
@@ -94,8 +94,8 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert "new.jsonl, line 1: not JSON (" in refused(b'{"sentence1": \n', name="new.jsonl")
     assert "new.tsv, line 1: not UTF-8 (byte 0xff)" in refused(b"\xff\ta\n")
     assert "the mark of UTF-16, and its text is not in it" in refused(b"\xff\xfe\ta\n")
-    assert hifi("predict", run, tmp_path / "none.tsv").code == 3
-    assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3
+    assert hifi(f"predict {run} {tmp_path}/none.tsv").code == 3
+    assert hifi(f"predict {tmp_path}/norun {tmp_path}/new.tsv").code == 3
 
 
 def test_numbers_choices_and_answers(workspace, make, tmp_path, task_kinds_data):

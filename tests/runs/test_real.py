@@ -27,18 +27,8 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
     from hifi_cli.tasks import task_spec
 
     for method, rate in (("full-ft", 5e-5), ("hifi-layerwise", 5e-4)):
-        words = [
-            "--task",
-            "mrpc",
-            "--method",
-            method,
-            "--protocol",
-            "laptop",
-            "--data-dir",
-            glue,
-            f"learning_rate={rate}",
-        ]
-        answer = hifi("train", *words)
+        line = f"train --task mrpc --method {method} --protocol laptop learning_rate={rate}"
+        answer = hifi(line, "--data-dir", glue)
         assert answer.code == 0, answer.err
         run = Path(f"results/runs/laptop/minilm/mrpc/{method}/seed1")
         results = json.loads((run / "results.json").read_text())
@@ -47,8 +37,8 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         assert (run / "delta.safetensors").stat().st_size <= 1.02 * 4 * results["params"][
             "stored"
         ] + 20_000
-        assert "logits identical" in hifi("eval", run, "--data-dir", glue).out
-        assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
+        assert "logits identical" in hifi(f"eval {run} --data-dir {glue}").out
+        assert hifi(f"export {run} --to plain-{method} --data-dir {glue}").code == 0
         model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
         tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
         rows = task_sources.load(task_spec.load("mrpc"), data_dir=glue).splits["validation"][:20]

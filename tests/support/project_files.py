@@ -20,6 +20,6 @@ def load_script(name):
 
 def copy_yaml(hifi, name, path, *overrides):
     """Write a YAML to a file, as `hifi ls NAME > PATH` does."""
-    answer = hifi("ls", name, *overrides)
+    answer = hifi(f"ls {name}", *overrides)
     assert answer.code == 0, answer.err
     Path(path).write_text(answer.out)

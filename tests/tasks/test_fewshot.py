@@ -67,8 +67,8 @@ def test_what_has_no_classes_or_too_few_rows_is_refused(make):
 
 
 def test_a_few_shot_run(tiny, hifi, data, make, workspace):
-    full = tiny("train", "--method", "hifi-layerwise")
-    few = tiny("train", "--method", "hifi-layerwise", "shots=4", "log_every=1")
+    full = tiny("train --method hifi-layerwise")
+    few = tiny("train --method hifi-layerwise shots=4 log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
     paths = {
         path.parent.parent.parent.name: path

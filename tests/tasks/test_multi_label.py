@@ -138,12 +138,12 @@ def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
         for row in stored
     )
     (tmp_path / "new.jsonl").write_text('{"sentence": "the dog saw the box"}\n')
-    predicted = json.loads(hifi("predict", run, tmp_path / "new.jsonl").out)
+    predicted = json.loads(hifi(f"predict {run} {tmp_path}/new.jsonl").out)
     assert predicted["prediction"] == [
         name for name, value in predicted["probabilities"].items() if value > 0.5
     ]
     assert list(predicted["probabilities"]) == names
-    assert hifi("export", run, "--to", tmp_path / "model").code == 0
+    assert hifi(f"export {run} --to {tmp_path}/model").code == 0
     opened = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(
         ["the dog saw the box"]
     )[0]

@@ -252,29 +252,20 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     rows = reviews(40)
     path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"
     write(new, [{"sentence1": 'a "dog", he', "sentence2": "not now"}])
-    train = [
-        "train",
-        "--task",
-        path,
-        "--method",
-        "linear-probing",
-        "--backbone",
-        encoders["bert"],
-        "epochs=1",
-    ]
+    train = f"train --task {path} --method linear-probing --backbone {encoders['bert']} epochs=1".split()
     trained = hifi(*train, "inputs=[sentence1,sentence2]")
     assert trained.code == 0, trained.err
     run = tmp_path / "results/runs/hifi/tiny-bert/reviews/linear-probing/seed1"
     result = json.loads((run / "results.json").read_text())
     assert set(result["data"]) == {"train", "validation"}
     assert "finished before" in hifi(*train).err
-    again = hifi("eval", run)
+    again = hifi(f"eval {run}")
     assert again.code == 0, again.err
-    predicted = json.loads(hifi("predict", run, new).out)
+    predicted = json.loads(hifi(f"predict {run}", new).out)
     assert predicted["prediction"] in predicted["probabilities"].keys() == {"1", "2", "3"}
     changed = hifi(*train, "inputs=sentence2")
     assert changed.code == 4 and "another task as it is read (task_digest)" in changed.err
     write(path, reviews(44))
     assert hifi(*train, "inputs=[sentence1,sentence2]").code == 4, "other rows"
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
-    assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
+    assert hifi(f"train --task {tmp_path}/my.yaml", *train[3:]).code == 0

@@ -124,7 +124,7 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
     test = "index\tsentence1\tsentence2\n" + "".join(
         f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4)
     )
-    assert tiny("train", "--method", "full-ft").code == 0
+    assert tiny("train --method full-ft").code == 0
     run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
     words = ["eval", run, "--data-dir", data]
     try:

@@ -143,7 +143,7 @@ def test_every_task_from_its_official_files_to_a_complete_zip(
         )
         assert trained.code == 0, trained.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
-        answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
+        answer = hifi(f"eval {path} --data-dir {superglue} --split test --submission", out)
         assert (answer.code, task) == (0 if index == len(FOLDERS) - 1 else 3, task), answer.err
     assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
     with zipfile.ZipFile(out / "superglue.zip") as archive:

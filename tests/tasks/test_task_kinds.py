@@ -82,42 +82,16 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kind
 def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(
     hifi, encoders, task_kinds_data
 ):
-    words = [
-        "--backbone",
-        encoders["bert"],
-        "--protocol",
-        "hifi-fewshot",
-        "--method",
-        "full-ft",
-        "--task",
-        "mnli",
-    ]
     answer = hifi(
-        "train",
-        *words,
-        "--data-dir",
-        task_kinds_data,
-        "shots=4",
-        "epochs=12",
-        "learning_rate=0.003",
+        f"train --task mnli --method full-ft --protocol hifi-fewshot --backbone {encoders['bert']} "
+        f"--data-dir {task_kinds_data} shots=4 epochs=12 learning_rate=0.003"
     )
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
     assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(
         results["extra_validation"]
     ) == {"mismatched"}
-    words = [
-        "--backbone",
-        "tiny-bert",
-        "--tasks",
-        "mnli",
-        "--methods",
-        "full-ft",
-        "--seeds",
-        1,
-        "--shots",
-        4,
-    ]
+    words = "--backbone tiny-bert --tasks mnli --methods full-ft --seeds 1 --shots 4".split()
     row = json.loads(hifi("table", "hifi-2-fewshot", *words, "--format", "json").out)["rows"][0]
     matched, mismatched = (
         100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched")

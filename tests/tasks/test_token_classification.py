@@ -181,7 +181,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
     write_lines(
         tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences]
     )
-    answer = hifi("predict", directory.path, tmp_path / "new.jsonl")
+    answer = hifi(f"predict {directory.path} {tmp_path}/new.jsonl")
     assert answer.code == 0, answer.err
     predicted = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["tokens"] for row in predicted] == [sentence.split() for sentence in sentences]
@@ -189,14 +189,12 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
     write_lines(
         tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")]
     )
-    assert hifi("predict", directory.path, tmp_path / "new.conll").out == answer.out
+    assert hifi(f"predict {directory.path} {tmp_path}/new.conll").out == answer.out
     write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
-    assert hifi("predict", directory.path, tmp_path / "new.tsv").out == answer.out
+    assert hifi(f"predict {directory.path} {tmp_path}/new.tsv").out == answer.out
 
     assert (
-        hifi(
-            "export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data
-        ).code
+        hifi(f"export {directory.path} --to {tmp_path}/model --data-dir {task_kinds_data}").code
         == 0
     )
     model, tokenizer = (

@@ -134,9 +134,9 @@ def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
 
 
 def test_trackers_are_checked_before_anything_runs(hifi):
-    answer = hifi("train", "--protocol", "demo", "--report-to", "tensorbord")
+    answer = hifi("train --protocol demo --report-to tensorbord")
     assert answer.code == 2 and "is not one of aim, comet_ml" in answer.err
-    answer = hifi("train", "--protocol", "demo", "--report-to", "wandb")
+    answer = hifi("train --protocol demo --report-to wandb")
     assert answer.code == 3 and "pip install wandb" in answer.err
 
 
