@@ -20,9 +20,11 @@ LONG = ["epochs=400", "limit=64", "eval_batch_size=64"]
 
 @pytest.fixture
 def handlers():
-    """The handlers of all signals are as before after the test."""
+    """The handlers of all signals are as before after the test, which hears also what nohup ignores."""
     numbers = [signal.SIGINT, *STOPPING]
     before = {number: signal.getsignal(number) for number in numbers}
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
     yield before
     for number, handler in before.items():
         signal.signal(number, handler)
