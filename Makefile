@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables lint clean
+.PHONY: demo test test-fast test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# For the inner loop: what trains nothing, without the golden files
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n auto --dist worksteal --no-training --ignore=tests/golden
 
 # The tests of processes, pictures, simulations and files of others, which take as long again.
 test-slow: $(READY)

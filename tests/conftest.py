@@ -38,6 +38,46 @@ for capacity in (
     os.environ.setdefault(capacity, "1024")
 
 
+# Whether the test of now has begun to train
+TRAINS = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-training",
+        action="store_true",
+        help="end a test, as skipped, where it would train (make test-fast)",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_training(request: pytest.FixtureRequest):
+    """No list says which tests train: each that makes a trainer ends there, where `--no-training` is given."""
+    if not request.config.getoption("--no-training"):
+        yield
+        return
+    from hifi_cli.training.loop import Trainer
+
+    def end(*arguments: object, **settings: object) -> None:
+        request.config.stash[TRAINS] = True
+        pytest.skip("it trains")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "__init__", end)
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """A command has an exit code for every exception, and a test may expect one: neither hides the skip."""
+    item.config.stash[TRAINS] = False
+    try:
+        return (yield)
+    finally:
+        if item.config.stash[TRAINS]:
+            pytest.skip("it trains")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     """As many tests run at a time as there are cores."""
