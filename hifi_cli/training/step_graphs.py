@@ -40,6 +40,9 @@ _MULTIPLE = 128  # tokens
 _WARM_UP = 2  # steps of a size before its graph: libraries choose their kernels in them
 # These adapters of peft copy from the host or wait for the device in their forward pass.
 _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
+# Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
+# same out in every step.
+_UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
 _KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
 
 
@@ -52,6 +55,8 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
     config, task, hooks = runner.config, runner.task, type(method)
     # the settings of peft's methods have the type of the adapter
     adapter = str(getattr(method.settings, "type", "")).lower()
+    options = getattr(method.settings, "options", {})
+    drawn = [name for name in _UNRECORDABLE_OPTIONS if options.get(name)]
     found = {
         "no GPU": runner.device.type != "cuda",
         "several processes": runner.processes.num_processes > 1,
@@ -62,6 +67,7 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
         f"method {config.method}": hooks.before_step is not Method.before_step
         or hooks.regularization_loss is not Method.regularization_loss,
         f"adapters of type {adapter}": adapter in _UNRECORDABLE_ADAPTERS,
+        f"{' and '.join(drawn)} of the adapters": bool(drawn),
         "attention on padded batches": not (
             runner.uses_varlen
             and runner.encoder.attention_function is sdpa_attention_forward  # not Prefix-Tuning's

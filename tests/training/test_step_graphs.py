@@ -67,6 +67,7 @@ class FakeGraphs:
 
     def __init__(self, monkeypatch):
         self.is_recording, self.freed_while_recording, self.made = False, 0, []
+        self.pools = []
         fakes = self
 
         class Graph:
@@ -85,6 +86,7 @@ class FakeGraphs:
         @contextmanager
         def recording(graph, pool):
             fakes.is_recording = True
+            fakes.pools.append(pool)
             if gc.isenabled():
                 gc.collect()
             yield
@@ -124,10 +126,32 @@ def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch
     try:
         trainer.train()
         assert len(fakes.made) > 1 and fakes.alive() == 0
+        # A recording leaves the collector as it was.
+        assert not gc.isenabled()
     finally:
         gc.enable()
     # the first step of a stage records nothing: what lives then is of the stage before
     assert set(alive.values()) == {0}
+
+
+def test_a_failed_run_frees_its_graphs_though_its_error_is_kept(make, workspace, monkeypatch):
+    """The frames of an error's traceback hold what was computing the step."""
+    fakes = FakeGraphs(monkeypatch)
+    trainer = recorded_trainer(make, workspace, "full-ft")
+
+    class FailOnceRecorded(loop.Callback):
+        def on_backward_end(self, trainer):
+            if fakes.made:
+                self.graphs = trainer.graphs
+                self.held = len(trainer.graphs.gradients), trainer.graphs.pool, fakes.alive()
+                raise RunFailed("stopped")
+
+    trainer.callback = FailOnceRecorded()
+    with pytest.raises(RunFailed, match="stopped"):
+        trainer.train()
+    graphs, (gradients, pool, alive) = trainer.callback.graphs, trainer.callback.held
+    assert gradients > 0 and pool == "the pool" and alive == 1
+    assert graphs.gradients == {} and graphs.pool is None and fakes.alive() == 0
 
 
 def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, workspace, monkeypatch):
@@ -144,7 +168,25 @@ def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, worksp
     trainer.callback = MakeGarbage()
     trainer.train()
     recorded = len(fakes.made) - trainer.progress.step
-    assert recorded > 0 and fakes.freed_while_recording == 0
+    assert recorded > 1 and fakes.freed_while_recording == 0
+    # The graphs of a stage share their memory.
+    assert fakes.pools == [None] + ["the pool"] * (recorded - 1)
+
+
+def test_a_stage_begins_without_the_graphs_of_a_failed_run(make, workspace, monkeypatch):
+    """Their memory is wanted, and only a collection frees what is in a cycle."""
+    fakes = FakeGraphs(monkeypatch)
+    trainer = recorded_trainer(make, workspace, "full-ft")
+    gc.disable()
+    try:
+        cycle = [fakes.new_graph()]
+        cycle.append(cycle)
+        del cycle
+        assert fakes.alive() == 1
+        trainer.setup_stage(0)
+        assert trainer.graphs and fakes.alive() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
@@ -156,12 +198,14 @@ def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
     def refused(graph, pool):
         try:
             yield
-            raise RuntimeError("operation not permitted when stream is capturing\nsecond line")
+            raise RuntimeError(
+                f"operation not permitted when stream is capturing {'at length ' * 50}\nsecond line"
+            )
         finally:
             raise RuntimeError("the recording was invalidated")
 
     monkeypatch.setattr(torch.cuda, "graph", refused)
-    message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing\).*kernels=auto"
+    message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing at [^\n]{,110}\); set kernels=auto"
     with pytest.raises(RunFailed, match=message):
         recorded_trainer(make, workspace, "full-ft").train()
     assert gc.isenabled()
@@ -196,6 +240,20 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
         (("full-ft", "dropout=0", "gradient_accumulation_steps=2"), "gradient_accumulation_steps"),
         (("boft", "dropout=0"), "adapters of type boft"),
         (("fourierft", "dropout=0"), "adapters of type fourierft"),
+        (("oft", "dropout=0"), ""),
+        (
+            ("oft", "dropout=0", "settings.options.module_dropout=0.5"),
+            "module_dropout of the adapters",
+        ),
+        (
+            (
+                "lokr",
+                "dropout=0",
+                "settings.options.rank_dropout=0.1",
+                "settings.options.module_dropout=0.1",
+            ),
+            "module_dropout and rank_dropout of the adapters",
+        ),
     ],
 )
 def test_what_does_not_allow_graphs_is_named(make, workspace, words, obstacle):
