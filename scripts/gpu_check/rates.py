@@ -56,7 +56,11 @@ def other_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
     }
 
 
-def peak(rows: list[dict[str, Any]], kind: str) -> float:
-    """The highest measured rate of a precision, in FLOP/s."""
-    (row,) = (row for row in rows if row["measured"] == f"{kind}, TFLOP/s")
-    return 1e12 * max(value for value in row.values() if isinstance(value, float))
+def peak(rows: list[dict[str, Any]], kind: str) -> float | None:
+    """The highest measured rate of a precision, in FLOP/s; None where none was measured."""
+    rates = []
+    for row in rows:
+        if row["measured"] == f"{kind}, TFLOP/s":
+            # The row's seconds are no rate.
+            rates += [rate for shape, rate in row.items() if " x " in shape]
+    return 1e12 * max(rates) if rates else None

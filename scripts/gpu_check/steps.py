@@ -140,14 +140,14 @@ def our_step(
         and "ms" in row
     ]
     graphs = len(trainer.graphs.graphs) if trainer.graphs else 0
+    rate = model_flops(trainer) / seconds
+    highest_rate = peak(results.get("rates", []), precision)
     return {
         "ok": layout != "graphs" or graphs > 0 or device.type == "cpu",
         "ms": round(1e3 * seconds, 3),
         "host ms": round(1e3 * host_seconds, 3),
         **profiled(trainer),
-        "of the measured peak": round(
-            model_flops(trainer) / seconds / peak(results["rates"], precision), 3
-        ),
+        "of the measured peak": round(rate / highest_rate, 3) if highest_rate else None,
         "GB": round(memory / 1e9, 2),
         "/ Trainer": round(1e3 * seconds / min(rivals), 3) if rivals else None,
         "graphs": graphs,

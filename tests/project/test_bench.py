@@ -72,3 +72,17 @@ def test_slices_of_the_gpu_check_measure_each_row_once(tmp_path):
     methods = ["full-ft", "hifi-layerwise", "lora"]
     names = ["graphs with dropout", *(f"{name}, kernels=graphs" for name in methods)]
     assert checked == [names[::2], names[1::2]]
+
+
+@pytest.mark.exhaustive
+def test_steps_are_measured_where_no_rates_were(tmp_path):
+    """A part may be asked for alone; what it would be compared with stays empty then."""
+    words = ["--small", "--device", "cpu", "--parts", "graph-steps", "--slice", "0/7"]
+    subprocess.run(
+        [sys.executable, str(BENCH.parent / "gpu_check"), *words, "--out", str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=900,
+        check=True,
+    )
+    (row,) = json.loads((tmp_path / "gpu-cpu-small-0.json").read_text())["graph-steps"]
+    assert row["ms"] > 0 and row["of the measured peak"] is row["/ Trainer"] is None
