@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from recorded_operations import WAITS_FOR_RESULT
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,13 +49,6 @@ _ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(_SPECS.
 TRACED_METHODS = sorted(
     {*_ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"}
 )
-_SYNCHRONIZING = {
-    "_local_scalar_dense",
-    "nonzero",
-    "masked_select",
-    "equal",
-    "_unique2",
-}  # the CPU waits for their result
 
 
 @dataclass
@@ -87,7 +81,7 @@ class CountOperations(TorchDispatchMode):
         selects = name == "index" and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
-        if on_device and (name in _SYNCHRONIZING or selects):
+        if on_device and (name in WAITS_FOR_RESULT or selects):
             self.counts.synchronizations.append(f"{name} at {_line_of_code()}")
         if on_device and selects:
             return args[0].flatten()

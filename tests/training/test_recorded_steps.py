@@ -1,0 +1,291 @@
+"""Recorded steps of every method, repeated on the CPU as a CUDA graph repeats them on a GPU.
+
+A GPU repeats the operations of a step, not its Python code. `test_step_graphs.py` calls the code
+again instead. Here the code is left out, so that a number that Python keeps from the recording is
+seen.
+"""
+
+import gc
+
+import pytest
+import torch
+from prepared_models import prepare
+from recorded_operations import RecordedOperations, attention_within_sequences
+from torch.autograd.graph import get_gradient_edge
+
+from hifi_cli.config import registry
+from hifi_cli.config.sources import method_spec
+from hifi_cli.models import cpu_kernels, token_packing
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.training import loop, step_graphs
+from hifi_cli.training.step_graphs import StepGraphs
+
+PADDED_ATTENTION = "attention on padded batches"
+# Why the stages of a method are not recorded; empty for a stage that is. All others are recorded.
+OBSTACLES = {
+    "adalora": ["method adalora"],
+    "boft": ["adapters of type boft"],
+    "child-tuning-f": ["method child-tuning-f"],
+    "diff-pruning": ["method diff-pruning", ""],
+    "eh-ft-prefix": [PADDED_ATTENTION, ""],
+    "eh-ft-prefix-reserve": [PADDED_ATTENTION, PADDED_ATTENTION],
+    "fourierft": ["adapters of type fourierft"],
+    "prefix-tuning": [PADDED_ATTENTION],
+    "prefix-tuning-mlp": [PADDED_ATTENTION],
+    "shira": ["adapters of type shira"],
+    "waveft": ["adapters of type waveft"],
+}
+RECORDED_METHODS = [
+    name for name in sorted(registry.names("methods")) if "" in OBSTACLES.get(name, [""])
+]
+# These adapters of peft draw a number on the host, to leave a module out of a step. In the shipped
+# methods that never happens: a run whose options ask for it is not recorded.
+DRAW_ON_THE_HOST = ("loha", "lokr")
+# Their initial values are computed in float32 only.
+PREPARED_IN_FLOAT32 = ("olora", "pissa")
+# The dropout of a GPU's usual runs: in float32 no attention kernel has any.
+WITH_DROPOUT = ("dropout=0.1", "precision=bf16")
+# A GPU pads batches to this multiple; see `runner._GPU_MULTIPLE`.
+GPU_MULTIPLE = 8
+
+
+class RepeatedSteps(StepGraphs):
+    """Steps that are repeated operation by operation, each compared with the same step computed.
+
+    Attributes:
+        made: every object of this class, one for each stage that is recorded.
+        recordings: one for each size of a batch.
+        repeated: how many steps had other values than their recording.
+        compared_with_usual: how many repeated steps were compared with one of stock PyTorch.
+    """
+
+    made: list["RepeatedSteps"]
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.recordings = []
+        self.repeated = 0
+        self.compared_with_usual = 0
+        self.made.append(self)
+
+    def record(self, compute):
+        random_state = torch.get_rng_state()
+        with RecordedOperations() as recording:
+            loss = compute()
+        # A CUDA graph computes nothing while it is recorded, and so draws nothing.
+        torch.set_rng_state(random_state)
+        self.recordings.append(recording)
+        return recording.replay, loss
+
+    def accumulate_gradient(self, examples, _=None):
+        random_state = torch.get_rng_state()
+        recordings = len(self.recordings)
+        loss = super().accumulate_gradient(examples)
+        inputs = self.batch_of(examples)
+        if (len(examples), len(inputs["index"])) not in self.graphs:
+            return loss
+        if len(self.recordings) == recordings:
+            self.repeated += 1
+        repeated = self.loss_and_gradients(loss)
+        torch.set_rng_state(random_state)
+        computed = self.loss_and_gradients(self.compute(inputs, len(examples)))
+        # The operations are the same, and so is every bit.
+        torch.testing.assert_close(repeated, computed, rtol=0, atol=0)
+        if self.parameters[0].dtype == torch.float64:
+            # Mixout draws in its forward pass.
+            torch.set_rng_state(random_state)
+            # The loss is computed in float32 from logits in float64.
+            torch.testing.assert_close(repeated, self.usual_step(examples), rtol=1e-5, atol=1e-7)
+            self.compared_with_usual += 1
+        return loss
+
+    def usual_step(self, examples):
+        """Loss and gradients of a step that is not recorded, without the example of padding."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.runner.uses_varlen = False
+        loss = self.runner.accumulate_gradient(examples)
+        self.runner.uses_varlen = True
+        usual = self.loss_and_gradients(loss)
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
+        return usual
+
+    def loss_and_gradients(self, loss):
+        """Copies of the loss, and of each gradient by its parameter's place in `parameters`."""
+        gradients = {
+            str(place): parameter.grad.clone()
+            for place, parameter in enumerate(self.parameters)
+            if parameter.grad is not None
+        }
+        return {"loss": loss.clone(), **gradients}
+
+
+@pytest.fixture
+def new_trainer(make, workspace, monkeypatch):
+    """Makes trainers whose steps are recorded wherever a GPU would record them."""
+    real_unsupported_because = step_graphs.unsupported_because
+
+    def unsupported_on_a_gpu(runner, method):
+        cpu = runner.device
+        runner.device = torch.device("cuda")
+        try:
+            return real_unsupported_because(runner, method)
+        finally:
+            runner.device = cpu
+
+    monkeypatch.setattr(step_graphs, "unsupported_because", unsupported_on_a_gpu)
+    monkeypatch.setattr(step_graphs, "StepGraphs", RepeatedSteps)
+    monkeypatch.setattr(RepeatedSteps, "made", [], raising=False)
+    monkeypatch.setattr(token_packing, "varlen_attention", attention_within_sequences)
+    # A GPU has no use for the CPU's kernels, nor for its spare rows in bf16.
+    monkeypatch.setattr(cpu_kernels, "install", lambda _: None)
+    monkeypatch.setattr(token_packing.PackedBatch, "spare", 0)
+
+    def build(method, *words, dtype=torch.float32):
+        words = ["kernels=graphs", "epochs=4", "report=last", *words]
+        if method_spec(method).implementation == "two_stage":
+            # A first stage of the usual length ends before a size of a batch is recorded.
+            words.append("settings.stage1_fraction=0.5")
+        if dtype == torch.float64 and method not in PREPARED_IN_FLOAT32:
+            # Parameters that the method takes from the model have its type then.
+            workspace.pretrained(make(method, *words)).model.double()
+        runner, config = prepare(make, workspace, method, *words)
+        runner.encoder.model.to(dtype)
+        runner.uses_varlen = True
+        runner.width_multiple = GPU_MULTIPLE
+        return loop.Trainer(runner, load_splits(config, workspace))
+
+    return build
+
+
+def test_a_replay_repeats_operations_on_new_values_in_the_same_memory():
+    """Views, changes in place and gradients included; random numbers are drawn anew."""
+    weight = torch.randn(4, 3, requires_grad=True)
+    weight.grad = torch.zeros(4, 3)
+    inputs, total = torch.randn(2, 4), torch.zeros(2)
+
+    def compute():
+        weight.grad.zero_()
+        hidden = torch.nn.functional.dropout(inputs @ weight, 0.5)
+        hidden[:, 0].mul_(2)
+        loss = hidden.square().sum()
+        loss.backward()
+        total.add_(hidden.detach().sum(1))
+        return loss.detach()
+
+    with RecordedOperations() as recording:
+        loss = compute()
+    assert recording.host_reads == []
+    inputs.copy_(torch.randn(2, 4))
+    results = []
+    for again in (recording.replay, lambda: loss.copy_(compute())):
+        torch.manual_seed(1)
+        total.zero_()
+        again()
+        results.append([loss.clone(), weight.grad.clone(), total.clone()])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_number_that_the_host_reads_is_named_and_repeated():
+    inputs = torch.tensor([1.0, 2.0])
+    with RecordedOperations() as recording:
+        scaled = inputs * float(inputs.sum())
+        chosen = inputs[inputs > 1]
+        constant = inputs * float(torch.tensor(2.0))
+    inputs.copy_(torch.tensor([0.5, 4.0]))
+    recording.replay()
+    # A number that was the host's own is not read from the device.
+    assert recording.host_reads == ["_local_scalar_dense", "index"]
+    # The sum of the recording was 3.
+    assert scaled.tolist() == [1.5, 12.0]
+    assert chosen.tolist() == [4.0] and constant.tolist() == [1.0, 8.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", OBSTACLES)
+def test_the_stages_that_are_not_recorded_name_why(new_trainer, method):
+    trainer = new_trainer(method, "dropout=0")
+    found = []
+    for index in range(len(trainer.stages)):
+        trainer.setup_stage(index)
+        reason = step_graphs.unsupported_because(trainer.runner, trainer.stage.method)
+        assert bool(reason) == (trainer.graphs is None)
+        found.append(reason)
+    assert found == OBSTACLES[method]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", RECORDED_METHODS)
+def test_repeated_operations_give_loss_and_gradients_of_the_step(new_trainer, method):
+    """The same bits as the step itself, and within rounding those of a step of stock PyTorch."""
+    trainer = new_trainer(method, "dropout=0", dtype=torch.float64)
+    trainer.train()
+    assert_each_stage_was_repeated(trainer)
+    assert all(stage.compared_with_usual >= stage.repeated for stage in RepeatedSteps.made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", RECORDED_METHODS)
+def test_repeated_operations_draw_new_dropout(new_trainer, method):
+    """The masks that the step itself would draw; in bf16, as on a GPU."""
+    trainer = new_trainer(method, *WITH_DROPOUT)
+    trainer.train()
+    assert_each_stage_was_repeated(trainer)
+
+
+def assert_each_stage_was_repeated(trainer):
+    """Steps of every stage without obstacle were repeated, and none of them read on the host."""
+    obstacles = OBSTACLES.get(trainer.config.method, [""] * len(trainer.stages))
+    assert len(RepeatedSteps.made) == obstacles.count("")
+    for stage in RepeatedSteps.made:
+        assert stage.repeated > len(stage.recordings) > 0
+        host_reads = {name for recording in stage.recordings for name in recording.host_reads}
+        if trainer.config.method in DRAW_ON_THE_HOST:
+            assert host_reads == {"_local_scalar_dense"}
+        else:
+            assert host_reads == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", RECORDED_METHODS)
+def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatch, method):
+    """By reference counts alone.
+
+    A node that adds to a gradient belongs to the stream of the forward pass that made it. One that
+    survived its step would make a recording on another stream fail.
+    """
+    monkeypatch.setattr(step_graphs, "StepGraphs", StepGraphs)
+    loss = torch.zeros(())
+    monkeypatch.setattr(StepGraphs, "record", lambda _, step: (lambda: loss.copy_(step()), loss))
+    trainer = new_trainer(method, "dropout=0", "epochs=2")
+    in_use, survivors = [], []
+
+    def nodes():
+        parameters = {*trainer.graphs.parameters}
+        return [get_gradient_edge(value).node for value in parameters if value.requires_grad]
+
+    def marked_nodes():
+        return sum("of this step" in node.metadata for node in nodes())
+
+    def mark(*_):
+        if trainer.model.training and trainer.graphs:
+            for node in nodes():
+                node.metadata["of this step"] = True
+            # A node that the forward pass did not use is gone already.
+            in_use.append(marked_nodes())
+
+    class CountSurvivors(loop.Callback):
+        def on_step_end(self, trainer):
+            if trainer.graphs:
+                survivors.append(marked_nodes())
+
+    trainer.model.register_forward_hook(mark)
+    trainer.callback = CountSurvivors()
+    gc.disable()
+    try:
+        trainer.train()
+    finally:
+        gc.enable()
+    assert min(in_use) > 0
+    assert survivors and max(survivors) == 0
