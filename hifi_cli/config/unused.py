@@ -1,5 +1,6 @@
 """Settings that change nothing: keys whose meaning depends on other keys or on the method."""
 
+from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig
 
 # Keys and sections that some methods, or other values, make meaningless
@@ -40,11 +41,10 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
     return ""
 
 
-# What the scores and the choice of heads depend on besides the sections scoring and heads
-_DECIDE_SCORES = {"backbone", "start_from", "truncation", "swap_texts", "stride", "selection"}
-_DECIDE_SCORES |= {"shots", "task", "protocol"}
 # Conditions of a computation: they may be given to any command
 _CONDITIONS = {"device", "precision", "tf32", "deterministic", "kernels", "padding_free"}
+# Which rows are scored, and how
+_OF_SCORED_ROWS = {"scoring", "selection", "shots"}
 
 
 def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measured: bool) -> str:
@@ -55,17 +55,23 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
         is_measured: whether heads are ranked by what is measured with a task head and its loss.
     """
     section = key.partition(".")[0]
-    if section in _DECIDE_SCORES or section in _CONDITIONS or section == "scoring":
+    in_warm_up = keys_that_decide(RunConfig, "warm-up")
+    # Examples that are scored have a length of their own, and no dropout
+    encodes = keys_that_decide(RunConfig, "tokens") | keys_that_decide(RunConfig, "encoder")
+    if section in (encodes - in_warm_up) | _CONDITIONS | _OF_SCORED_ROWS:
         return ""
     if section == "heads":
         return _why_unused_to_select(key, config) if selects else "hifi score chooses no heads"
     if key == "limit":
         return "heads are scored on scoring.samples rows"
-    trains_first = config.scoring.warm_steps > 0
     has_task_head = section == "task_head" and selects and is_measured
-    if trains_first or has_task_head or key == "holdout":
+    if has_task_head or key == "holdout":
         return why_unused(key, config, needs_heads=True)
-    return "nothing is trained before heads are scored (scoring.warm_steps is 0)"
+    if section not in in_warm_up:
+        return "no score of a head depends on it"
+    if config.scoring.warm_steps == 0:
+        return "nothing is trained before heads are scored (scoring.warm_steps is 0)"
+    return why_unused(key, config, needs_heads=True)
 
 
 def _why_unused_to_select(key: str, config: RunConfig) -> str:

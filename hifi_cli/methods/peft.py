@@ -208,7 +208,7 @@ def check_types(config_class: type[Any], options: dict[str, Any]) -> None:
                 f"{did_you_mean(name, fields)}"
             )
         # Annotations are types or their names
-        kind = getattr(fields[name], "__name__", fields[name])
+        kind = str(getattr(fields[name], "__name__", fields[name]))
         wanted = _PLAIN_TYPES.get(kind)
         if wanted and type(value) not in wanted:
             raise UsageError(f"settings.options.{name}: {kind} is required, not {value!r:.60}")
