@@ -67,6 +67,16 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "train_batch_size": "batch_size",
 }
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][0-9]{1,3}")
+# pydantic's words and ours, in the order in which they are replaced
+_WORDS = {
+    "Input should be a valid ": "must be a ",
+    "Input should be ": "must be ",
+    "List should have": "must have",
+    "Tuple should have": "must have",
+    " after validation": "",
+    "a integer": "a whole number",
+    "a dictionary": "a mapping of names to values",
+}
 _LISTED_KEYS = 12  # as many as fit into a message
 
 
@@ -129,6 +139,14 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     return describe_problem(first_problem(error), model)
 
 
+def _in_our_words(message: str) -> str:
+    """What pydantic says of a value, as a sentence about its key: `must be a number`."""
+    expected = message.partition(", unable to ")[0].partition(" or instance of ")[0]
+    for theirs, ours in _WORDS.items():
+        expected = expected.replace(theirs, ours)
+    return expected
+
+
 def describe_problem(problem: Any, model: type[BaseModel]) -> str:
     """One of pydantic's error entries in one line."""
     key = ".".join(map(str, problem["loc"]))
@@ -154,10 +172,11 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
     key, within_union = _key_within(problem["loc"], model)
     if within_union is not None:
         return f"{key}: {type_name(within_union)} is required, not {problem['input']!r:.60}"
-    expected = problem["msg"].partition(", unable to ")[0]
+    expected = _in_our_words(problem["msg"])
     is_word = isinstance(problem["input"], bool)
     reason = " (YAML reads yes, no, on and off as true or false)" if is_word else ""
-    return f"{key}: {expected}, not {problem['input']!r:.60}{reason}"
+    key = key if expected.startswith("must") else f"{key}:"
+    return f"{key} {expected}, not {problem['input']!r:.60}{reason}"
 
 
 def _key_within(location: tuple[Any, ...], model: type[BaseModel]) -> tuple[str, Any]:

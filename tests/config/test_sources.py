@@ -42,11 +42,14 @@ def rte(**changes):
             "unknown key 'heads.damp'; did you mean 'heads.damping'?",
         ),
         ({"overrides": ["epochs"]}, "key=value is expected"),
-        ({"overrides": ["epochs=many"]}, "command line: epochs: "),
-        ({"overrides": ["heads.damping=1.5"]}, "command line: heads.damping: "),
-        ({"overrides": ["heads.given=[]"]}, "command line: heads.given: List should have at least"),
+        ({"overrides": ["epochs=many"]}, "command line: epochs must be a whole number, not 'many'"),
+        ({"overrides": ["heads.damping=1.5"]}, "command line: heads.damping must be less than 1"),
+        (
+            {"overrides": ["heads.given=[]"]},
+            "command line: heads.given must have at least 1 item, not",
+        ),
         ({"overrides": ["seed=3"]}, "--seed"),
-        ({"overrides": ["heads=3"]}, "heads: Input should be a valid dictionary"),
+        ({"overrides": ["heads=3"]}, "heads must be a mapping of names to values"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
         ({"overrides": ["task_head.one_logit=true"]}, "one_logit requires kind: mlp"),
         (
@@ -62,7 +65,7 @@ def rte(**changes):
             {"method": "full-ft", "overrides": ["stage1.learning_rate=1"]},
             "stage1.method is missing",
         ),
-        ({"overrides": ["dropout=1"]}, "dropout: Input should be less than 1"),
+        ({"overrides": ["dropout=1"]}, "dropout must be less than 1"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):

@@ -261,7 +261,7 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (
             ["odd.yaml"],
-            "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'",
+            "kind must be 'scores', 'settings', 'costs' or 'statistics', not 'score'",
         ),
         (["worse.yaml"], "rows.0.metod"),
         (["lost.yaml", "--published"], "no table 'fullshot'; did you mean 'full-shot'?"),

@@ -30,18 +30,18 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
     [
         (("--seeds", "1-999999999"), "at most 100,000 distinct numbers"),
         (("--seeds", "9" * 5000), "at most 100,000 distinct numbers"),
-        (("--seeds", "4294967296"), "seed: Input should be less than or equal to 4294967295"),
+        (("--seeds", "4294967296"), "seed must be less than or equal to 4294967295"),
         (
             ("scoring.seed=1" + "0" * 30,),
-            "scoring.seed: Input should be less than or equal to 4294967295",
+            "scoring.seed must be less than or equal to 4294967295",
         ),
         (
             ("max_length=1" + "0" * 30,),
-            "max_length: Input should be less than or equal to 1000000000",
+            "max_length must be less than or equal to 1000000000",
         ),
         (
             ("task_head.width=1" + "0" * 9,),
-            "task_head.width: Input should be less than or equal to 65536",
+            "task_head.width must be less than or equal to 65536",
         ),
     ],
     ids=lambda value: str(value)[:40],
