@@ -458,7 +458,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
         raise
     finally:
         # First, because Parsl's own end hangs where its interchange got the same signal.
-        provider.cancel(list(provider.workspace))
+        provider.cancel(list(provider.resources))
         ending = threading.Thread(target=kernel.cleanup, daemon=True)
         ending.start()
         ending.join(timeout=20)
