@@ -182,7 +182,7 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     assert "bitfit tunes no selected heads" in one_line(
         tiny("train --method bitfit --heads heads.json"), 2
     )
-    assert "heads.json is damaged (delete it and make it again): heads: " in given(
+    assert "heads.json is damaged (delete it and make it again): heads " in given(
         {"backbone": "tiny-bert", "heads": "all"}
     )
     assert "only 4 heads" in one_line(tiny("select heads.k=5"), 2)
