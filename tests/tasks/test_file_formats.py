@@ -291,7 +291,7 @@ def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     ("primary: accuracy", "primary: f1", "primary: 'f1' is not among metrics"),
     ("labels: [entailment, contradiction, neutral]\nmetrics", "labels: [entailment]\nmetrics", "regression requires one name, all others two or more"),
     ("inputs:", "kind: multiple-choice\ninputs:", "format plain does not fit kind multiple-choice, which requires copa or swag"),
-    ("reader: jsonl", "reader: json", "local.reader: "),
+    ("reader: jsonl", "reader: json", "local.reader must be "),
     ("inputs: [premise, hypothesis]", "inputs: [a, b, c]", "one or two text columns are required"),
 ])  # fmt: skip
 def test_a_task_file_that_does_not_hold_together_is_told(tmp_path, old, new, message):
