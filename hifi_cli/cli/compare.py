@@ -33,6 +33,14 @@ def compare(
             rich_help_panel=options.WHAT,
         ),
     ] = None,
+    rows: Annotated[
+        bool,
+        typer.Option(
+            "--rows",
+            help="Also test over rows: whether a difference holds for new rows of this dataset.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = False,
     include: options.Include = None,
     results_dir: options.ResultsDir = options.RESULTS,
     out: options.Out = None,
@@ -67,6 +75,6 @@ def compare(
     )
     included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
     how: dict[str, Any] = {"score": score, "metric": metric, "included": included}
-    tables = compare_runs.compare(study, runs, compared, by=by, **how)
+    tables = compare_runs.compare(study, runs, compared, by=by, over_rows=rows, **how)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)

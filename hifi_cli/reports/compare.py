@@ -25,6 +25,7 @@ from hifi_cli.reports.comparable import (
     with_exclusions,
 )
 from hifi_cli.reports.render import Table
+from hifi_cli.reports.row_differences import row_table
 from hifi_cli.text import counted_noun
 
 
@@ -147,10 +148,12 @@ def compare(
     score: EpochChoice | None = None,
     metric: str | None = None,
     included: Collection[str] = INCLUDED_BY_DEFAULT,
+    over_rows: bool = False,
 ) -> list[Table]:
     """Compare the first method with each of the others: a table of verdicts and one of differences per task.
 
     Args:
+        over_rows: whether a third table says if a difference holds for new rows of the data.
         runs: rows of `Study.runs`, of one table.
         by: `backbone`: the names are those of backbones, and the runs those of one method.
         score, metric: see `scored`.
@@ -223,7 +226,11 @@ def compare(
     per_task = per_task.assign(label=labels, source="runs")
     headings = {pairs.second: pairs.labels[1] for pairs in all_pairs}
     formats = dict.fromkeys(headings, f"+z.{digits}f")
-    return [table, Table(f"{title}, per task", per_task, headings, "Task", formats)]
+    tables = [table, Table(f"{title}, per task", per_task, headings, "Task", formats)]
+    if over_rows:
+        frames = {pairs.labels[1]: pairs.frame for pairs in all_pairs}
+        tables.append(row_table(study, all_pairs[0].labels[0], frames, score=score, metric=metric))
+    return tables
 
 
 def verdict(
@@ -243,14 +250,34 @@ def verdict(
     if p >= LEVEL and 2.0 ** (1 - differing) >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
         rule = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
-        return "no conclusion", f"{found}, and {rule}: train more seeds"
+        why = f"{found}, and {rule}: train more seeds"
+        disagreement = _disagreement(statistics, p)
+        return "no conclusion", f"{disagreement}; {why}" if disagreement else why
     if p >= LEVEL or not statistics.excludes_zero:
         needed = seeds_needed([*pairs.by_task.values()], level=level)
         seeds = f"; about {needed} seeds would show one as large as now" if needed else ""
-        return "no difference shown", f"no difference shown is not equality{seeds}"
+        why = f"no difference shown is not equality{seeds}"
+        disagreement = _disagreement(statistics, p)
+        return "no difference shown", f"{disagreement}; {why}" if disagreement else why
     if pairs.doubt:
         return "no conclusion", pairs.doubt
     return "better" if pairs.is_better else "worse", ""
+
+
+def _disagreement(statistics: PairedStatistics, p: float) -> str:
+    """Which of interval and test shows a difference where only one of them does; empty where they agree.
+
+    Args:
+        p: of the sign-flip test, after Holm's correction.
+    """
+    if statistics.interval is None:
+        return ""
+    shown_by_test = p < LEVEL
+    if statistics.excludes_zero and not shown_by_test:
+        return f"the interval excludes 0, but the sign-flip test has p = {p:.2g}"
+    if shown_by_test and not statistics.excludes_zero:
+        return f"the sign-flip test has p = {p:.2g}, but the interval includes 0"
+    return ""
 
 
 def _merged(notes: Sequence[str]) -> list[str]:

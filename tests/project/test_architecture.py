@@ -37,6 +37,7 @@ FLOORS = [
     "files",
     "hub",
     "paired_tests",
+    "row_tests",
     "errors",
     "text",
 ]

@@ -29,8 +29,30 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     assert rows[0]["p_holm"] == 0.0625
     assert rows[0]["mean"] == pytest.approx(20.2) == rows[0]["tasks"]["rte"]
     assert notes[0] == (
-        "Full-FT: 5 of 5 pairs of runs differ, and p < 0.05 takes at least 6: train more seeds"
+        "Full-FT: the interval excludes 0, but the sign-flip test has p = 0.062;"
+        " 5 of 5 pairs of runs differ, and p < 0.05 takes at least 6: train more seeds"
     )
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        # Five equal differences and a small one of the other sign: 4 of 64 patterns reach the sum
+        ([1, 1, 1, 1, 1, -0.01], "the interval excludes 0, but the sign-flip test has p = 0.062"),
+        # Six positive differences, one of them large: 2 of 64 patterns reach the sum
+        (
+            [0.1, 0.1, 0.1, 0.1, 0.1, 10],
+            "the sign-flip test has p = 0.031, but the interval includes 0",
+        ),
+    ],
+)
+def test_a_verdict_that_interval_and_test_do_not_share_says_so(hifi, points, reason):
+    for seed, difference in enumerate(points, start=1):
+        write_run("results", "full-ft", "rte", seed, 0.5)
+        write_run("results", "bitfit", "rte", seed, 0.5 + difference / 100)
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["verdict"] == "no difference shown"
+    assert notes[0].startswith(f"Full-FT: {reason}; no difference shown is not equality")
 
 
 def test_a_comparison_fits_a_terminal(hifi, monkeypatch):

@@ -1,0 +1,192 @@
+"""What `hifi compare --rows` adds: whether a difference holds for new rows of the data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.errors import HifiError
+from hifi_cli.records.record import kept_score
+from hifi_cli.records.study import Study
+from hifi_cli.reports.render import Table
+from hifi_cli.reports.row_scores import score_of_rows
+from hifi_cli.row_tests import REPLICATES, RowScore, bootstrap_difference, mcnemar_p
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.text import counted_noun
+
+HEADINGS = {
+    "other": "Compared with",
+    "mean": "Difference",
+    "interval": "95 % interval",
+    "p": "p",
+    "test": "Test",
+    "rows": "Rows",
+}
+NOTES = (
+    "about new rows of the dataset and new seeds; the verdict above is about new seeds on these rows;"
+    " p without correction for several comparisons",
+    f"bootstrap: {REPLICATES:,} draws of rows and of pairs of runs with replacement, percentile interval;"
+    " with fewer than about five seeds it is too narrow for new seeds",
+)
+# A score of stored predictions that is further from the stored score is one of other predictions
+_TOLERANCE = 1e-4
+
+
+class NotTested(Exception):
+    """Why the runs of a task are not compared over rows."""
+
+
+def row_table(
+    study: Study,
+    first: str,
+    pairs_of: Mapping[str, pd.DataFrame],
+    *,
+    score: EpochChoice | None = None,
+    metric: str | None = None,
+) -> Table:
+    """Compare a method with each of the others over the rows of each task.
+
+    Args:
+        first: label of the method.
+        pairs_of: by the label of each other method, a row a pair of runs: `task`, `metric_first`,
+            `path_first` and `path_second`.
+        score: which epoch is compared; predictions are stored of the kept epoch alone.
+        metric: None: each task's primary one.
+    """
+    lines: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for other, pairs in pairs_of.items():
+        for task, of_task in pairs.groupby("task"):
+            names = {"method": task, "label": label_of("tasks", str(task)), "other": other}
+            try:
+                tested = _tested(study, of_task, str(task), score, metric)
+            except NotTested as why:
+                notes.append(f"{names['label']}, {names['other']}: left out: {why}")
+                continue
+            lines.append({**names, "source": "runs", **tested})
+    columns = ["method", "label", "source", *HEADINGS, "low", "high", "pairs"]
+    return Table(
+        f"{first} minus each other, for new rows of each dataset",
+        pd.DataFrame(lines, columns=columns).sort_values(
+            "method", kind="stable", ignore_index=True
+        ),
+        HEADINGS,
+        "Task",
+        {"mean": "+z.2f", "p": ".3g", "rows": ",.0f"},
+        notes=[*notes, *NOTES],
+    )
+
+
+def _tested(
+    study: Study, pairs: pd.DataFrame, task: str, score: EpochChoice | None, metric: str | None
+) -> dict[str, Any]:
+    """Test the pairs of runs of one task.
+
+    Args:
+        pairs: see `row_table`.
+
+    Returns:
+        `mean`, `low` and `high` in percent, `interval` as a text, `p`, `test`: its name, `rows`: of
+        each run, `pairs`: of runs.
+
+    Raises:
+        NotTested: predictions are missing, or the metric needs more than they hold.
+    """
+    spec = _spec_of(task)
+    name = metric or str(pairs["metric_first"].iloc[0])
+    first, second = _aligned_predictions(study, pairs, score)
+    scores = [_checked_score(study, spec, name, *run) for run in first.items()]
+    others = [_checked_score(study, spec, name, *run) for run in second.items()]
+    rows = len(next(iter(first.values())))
+    found = bootstrap_difference(scores, others, rows)
+    low, high = (100 * edge for edge in found.interval)
+    p, test = found.p, f"bootstrap, {counted_noun(len(scores), 'pair')} of runs"
+    if len(scores) == 1 and name == "accuracy":
+        only_first, only_second = _discordant(*first.values(), *second.values())
+        p = mcnemar_p(only_first, only_second)
+        test = f"exact McNemar, {only_first} and {only_second} rows"
+    return {
+        "mean": 100 * found.difference,
+        "low": low,
+        "high": high,
+        "interval": f"[{low:+.2f}, {high:+.2f}]",
+        "p": p,
+        "test": test,
+        "rows": rows,
+        "pairs": len(scores),
+    }
+
+
+def _spec_of(task: str) -> TaskSpec:
+    """Return a task as its YAML says.
+
+    Raises:
+        NotTested: the YAML is not here.
+    """
+    try:
+        return task_spec.load(task)
+    except HifiError:
+        raise NotTested(
+            "the task's YAML is not here: put it into a file and name it with --task"
+        ) from None
+
+
+def _aligned_predictions(
+    study: Study, pairs: pd.DataFrame, score: EpochChoice | None
+) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Return the predictions of each run by its path, those of the first method and of the second.
+
+    All have the same rows in the same order.
+
+    Raises:
+        NotTested: a run has no predictions of the epoch, or those of other rows.
+    """
+    sides: list[dict[str, pd.DataFrame]] = []
+    for side in ("path_first", "path_second"):
+        tables: dict[str, pd.DataFrame] = {}
+        for path in pairs[side]:
+            kept = kept_score(study.results[path].report)
+            if score not in (None, kept):
+                raise NotTested(f"predictions are stored of the {kept} epoch, not of the {score}")
+            table = study.usable_predictions(path)
+            if table is None:
+                raise NotTested(f"no predictions are stored of {path}")
+            tables[path] = table.set_index("id")
+        sides.append(tables)
+    first, second = sides
+    ids = next(iter(first.values())).index
+    for tables in sides:
+        for path, table in tables.items():
+            if not ids.is_unique or {*table.index} != {*ids} or len(table) != len(ids):
+                raise NotTested(f"the predictions of {path} are of other rows")
+            tables[path] = table.loc[ids]
+    return first, second
+
+
+def _checked_score(
+    study: Study, spec: TaskSpec, metric: str, path: str, predictions: pd.DataFrame
+) -> RowScore:
+    """Return the score of a run's predictions, which gives the stored score on the rows as they are.
+
+    Raises:
+        NotTested: the metric needs more than the predictions hold, or they are not those of the score.
+    """
+    score = score_of_rows(spec, metric, predictions)
+    if score is None:
+        raise NotTested(f"{metric} needs more than the stored predictions")
+    stored = study.results[path].metrics.get(metric)
+    computed = float(score(np.ones((1, len(predictions))))[0])
+    if stored is None or abs(computed - stored) > _TOLERANCE:
+        raise NotTested(f"the predictions of {path} do not give its stored {metric}")
+    return score
+
+
+def _discordant(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
+    """Count the rows that the first run alone gets right, and those that the second does."""
+    is_right = first["prediction"].eq(first["label"])
+    other_is_right = second["prediction"].eq(second["label"])
+    return int((is_right & ~other_is_right).sum()), int((other_is_right & ~is_right).sum())
