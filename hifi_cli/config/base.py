@@ -231,11 +231,20 @@ def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldIn
     """The fields of a model by dotted key; those of a model in it stand for it."""
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
-        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        key = f"{prefix}{name}"
-        fields |= fields_by_key(inner[0], f"{key}.") if inner else {key: field}
+        section = section_of(field)
+        if section is None:
+            fields[f"{prefix}{name}"] = field
+        else:
+            fields |= fields_by_key(section, f"{prefix}{name}.")
     return fields
+
+
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model of a field that holds a section; None: it holds a plain value."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,12 +4,15 @@ Caches, the hash of a run and the comparison of runs ask for the keys with an ef
 out of one of them would give a stale cache or a wrong mean without a word; so every field has a mark.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from hifi_cli.config.base import fields_by_key, flatten, section_of
+
 Effect = Literal[
-    # which run it is: the key is part of the configuration's hash
+    # which run it is: the key is part of the configuration's hash, which a checkpoint must share too
     "run",
     # the token ids of the examples, which are kept for the runs of a command
     "tokens",
@@ -23,23 +26,54 @@ Effect = Literal[
 
 
 class Decides:
-    """A mark of a field: `learning_rate: Annotated[float, Decides("run", "warm-up", "settings")]`."""
+    """A mark of a field: `learning_rate: Annotated[float, Decides("run", "warm-up", "settings")]`.
+
+    A section has a mark, and so has each of its fields. A key in a section has the effects that both
+    have: `stage1` is not trained in a warm-up, so that `stage1.learning_rate` does not decide it.
+    """
 
     def __init__(self, *effects: Effect) -> None:
         self.effects = frozenset(effects)
 
 
 def mark_of(model: type[BaseModel], field: str) -> Decides | None:
-    """The mark of a field; None: it has none."""
+    """Return the mark of a field; None: it has none, or there is no such field."""
+    if field not in model.model_fields:
+        return None
     marks = [item for item in model.model_fields[field].metadata if isinstance(item, Decides)]
     return marks[0] if marks else None
 
 
-def keys_that_decide(model: type[BaseModel], effect: Effect) -> set[str]:
-    """The fields of a model that have an effect; those of a section are the section's own."""
-    keys = set()
-    for field in model.model_fields:
-        mark = mark_of(model, field)
-        if mark and effect in mark.effects:
-            keys.add(field)
-    return keys
+def decides(model: type[BaseModel], key: str, effect: Effect) -> bool:
+    """Whether a dotted key of a configuration has an effect.
+
+    A key within a mapping of free names, as `settings.r`, has the effects of the mapping.
+    """
+    within = model
+    for name in key.split("."):
+        mark = mark_of(within, name)
+        if mark is None or effect not in mark.effects:
+            return False
+        section = section_of(within.model_fields[name])
+        if section is None:
+            return True
+        within = section
+    return True
+
+
+def keys_that_decide(model: type[BaseModel], effect: Effect) -> list[str]:
+    """Return the dotted keys of a model that have an effect, in the order of its fields."""
+    return [key for key in fields_by_key(model) if decides(model, key, effect)]
+
+
+def values_that_decide(
+    model: type[BaseModel], content: Mapping[str, Any], effect: Effect
+) -> dict[str, Any]:
+    """Return the values with an effect, by dotted key.
+
+    Args:
+        model: the configuration's class.
+        content: its values, nested as in config.yaml.
+        effect: what the values decide.
+    """
+    return {key: value for key, value in flatten(content).items() if decides(model, key, effect)}

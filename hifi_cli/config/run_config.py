@@ -26,7 +26,7 @@ from hifi_cli.config.base import (
     UnitInterval,
     flatten,
 )
-from hifi_cli.config.decides import Decides, keys_that_decide
+from hifi_cli.config.decides import Decides, Effect, values_that_decide
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.files import digest, safe_name
 
@@ -67,19 +67,13 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 _SETTINGS_DEPTH = 3  # of mappings within one another, as `settings.options.rank_pattern` has
 _TYPES_OF_SETTINGS = ({bool}, {int}, {float}, {str}, {type(None)})
 _TYPES_IN_LISTS = ({str}, {int})  # each list has one type of parts
-# Keys that were added after runs had been stored, with their defaults, which change nothing. A hash
-# leaves out such a key at its default, so that runs that were stored without it keep their hash.
-UNHASHED_DEFAULTS = {
-    "patience": None,
-    "label_smoothing": 0.0,
-    "class_weights": None,
-    "layer_decay": 1.0,
-}
 
 
 # What most keys decide; the others name their effects at the field.
 NOTHING = Decides()
 RUN = Decides("run")
+# Where the encoder is, which is in no hash: its digest says which one it was.
+ENCODER_FILES = Decides("tokens", "encoder")
 SETTING = Decides("run", "settings")
 TEXTS = Decides("run", "tokens", "settings")
 TRAINING = Decides("run", "warm-up", "settings")
@@ -88,20 +82,20 @@ TRAINING = Decides("run", "warm-up", "settings")
 class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
 
-    name: Annotated[StoredName, RUN]
+    name: Annotated[StoredName, Decides("run", "tokens", "encoder")]
     """Its name in tables and results directories."""
-    hub: Annotated[str | None, NOTHING] = None
+    hub: Annotated[str | None, ENCODER_FILES] = None
     """A model id on the Hugging Face hub."""
-    revision: Annotated[str | None, NOTHING] = None
+    revision: Annotated[str | None, ENCODER_FILES] = None
     """Branch, tag or commit on the hub."""
-    path: Annotated[str | None, NOTHING] = None
+    path: Annotated[str | None, ENCODER_FILES] = None
     """A local directory in Hugging Face's layout; a relative path starts at the YAML's directory."""
     # no a.b: to look for it, Python imports a
-    package: Annotated[str | None, NOTHING] = Field(None, pattern=r"^\w+$")
+    package: Annotated[str | None, ENCODER_FILES] = Field(None, pattern=r"^\w+$")
     """An installed top-level Python package that contains such a directory."""
-    directory: Annotated[str | None, NOTHING] = None
+    directory: Annotated[str | None, ENCODER_FILES] = None
     """That directory, inside `package` or relative to the YAML."""
-    extra: Annotated[str | None, NOTHING] = None
+    extra: Annotated[str | None, ENCODER_FILES] = None
     """The extra of this distribution that installs `package`, or the library of the extra's name that the tokenizer needs."""
 
 
@@ -210,7 +204,7 @@ def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
 class TrainingConfig(ConfigModel):
     """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
-    method: Annotated[RunName, RUN]
+    method: Annotated[RunName, SETTING]
     """Name of the fine-tuning method."""
     learning_rate: Annotated[float, TRAINING] = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
@@ -349,6 +343,10 @@ class RunConfig(TrainingConfig):
             key = key.rpartition(".")[0]
         return self._sources.get(key, DEFAULT)
 
+    def values_that_decide(self, effect: Effect) -> dict[str, Any]:
+        """Return the values of the keys with an effect, by dotted key, as JSON holds them."""
+        return values_that_decide(RunConfig, self.model_dump(mode="json"), effect)
+
     @property
     def config_hash(self) -> str:
         """Hash of every setting of the run, also of those that change no score, as `log_every`.
@@ -415,33 +413,20 @@ def paths_in_place_of_names(content: Mapping[str, Any]) -> dict[str, str]:
     return problems
 
 
-def without_unhashed_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without those keys of `UNHASHED_DEFAULTS` that have their defaults."""
-    return {
-        key: value
-        for key, value in content.items()
-        if key not in UNHASHED_DEFAULTS or value != UNHASHED_DEFAULTS[key]
-    }
-
-
 def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.config_hash` of a configuration as in config.yaml.
 
-    Every key is hashed, also those that change no score, or none beyond rounding (`log_every`,
-    `eval_batch_size`, `kernels`), but `variant`, `device`, and `UNHASHED_DEFAULTS`. Of the backbone
-    the name counts, of `start_from` the path from `runs/` on, and `heads.seed` only if it draws.
+    Every key is hashed, also at its default, and also one that changes no score, or none beyond
+    rounding (`log_every`, `eval_batch_size`, `kernels`). Only `variant`, `device` and the place of the
+    backbone's files are left out. A place of runs counts from `runs/` on, and `heads.seed` only where
+    it draws.
     """
-    hashed = {
-        key: value
-        for key, value in without_unhashed_defaults(content).items()
-        if key in keys_that_decide(RunConfig, "run")
-    }
-    hashed["backbone"] = content["backbone"]["name"]
-    if content["heads"]["rank"] != "random":  # the seed draws nothing then
-        hashed["heads"] = {**content["heads"], "seed": 0}
+    hashed = values_that_decide(RunConfig, content, "run")
+    if content["heads"]["rank"] != "random":
+        hashed["heads.seed"] = 0
     if content.get("start_from"):
         hashed["start_from"] = relative_run_path(content["start_from"])
-    return digest(flatten(hashed))
+    return digest(hashed)
 
 
 def run_path_of(

@@ -1,6 +1,6 @@
 """Settings that change nothing: keys whose meaning depends on other keys or on the method."""
 
-from hifi_cli.config.decides import keys_that_decide
+from hifi_cli.config.decides import decides
 from hifi_cli.config.run_config import RunConfig
 
 # Keys and sections that some methods, or other values, make meaningless
@@ -55,10 +55,12 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
         is_measured: whether heads are ranked by what is measured with a task head and its loss.
     """
     section = key.partition(".")[0]
-    in_warm_up = keys_that_decide(RunConfig, "warm-up")
+    in_warm_up = decides(RunConfig, key, "warm-up")
+    encodes = decides(RunConfig, key, "tokens") or decides(RunConfig, key, "encoder")
     # Examples that are scored have a length of their own, and no dropout
-    encodes = keys_that_decide(RunConfig, "tokens") | keys_that_decide(RunConfig, "encoder")
-    if section in (encodes - in_warm_up) | _CONDITIONS | _OF_SCORED_ROWS:
+    if encodes and not in_warm_up:
+        return ""
+    if section in _CONDITIONS | _OF_SCORED_ROWS:
         return ""
     if section == "heads":
         return _why_unused_to_select(key, config) if selects else "hifi score chooses no heads"
@@ -67,7 +69,7 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
     has_task_head = section == "task_head" and selects and is_measured
     if has_task_head or key == "holdout":
         return why_unused(key, config, needs_heads=True)
-    if section not in in_warm_up:
+    if not in_warm_up:
         return "no score of a head depends on it"
     if config.scoring.warm_steps == 0:
         return "nothing is trained before heads are scored (scoring.warm_steps is 0)"

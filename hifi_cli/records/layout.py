@@ -143,6 +143,10 @@ class RunDirectory:
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
+        self.write_config(config)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write config.yaml, whose first line has the configuration's hash."""
         text = registry.yaml_text(config.model_dump(mode="json"))
         head = f"# the resolved configuration of this run; hash {config.config_hash}"
         write_text(self.config_file, f"{head}\n{text}")

@@ -18,7 +18,6 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
-from hifi_cli.config.run_config import UNHASHED_DEFAULTS
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import (
@@ -281,7 +280,7 @@ class Study:
             **{column: _at(content, *place) for column, place in _PLACES.items()},
             "path": path,
             **names,
-            "config": UNHASHED_DEFAULTS | result.config,
+            "config": result.config,
             "max_epochs": result.config["epochs"] if result.config.get("patience") else trained,
             "data": digest(labelled_splits(result.data)),
             **_draws(result),

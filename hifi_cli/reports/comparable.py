@@ -8,7 +8,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.decides import keys_that_decide
+from hifi_cli.config.decides import decides
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError
@@ -206,11 +206,10 @@ def _changed_settings(run: Any, config: RunConfig) -> str:
     if config.setting_hash == run.setting_hash:
         return ""
     expected = flatten(config.model_dump(mode="json"))
-    keys = keys_that_decide(RunConfig, "settings")
     return ", ".join(
         f"{key} {override_value(value)} (protocol: {override_value(expected.get(key))})"
         for key, value in flatten(run.config).items()
-        if key.partition(".")[0] in keys and value != expected.get(key)
+        if decides(RunConfig, key, "settings") and value != expected.get(key)
     )
 
 

@@ -17,8 +17,7 @@ import torch
 from pydantic import ConfigDict
 
 from hifi_cli.config import registry
-from hifi_cli.config.decides import keys_that_decide
-from hifi_cli.config.run_config import RunConfig, without_unhashed_defaults
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import digest, file_digest, locked, safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
@@ -210,22 +209,23 @@ def _read_or_compute(
 
 def scores_name(config: RunConfig, workspace: Workspace, *, measured: bool = False) -> str:
     """The name of the file of scores, or of what the ranking measures: a hash of all that decides."""
+    # The encoder has a digest of its own, and `scoring` the length.
+    encoding = {
+        key: value
+        for key, value in config.values_that_decide("tokens").items()
+        if not key.startswith("backbone.") and key != "max_length"
+    }
     decides: dict[str, Any] = {
         "backbone": workspace.pretrained(config).backbone_weights,
         "data": workspace.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
-        # the encoder has a digest of its own, and `scoring` the length
-        "encoding": config.model_dump(
-            include=keys_that_decide(RunConfig, "tokens") - {"backbone", "max_length"}
-        ),
+        "encoding": encoding,
     }
     if held_out := _held_out(config, workspace):
         decides["held out"] = held_out
     if config.scoring.warm_steps:
         # They are full fine-tuning, whatever the run's method.
-        decides["training"] = without_unhashed_defaults(
-            config.model_dump(mode="json", include=keys_that_decide(RunConfig, "warm-up"))
-        )
+        decides["training"] = config.values_that_decide("warm-up")
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
     if measured and (own := registry.own_file(config.heads.rank)):

@@ -12,11 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
-from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig, relative_run_path
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_path, file_digest, well_formed
+from hifi_cli.files import atomic_path, digest, file_digest, well_formed
 from hifi_cli.methods.base import Heads, Method, MethodContext
 from hifi_cli.methods.find import build_method
 from hifi_cli.models import cpu_kernels
@@ -76,7 +75,7 @@ class Workspace:
     trust: bool = False
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, str, int, Split], list[EncodedExample]] = field(default_factory=dict)
+    _examples: dict[tuple[str, str, Split], list[EncodedExample]] = field(default_factory=dict)
 
     @cached_property
     def identities(self) -> IdentityReader:
@@ -94,10 +93,10 @@ class Workspace:
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[EncodedExample]:
         """Tokenize a split."""
-        # the caller gives the length
-        decisive = keys_that_decide(RunConfig, "tokens") - {"max_length"}
+        encoded = config.model_copy(update={"max_length": max_length})
+        decisive = encoded.values_that_decide("tokens")
         task = task_spec.load(config.task).model_dump_json()
-        key = (task, config.model_dump_json(include=decisive), max_length, split)
+        key = (task, digest(decisive), split)
         if key not in self._examples:
             rows = self.rows(config.task).rows(split)
             self._examples[key] = self.tokenize(config, rows, max_length)
@@ -125,8 +124,8 @@ class Workspace:
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept."""
         head = task_head_of(config)
-        decisive = keys_that_decide(RunConfig, "encoder")
-        key = f"{head} {config.model_dump_json(include=decisive)}"
+        decisive = config.values_that_decide("encoder")
+        key = f"{head} {decisive}"
         if key not in self._pretrained:
             self._pretrained.clear()  # large backbones do not fit in memory twice
             loaded = load_backbone(config.backbone, task_head=head, dropout=config.dropout)

@@ -1,20 +1,14 @@
 """Every configuration key says at its field what it decides: caches, hashes and comparisons ask there."""
 
+from typing import Annotated
+
 import pytest
 from pydantic import BaseModel
 
-from hifi_cli.config.base import fields_by_key
-from hifi_cli.config.decides import keys_that_decide, mark_of
-from hifi_cli.config.run_config import (
-    BackboneConfig,
-    HeadsConfig,
-    RunConfig,
-    ScoringConfig,
-    TaskHeadConfig,
-    TrainingConfig,
-)
+from hifi_cli.config.base import fields_by_key, flatten, nested, section_of
+from hifi_cli.config.decides import Decides, decides, keys_that_decide, mark_of
+from hifi_cli.config.run_config import RunConfig, config_hash_of
 
-MODELS = [RunConfig, TrainingConfig, BackboneConfig, ScoringConfig, HeadsConfig, TaskHeadConfig]
 # Another value than the default one, as a word of the command line, for keys of warm steps
 OTHER_VALUES = {
     "kernels": "torch",
@@ -27,31 +21,68 @@ OTHER_VALUES = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_field_has_a_mark(model):
-    assert [field for field in model.model_fields if mark_of(model, field) is None] == []
+def unmarked(model, prefix=""):
+    """The fields of a model, and of its sections, that do not say what they decide."""
+    found = []
+    for name, field in model.model_fields.items():
+        if mark_of(model, name) is None:
+            found.append(f"{prefix}{name}")
+        section = section_of(field)
+        if section is not None:
+            found += unmarked(section, f"{prefix}{name}.")
+    return found
 
 
-def test_every_section_of_the_configuration_is_among_the_models():
-    keys = {key.rpartition(".")[2] for key in fields_by_key(RunConfig)}
-    assert keys <= {field for model in MODELS for field in model.model_fields}
+def test_every_field_says_what_it_decides_in_sections_too():
+    assert unmarked(RunConfig) == []
 
 
-def test_a_field_without_a_mark_is_found():
+def test_a_field_without_a_mark_is_found_in_a_section_too():
+    class Section(BaseModel):
+        marked: Annotated[int, Decides("run")] = 1
+        forgotten: int = 1
+
     class Unmarked(BaseModel):
-        key: int = 1
+        section: Annotated[Section | None, Decides("run")] = None
+        other: int = 1
 
-    assert mark_of(Unmarked, "key") is None
+    assert unmarked(Unmarked) == ["section.forgotten", "other"]
+
+
+def test_a_key_of_a_section_has_the_effects_that_both_have():
+    assert decides(RunConfig, "learning_rate", "warm-up")
+    assert decides(RunConfig, "stage1.learning_rate", "settings")
+    assert not decides(RunConfig, "stage1.learning_rate", "warm-up")
+    assert decides(RunConfig, "stage1", "settings")
+    assert decides(RunConfig, "settings.r", "settings")
+    assert not decides(RunConfig, "no_such_key", "run")
+    assert not decides(RunConfig, "heads.no_such_key", "run")
 
 
 def test_a_run_is_its_configuration_but_for_its_place_and_device(make):
     """By the hash, for each key in turn."""
     config = make("full-ft")
-    assert set(RunConfig.model_fields) - keys_that_decide(RunConfig, "run") == {"variant", "device"}
+    files = {"hub", "revision", "path", "package", "directory", "extra"}
+    left_out = {"variant", "device", *(f"backbone.{key}" for key in files)}
+    assert {*fields_by_key(RunConfig)} - {*keys_that_decide(RunConfig, "run")} == left_out
     other_place = config.model_copy(update={"variant": "other", "device": "cuda"})
     assert other_place.config_hash == config.config_hash
     for key in ("log_every", "eval_batch_size", "stride"):
         assert config.model_copy(update={key: 77}).config_hash != config.config_hash
+
+
+def test_every_key_of_a_run_is_hashed_at_its_default_too(make):
+    """A stored configuration without one of them is that of another program, whose default is not known."""
+    words = ["heads.rank=random", "stage1.settings.biases=all"]
+    content = flatten(make("eh-ft-bitfit", *words).model_dump(mode="json"))
+    usual = config_hash_of(nested(content))
+    assert "stage1.warmup" in content
+    for key in content:
+        without = {name: value for name, value in content.items() if name != key}
+        if key == "heads.rank":
+            continue
+        is_hashed = config_hash_of(nested(without)) != usual
+        assert is_hashed == decides(RunConfig, key, "run"), key
 
 
 @pytest.mark.parametrize("key", OTHER_VALUES)

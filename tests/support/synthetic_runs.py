@@ -43,7 +43,7 @@ def flatten(values, prefix=""):
 def config_hash(config):
     """The hash of what decides the result of a run, written out a second time."""
     decisive = {key: value for key, value in config.items() if key not in ("variant", "device")}
-    decisive["backbone"] = config["backbone"]["name"]
+    decisive["backbone"] = {"name": config["backbone"]["name"]}
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
     text = json.dumps(flatten(decisive), sort_keys=True, separators=(",", ":"))
