@@ -433,10 +433,12 @@ def _varied_settings(runs: pd.DataFrame) -> pd.Series:
     ]
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
-    rows = frame.loc[:, values_on_a_task > 1].to_dict("records")
-    texts = [
-        " ".join(f"{key}={value}" for key, value in row.items() if pd.notna(value)) for row in rows
-    ]
+    varied = frame.loc[:, values_on_a_task > 1].astype(object)
+    # Rows one by one: with no varied key, `to_dict("records")` of pandas before 3.1 has no rows.
+    texts = []
+    for _, row in varied.iterrows():
+        words = [f"{key}={value}" for key, value in row.items() if pd.notna(value)]
+        texts.append(" ".join(words))
     return pd.Series(texts, index=runs.index)
 
 

@@ -37,7 +37,7 @@ def reviews(count=60):
 
 def write(path, rows):
     """Write rows in the format of the file's suffix."""
-    frame = pandas.DataFrame(rows)
+    frame = pandas.DataFrame(rows, dtype=object)
     if path.suffix == ".jsonl":
         frame.to_json(path, orient="records", lines=True)
     elif path.suffix == ".parquet":
