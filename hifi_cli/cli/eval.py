@@ -1,16 +1,16 @@
 """`hifi eval`: trained models evaluated again."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.runs import inference
-from hifi_cli.runs.inference import Evaluation
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.text import abbreviate
+
+if TYPE_CHECKING:
+    from hifi_cli.runs.inference import Evaluation
 
 
 def evaluate(
@@ -39,6 +39,10 @@ def evaluate(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split."""
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.runs import inference
+    from hifi_cli.runs.workspace import Workspace
+
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
     workspace = Workspace(results_dir, data_dir, backbone, trust)
@@ -63,7 +67,7 @@ def evaluate(
         )
 
 
-def _print_evaluation(evaluation: Evaluation) -> None:
+def _print_evaluation(evaluation: "Evaluation") -> None:
     """Scores now and stored, and how far the logits are apart."""
     difference = evaluation.largest_difference
     verdict = (

@@ -9,8 +9,6 @@ from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 from hifi_cli.files import well_formed
 from hifi_cli.records import share
-from hifi_cli.runs import export as run_export
-from hifi_cli.runs.workspace import Workspace
 
 
 def export(
@@ -38,6 +36,10 @@ def export(
     results_dir: options.ResultsDir = options.RESULTS,
 ) -> None:
     """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.runs import export as run_export
+    from hifi_cli.runs.workspace import Workspace
+
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
     place = str(to.resolve())

@@ -8,8 +8,6 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.figures.figure import FigureRequest, compute, draw
-from hifi_cli.runs.workspace import Workspace
 
 
 def figure(
@@ -41,6 +39,10 @@ def figure(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Compute a figure's numbers, store them in RESULTS_DIR/figures, draw it (`hifi ls figures`)."""
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.figures.figure import FigureRequest, compute, draw
+    from hifi_cli.runs.workspace import Workspace
+
     if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
     spec = figure_spec.load(

@@ -9,8 +9,6 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 from hifi_cli.files import write_or_print
-from hifi_cli.runs import inference
-from hifi_cli.runs.workspace import Workspace
 
 
 def predict(
@@ -30,6 +28,10 @@ def predict(
 
     hifi ls TASK names the input columns.
     """
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.runs import inference
+    from hifi_cli.runs.workspace import Workspace
+
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
     rows = inference.predict(run_dir, file, Workspace(results_dir, None, backbone, trust))

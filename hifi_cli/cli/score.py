@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import parse_override
 from hifi_cli.config.unused import why_unused_for_heads
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.runs import heads as head_selection
-from hifi_cli.runs.workspace import Workspace
 
 _METHOD = ["hifi-layerwise"]  # whose settings score and select start from
 
@@ -33,6 +29,10 @@ def score(
 
     Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
     """
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.runs import heads as head_selection
+    from hifi_cli.runs.workspace import Workspace
+
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )
@@ -59,6 +59,8 @@ def refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str], *, sel
     Raises:
         UsageError: there is one.
     """
+    from hifi_cli.runs import heads as head_selection
+
     # The other words say how a data file is read
     words = [word for word in overrides if _section(word) in RunConfig.model_fields]
     keys = [key for word in words for key in flatten(parse_override(word))]
@@ -76,6 +78,8 @@ def _section(word: str) -> str:
 
 def _print_layers(values: list[list[float]]) -> None:
     """A row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    import pandas as pd
+
     frame = pd.DataFrame(values).add_prefix("h")
     frame.index += 1
     print(frame.rename_axis("layer").to_string(float_format="{:.2f}".format))

@@ -3,8 +3,6 @@
 from hifi_cli.cli import options
 from hifi_cli.cli.score import _METHOD, refuse_unused
 from hifi_cli.errors import logger
-from hifi_cli.runs import heads as head_selection
-from hifi_cli.runs.workspace import Workspace
 
 
 def select(
@@ -22,6 +20,10 @@ def select(
 
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
+    # torch, which these import, takes seconds, and --help does without it.
+    from hifi_cli.runs import heads as head_selection
+    from hifi_cli.runs.workspace import Workspace
+
     configs = options.resolve_runs(
         task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
     )

@@ -4,10 +4,9 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from rich.console import Console
 
 from hifi_cli.cli import options
@@ -18,16 +17,27 @@ from hifi_cli.config.sources import parse_override, repeats_run
 from hifi_cli.config.unused import may_be_unused, why_unused
 from hifi_cli.errors import RunFailed, UsageError, logger
 from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
-from hifi_cli.methods.find import check_settings, implementation_of
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.signs import signs_of
-from hifi_cli.runs.heads import HeadSelection, needs_heads
-from hifi_cli.runs.log import check_trackers
-from hifi_cli.runs.run import run
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.text import abbreviate
-from hifi_cli.training import processes
 
+# The modules that import torch are imported by the functions below that call them, because torch
+# takes seconds to import, and `hifi train --help` needs none of them.
+if TYPE_CHECKING:
+    from hifi_cli.runs.workspace import Workspace
+
+# The trackers of accelerate, which would import torch to name them.
+TRACKERS = (
+    "aim",
+    "comet_ml",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "clearml",
+    "dvclive",
+    "swanlab",
+    "trackio",
+)
 _SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
 
 
@@ -70,7 +80,7 @@ def train(
         list[str] | None,
         options.several(
             "--report-to",
-            choices=[*LOGGER_TYPE_TO_CLASS],
+            choices=TRACKERS,
             help="Also send the metrics to these trackers of accelerate.",
             panel=options.OUTPUT,
         ),
@@ -78,6 +88,13 @@ def train(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
+    from hifi_cli.methods.find import check_settings
+    from hifi_cli.runs.heads import needs_heads
+    from hifi_cli.runs.log import check_trackers
+    from hifi_cli.runs.run import run
+    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.training import processes
+
     given_heads, their_backbone = _read_heads(heads) if heads else ([], None)
     words = [*(overrides or []), *given_heads]
     configs = options.resolve_runs(
@@ -145,6 +162,8 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
     Raises:
         UsageError: there is one.
     """
+    from hifi_cli.runs.heads import needs_heads
+
     # Words about a data file need not be YAML, and are of no conditional section
     words = [word for word in overrides if may_be_unused(word.partition("=")[0].strip())]
     conditional = [key for word in words for key in flatten(parse_override(word))]
@@ -161,6 +180,8 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
 
 def _read_heads(file: Path) -> tuple[list[str], str | None]:
     """The heads in a file as `key=value`, and their backbone; a plain list names none."""
+    from hifi_cli.runs.heads import HeadSelection
+
     text = read_file(file, MAX_JSON_BYTES).decode(errors="replace").strip()
     if text.startswith("["):
         return [f"heads.given={text}"], None
@@ -168,13 +189,13 @@ def _read_heads(file: Path) -> tuple[list[str], str | None]:
     return [f"heads.given={selection.heads}"], selection.backbone
 
 
-def _print_plans(configs: Sequence[RunConfig], workspace: Workspace) -> None:
+def _print_plans(configs: Sequence[RunConfig], workspace: "Workspace") -> None:
     """Configurations as YAML documents; comments have the source of each value, and the run's plan.
 
     On a terminal, a run after the first shows only what differs from the one before, and long texts
     take several lines.
     """
-    from hifi_cli.runs.plan import plan  # for a dry run alone
+    from hifi_cli.runs.plan import plan
 
     width = Console().width if sys.stdout.isatty() else sys.maxsize
     before: dict[str, Any] = {}
@@ -219,6 +240,8 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 def _settings(stage: TrainingConfig) -> dict[str, Any]:
     """The settings of a method, with the defaults of those that no source sets."""
+    from hifi_cli.methods.find import implementation_of
+
     settings = implementation_of(stage.method).Settings
     return parse(settings, stage.settings, f"method {stage.method}, settings").model_dump(
         mode="json"

@@ -15,6 +15,7 @@ from hifi_processes import environment
 from project_files import copy_yaml
 
 from hifi_cli.cli.app import COMMANDS, load
+from hifi_cli.cli.train import TRACKERS
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
 from hifi_cli.runs.splits import load_splits
@@ -279,6 +280,45 @@ def test_help_needs_no_torch():
         ).stdout
         == "[]\n"
     )
+
+
+IMPORTED_BY_HELP = """
+import json, sys
+from hifi_cli.cli.app import load
+for name in sys.argv[1:]:
+    load(name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("commands", "heavy"),
+    [
+        (
+            ["train", "score", "select", "eval", "predict", "export", "figure"],
+            {"torch", "transformers", "accelerate", "peft", "datasets", "sklearn", "scipy"},
+        ),
+        (["train", "score", "select", "eval", "predict"], {"pandas", "pyarrow", "matplotlib"}),
+        ([*COMMANDS], {"torch", "transformers", "accelerate", "peft", "datasets"}),
+    ],
+)
+def test_help_of_a_command_imports_no_library_that_takes_seconds(commands, heavy):
+    """The options are those that `--help` prints; their commands are loaded one after the other."""
+    printed = subprocess.run(
+        [sys.executable, "-c", IMPORTED_BY_HELP, *commands],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    imported = set(json.loads(printed))
+    assert "hifi_cli.cli.train" in imported
+    assert heavy & imported == set()
+
+
+def test_the_trackers_are_those_of_accelerate():
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    assert set(TRACKERS) >= set(LOGGER_TYPE_TO_CLASS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
