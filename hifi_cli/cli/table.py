@@ -19,6 +19,7 @@ from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.render import Table, emit
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks.metrics import METRICS
 
 
 def table(
@@ -84,7 +85,7 @@ def table(
         methods = [
             row for row in sorted({*runs["method"][of_tasks]}) if row.partition("/")[0] in bases
         ] or bases
-    known = {"score", *score_tables.METRIC_NAMES}.union(*study.runs["metrics"])
+    known = {"score", *METRICS}.union(*study.runs["metrics"])
     if unknown := [metric for metric in metrics or () if metric not in known]:
         raise UsageError(
             f"--metrics: no run has '{unknown[0]}'{registry.did_you_mean(unknown[0], known)}"

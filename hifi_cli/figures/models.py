@@ -30,9 +30,10 @@ from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace, load_task, open_run
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
+from hifi_cli.tasks.kinds import Classification
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.loop import Callback, Trainer
-from hifi_cli.training.losses import loss_normalizer, loss_targets
+from hifi_cli.training.losses import loss_normalizer
 from hifi_cli.training.runner import ModelRunner
 
 Floats = NDArray[np.float64]
@@ -139,7 +140,7 @@ class Tsne(Kind):
 
     def _map(self, config: RunConfig, workspace: Workspace, map_seed: int) -> Iterator[Row]:
         task, splits = load_task(config), load_splits(config, workspace)
-        if task.kind != "classification" or config.task_head.kind != "mlp":
+        if not isinstance(task.rules, Classification) or config.task_head.kind != "mlp":
             raise UsageError(
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
             )
@@ -159,7 +160,7 @@ class Tsne(Kind):
                 zip(parts, np.split(tsne.fit_transform(both), [len(parts["train"])]), strict=True)
             )
         for split, part in parts.items():
-            labels = loss_targets(task, part)
+            labels = task.rules.targets(part)
             measured = {
                 "task": config.task,
                 "method": config.method,

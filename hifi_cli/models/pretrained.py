@@ -24,7 +24,8 @@ from hifi_cli.models.encoder_files import (
     resolve_source,
     weights_digest_of_schema_1,
 )
-from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES, EncoderWithTaskHead, TaskHeadSpec
+from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
+from hifi_cli.tasks.kinds import AnswerSpan
 
 _MAX_LAYERS = 1_000
 _SMALL_MODEL = 10**8  # parameters
@@ -230,7 +231,7 @@ def _class_and_config(
     Raises:
         UsageError: transformers has no such class.
     """
-    labels = dict(enumerate(task_head.labels))
+    labels = dict(enumerate(task_head.rules.labels))
     ids = {label: index for index, label in labels.items()}
     # spans have a logit for the first token and one for the last, transformers' own default
     of_task = {"id2label": labels, "label2id": ids} if labels and not task_head.is_own else {}
@@ -254,9 +255,11 @@ def _class_and_config(
             if ("dropout" in key or "pdrop" in key) and not isinstance(rate, bool)
         ]:
             setattr(config, key, dropout)
-    # for our own heads the span models, which have no pooler, or the bare encoder
-    kind = "span" if task_head.is_own else task_head.kind
-    auto_class = getattr(transformers, TRANSFORMERS_CLASSES[kind])
+    class_name = task_head.rules.transformers_class
+    if task_head.is_own:
+        # Below our own heads: the span models, which have no pooler, or the bare encoder.
+        class_name = AnswerSpan.transformers_class
+    auto_class = getattr(transformers, class_name)
     has_class = type(config) in auto_class._model_mapping
     if config.is_encoder_decoder or not (has_class or task_head.is_own):
         raise UsageError(

@@ -9,16 +9,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.models.encoder import Encoder
-
-TOKEN_KINDS = ("span", "token-classification")  # whose heads read the states of all tokens
-TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
-    "classification": "AutoModelForSequenceClassification",
-    "multi-label": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "multiple-choice": "AutoModelForMultipleChoice",
-    "span": "AutoModelForQuestionAnswering",
-    "token-classification": "AutoModelForTokenClassification",
-}
+from hifi_cli.tasks.kinds import Kind, TaskKind
 
 
 @dataclass(frozen=True)
@@ -26,30 +17,25 @@ class TaskHeadSpec:
     """What a task requires of its head.
 
     Attributes:
-        kind: of task: classification, multi-label, regression, multiple-choice, span or
-            token-classification.
-        labels: class names; one for regression, none for spans.
-        reads_words: the states of two target words are read besides the first token's (WiC).
+        kind: of task, for messages.
+        rules: what follows from the kind.
         config: the configured head.
     """
 
-    kind: str
-    labels: tuple[str, ...]
-    reads_words: bool
+    kind: Kind
+    rules: TaskKind
     config: TaskHeadConfig
 
     @property
     def is_own(self) -> bool:
         """Whether the head is one of this file and not Hugging Face's."""
-        return self.kind not in TOKEN_KINDS and (self.reads_words or self.config.kind == "mlp")
+        is_mlp = self.config.kind == "mlp"
+        return not self.rules.reads_all_tokens and (self.rules.reads_words or is_mlp)
 
     @property
     def outputs(self) -> int:
         """Logits of a sequence, or of each token."""
-        one_of_two = (
-            self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
-        )
-        return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
+        return self.rules.head_outputs(one_logit=self.config.one_logit)
 
 
 class MLPTaskHead(nn.Module):
@@ -91,7 +77,7 @@ class EncoderWithTaskHead(nn.Module):
         config: Any = backbone.config
         self.config = config
         self.is_causal = Encoder(backbone).is_causal
-        inputs = config.hidden_size * (5 if spec.reads_words else 1)
+        inputs = config.hidden_size * (5 if spec.rules.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
             self.task_head = MLPTaskHead(

@@ -23,15 +23,12 @@ from hifi_cli.files import MAX_LINES_BYTES, digest, file_digest, read_file, read
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import EpochMetrics, RunResult
 from hifi_cli.records.study import PACKED, PREDICTIONS, Study
-from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.file_formats import SourceRow
-from hifi_cli.tasks.metrics import Output, Predictions
-from hifi_cli.tasks.rows import parse_label
-from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
+from hifi_cli.tasks import scores, task_spec
+from hifi_cli.tasks.metrics import METRICS, lowest_score
+from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
 _TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
-_NEED_TEXTS = ("entity_em", "entity_f1")  # of ReCoRD, which predictions do not hold
 # Trained entries of a weight are stored with a mask of all its entries; fewer are trained by no method
 _MOST_MASKED = 4096
 # What reading a file of another program's making may raise
@@ -183,7 +180,7 @@ class _Check:
             return
         self.share_rows(path, result, table)
         yield from _of_predictions(result, spec, table)
-        if spec.primary in _NEED_TEXTS:
+        if spec.primary in METRICS and METRICS[spec.primary].needs == "texts":
             self.not_recomputed[path] = f"{spec.primary} needs texts, which predictions do not hold"
         elif spec.primary not in spec.metrics:
             self.not_recomputed[path] = f"{spec.primary} is a metric of the evaluate library"
@@ -431,7 +428,7 @@ def _of_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         if result.limit is None and count < official:
             yield f"{count:,} of {official:,} rows of {split}, and limit is not set"
     for name, value in result.metrics.items():
-        if not metrics.lowest_score(name) <= value <= 1 and not spec.evaluate:
+        if not lowest_score(name) <= value <= 1 and not spec.evaluate:
             yield f"{name} {value:g} is outside its range"
 
 
@@ -442,69 +439,26 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
     repeated = table["id"][table["id"].duplicated()]
     if len(repeated):
         yield f"has {counted_noun(len(repeated), 'row')} twice (id {abbreviate([*repeated])})"
-    rows = [_row(spec, row.id, row.label) for row in table.itertuples()]
-    predictions = _predictions(spec, table)
-    if metrics.is_collapsed(predictions) != result.collapsed:
+    rules = spec.rules
+    rows = [rules.row_of_stored(row.id, row.label) for row in table.itertuples()]
+    predictions = rules.predictions_of_stored(table["prediction"].tolist())
+    if rules.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     if result.classes:
         columns = {"label": result.classes.labels, "prediction": result.classes.predicted}
         for column, counts in columns.items():
             if {word: rows for word, rows in counts.items() if rows} != Counter(table[column]):
                 yield f"classes has other numbers of rows than its predictions (by {column})"
-    names = [name for name in spec.metrics if name not in _NEED_TEXTS]
+    names = [name for name in spec.metrics if METRICS[name].needs != "texts"]
     if names:
         computable = spec.model_copy(
             update={"metrics": names, "primary": names[0], "evaluate": None}
         )
-        for name, score in metrics.compute(computable, rows, predictions).items():
+        for name, score in scores.compute(computable, rows, predictions).items():
             if abs(score - result.metrics[name]) > _TOLERANCE:
                 yield f"{name} is {result.metrics[name]:.4f}, and by its predictions {score:.4f}"
-    unlike = _unlike_logits(spec, table, predictions)
+    unlike = rules.contradicts_logits(predictions, table["logits"].tolist())
     if unlike.any():
         ids = table["id"][unlike]
         count = counted_noun(len(ids), "prediction")
         yield f"{count} not those of the logits (id {abbreviate([*ids])})"
-
-
-def _unlike_logits(spec: TaskSpec, table: pd.DataFrame, predictions: Predictions) -> Any:
-    """Whether each prediction contradicts its logits, [rows].
-
-    A class must have the highest logit, or one of several equal ones; a single logit of two classes
-    and those of several labels decide by their sign. Logits of answers and tags are those of what
-    was predicted, and ReCoRD's are compared with others: they contradict nothing.
-    """
-    nothing = np.zeros(len(table), dtype=bool)
-    if not isinstance(predictions, np.ndarray) or spec.format == "record":
-        return nothing
-    logits = np.array(table["logits"].tolist(), dtype=np.float64)
-    if spec.kind == "regression":
-        return ~np.isclose(predictions, logits[:, 0], rtol=1e-5, atol=1e-6)
-    if spec.kind == "multi-label":
-        return ((logits > 0) != (predictions > 0)).any(axis=1)
-    if logits.shape[1] == 1:
-        return (logits[:, 0] > 0) != (predictions > 0)
-    chosen = logits[np.arange(len(logits)), predictions.astype(int)]
-    return chosen < logits.max(axis=1)
-
-
-def _row(spec: TaskSpec, name: str, label: Any) -> Row:
-    """What metrics read of an example. The ids of a MultiRC question's rows begin alike."""
-    if spec.kind == "span":
-        return Row(name, (), None, answers=tuple((answer, -1) for answer in label))
-    return Row(name, (), _label(spec, label), group=name.rpartition("-")[0])
-
-
-def _predictions(spec: TaskSpec, table: pd.DataFrame) -> Predictions:
-    if spec.kind in ("span", "token-classification"):
-        return [Output(prediction, []) for prediction in table["prediction"]]
-    predictions = (
-        table["prediction"]
-        if spec.kind == "regression"
-        else [_label(spec, value) for value in table["prediction"]]
-    )
-    return np.array(predictions, dtype=np.float64)
-
-
-def _label(spec: TaskSpec, value: Any) -> Label:
-    """A label, or a prediction of a class, as the rows of the task have it."""
-    return parse_label(spec, SourceRow({"label": value}, "predictions"))

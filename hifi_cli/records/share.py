@@ -24,7 +24,7 @@ from hifi_cli.files import atomic_path, digest, json_text, read_json, safe_name
 from hifi_cli.hub import hub_errors
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.study import PACKED, PREDICTIONS, Study
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks.metrics import is_lower_better, metric_of
 
 HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
@@ -298,7 +298,7 @@ def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
                 "metric_config": {
                     "metric_id": metric,
                     "metric_name": metric,
-                    "lower_is_better": False,
+                    "lower_is_better": is_lower_better(metric),
                     **_bounds(metric),
                 },
                 "score_details": {
@@ -325,8 +325,7 @@ def _split_of(metric: str, result: RunResult) -> str:
 
 def _bounds(metric: str) -> dict[str, Any]:
     """The range of a metric of ours; of one that the `evaluate` library computes it is not known."""
-    ours = tuple(name for names in task_spec.METRICS.values() for name in names)
-    if not metric.startswith(ours):
+    ours = metric_of(metric)
+    if ours is None:
         return {}
-    lowest = metrics.lowest_score(metric)
-    return {"score_type": "continuous", "min_score": lowest, "max_score": 1.0}
+    return {"score_type": "continuous", "min_score": ours.low, "max_score": 1.0}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.records.record import RunResult, StepMetrics, TrainingLosses
-from hifi_cli.tasks.task_spec import OF_POSITIVE_CLASS
+from hifi_cli.tasks.metrics import OF_SECOND_CLASS
 from hifi_cli.text import abbreviate
 
 CHOSEN_ON_REPORTED = (
@@ -104,7 +104,7 @@ def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
             continue
         rows = result.classes.labels
         positive = ""
-        if OF_POSITIVE_CLASS.intersection(result.metrics):
+        if OF_SECOND_CLASS.intersection(result.metrics):
             positive = [*rows][1]
         total = sum(rows.values())
         ordered = sorted(rows, key=lambda word: -rows[word])

@@ -13,41 +13,14 @@ from hifi_cli.errors import HifiError
 from hifi_cli.records.record import kept_score
 from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.metrics import METRICS, OF_PREDICTIONS
 
-BINS = 15  # of the expected calibration error, equally wide, as Guo et al. (ICML 2017)
+# What is measured on stored predictions, with what each measure is.
 MEASURES = {
-    "nll": "negative log-likelihood in nats",
-    "brier": "Brier score, 0 to 1 for two classes and 0 to 2 for more, as scikit-learn's",
-    "ece": f"expected calibration error in percent, {BINS} equal-width bins of the highest probability",
-    "churn": "percent of examples that another seed of the method predicts otherwise, mean over pairs",
+    name: metric.description for name, metric in METRICS.items() if metric.needs in OF_PREDICTIONS
 }
 CHURN = "churn is of pairs of seeds, which are not independent, and has no interval: hifi table --metrics churn"
 Array = NDArray[Any]
-
-
-def log_probabilities(logits: Array) -> Array:
-    """Return the logarithm of the softmax; logits: [examples, classes]."""
-    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-
-
-def nll(logits: Array, labels: Array) -> float:
-    """Return the mean negative log-likelihood; logits: [examples, classes]."""
-    return float(-log_probabilities(logits)[np.arange(len(labels)), labels].mean())
-
-
-def brier(logits: Array, labels: Array) -> float:
-    """Return the mean squared error of the probabilities: over all classes, for two of them of one."""
-    classes = logits.shape[1]
-    errors = np.exp(log_probabilities(logits)) - np.eye(classes)[labels]
-    return float(np.square(errors).sum(1).mean() / (2 if classes == 2 else 1))
-
-
-def ece(logits: Array, labels: Array) -> float:
-    """Return 100 times the mean over bins, weighted by examples, of |accuracy - mean confidence|."""
-    confidence, is_correct = np.exp(log_probabilities(logits)).max(1), logits.argmax(1) == labels
-    bins = np.ceil(confidence * BINS).astype(int)
-    gaps = np.bincount(bins, weights=is_correct - confidence)
-    return float(100 * np.abs(gaps).sum() / len(labels))
 
 
 def classes_of(task: str) -> list[str]:
@@ -67,10 +40,10 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
     stored = {index: _stored(study, run.path, run.task) for index, run in chosen.iterrows()}
     known = {index: table for index, table in stored.items() if table is not None}
     values: dict[Any, float] = {}
-    if function := {"nll": nll, "brier": brier, "ece": ece}.get(metric):
+    if function := METRICS[metric].function:
         for index, table in known.items():
             values[index] = function(np.stack(table["logits"]), table["label"].to_numpy())
-    groups = runs.loc[[*known]].groupby("method").groups if metric == "churn" else {}
+    groups = runs.loc[[*known]].groupby("method").groups if METRICS[metric].needs == "seeds" else {}
     for same in groups.values():
         predictions = pd.DataFrame({index: known[index]["prediction"] for index in same})
         differ = {index: predictions.ne(predictions[index], axis=0).mean() for index in same}

@@ -26,6 +26,7 @@ from hifi_cli.reports.comparable import (
 )
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.row_differences import row_table
+from hifi_cli.tasks.metrics import is_lower_better
 from hifi_cli.text import counted_noun
 
 
@@ -115,7 +116,7 @@ def pair(
         int((has_diverged & (runs["method"] == method)).sum()) for method in (first, second)
     ]
     is_higher = both.groupby("task")["difference"].mean().mean() > 0
-    is_better = bool(is_higher != (metric in MEASURES))  # of which the lowest is the best
+    is_better = bool(is_higher != is_lower_better(metric))  # of which the lowest is the best
     ahead = 0 if is_better else 1
     doubt = (
         f"{labels[ahead]} is ahead, but {counted_noun(diverged[ahead], 'run')} of it diverged,"

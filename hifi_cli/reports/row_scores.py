@@ -29,15 +29,16 @@ def score_of_rows(task: TaskSpec, metric: str, predictions: pd.DataFrame) -> Row
     """
     labels = [*predictions["label"]]
     predicted = [*predictions["prediction"]]
-    if task.kind == "regression":
+    form = task.rules.predicts
+    if "number" in form:
         return _of_numbers(metric, np.array(labels, float), np.array(predicted, float))
-    if task.kind == "multi-label":
+    if "classes" in form:
         has_label = _indicators(task.labels, labels)
         is_predicted = _indicators(task.labels, predicted)
         return _of_classes(metric, has_label, is_predicted, has_one_class=False)
-    if task.kind == "span":
+    if "text" in form:
         return _of_answers(metric, labels, predicted)
-    if task.kind == "token-classification":
+    if "tags" in form:
         return _of_tags(metric, labels, predicted)
     if not task.classes:
         return None

@@ -29,16 +29,9 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
+from hifi_cli.tasks.metrics import heading_of, is_lower_better
 from hifi_cli.text import counted_noun
 
-METRIC_NAMES = {
-    "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
-    "f1_macro": "F1", "f1_micro": "micro F1", "f1a": "F1a", "question_em": "EM", "entity_f1": "F1", "entity_em": "EM",
-    "ner_f1": "F1", "ner_precision": "Prec.", "ner_recall": "Rec.", "word_accuracy": "Acc.",
-    "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
-    "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
-    "nll": "NLL", "brier": "Brier", "ece": "ECE", "churn": "Churn",
-}  # fmt: skip
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "Backbone %"}
 
@@ -153,7 +146,7 @@ def build(
             *_notes_on_scores(scores),
             *_signs(spec, study, scores),
             *(
-                f"{METRIC_NAMES[metric]}: {MEASURES[metric]}; lower is better"
+                f"{heading_of(metric)}: {MEASURES[metric]}; lower is better"
                 for metric in dict.fromkeys(measures.values())
             ),
         ],
@@ -162,7 +155,11 @@ def build(
         scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
     )
     for key in keys:
-        table.rank(key, lower_is_better=key in measures, not_ranked=not_ranked.get(key, []))
+        table.rank(
+            key,
+            lower_is_better=is_lower_better(metrics.get(key)),
+            not_ranked=not_ranked.get(key, []),
+        )
     return table
 
 
@@ -321,7 +318,7 @@ def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict
         [column.label or column.task for column in columns],
     )
     return {
-        key: f"{label} ({METRIC_NAMES.get(metric, metric)})" if metric else label
+        key: f"{label} ({heading_of(metric)})" if metric else label
         for (key, metric), label in zip(metrics.items(), labels, strict=True)
     }
 

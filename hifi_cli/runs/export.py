@@ -19,40 +19,15 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.records.record import RunResult
 from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run, task_head_of
+from hifi_cli.tasks.metrics import METRICS
 
 # --- export
 
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
 _BASE = "PATH-TO-THE-BASE-MODEL"  # stands in the card for a directory of this machine
-_PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
-    "regression": "regression",
-    "classification": "single_label_classification",
-    "multi-label": "multi_label_classification",
-}
-_PEFT_TASKS = {  # none for choices
-    "text-classification": "SEQ_CLS",
-    "question-answering": "QUESTION_ANS",
-    "token-classification": "TOKEN_CLS",
-}
-_PIPELINES = {  # where the hub's name of a kind of task is another one
-    "classification": "text-classification",
-    "multi-label": "text-classification",
-    "regression": "text-classification",
-    "span": "question-answering",
-}
-_METRICS = {  # where the hub's name is another one
-    "matthews": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "ner_f1": "f1",
-    "ner_precision": "precision",
-    "ner_recall": "recall",
-    "word_accuracy": "accuracy",
-}
 
 
 def export(run: Path, to: Path, form: str, workspace: Workspace) -> None:
@@ -91,7 +66,7 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     prepared.method.merge(prepared.encoder)
     prepared.encoder.fuse_qkv()
     model: Any = prepared.encoder.model
-    model.config.problem_type = _PROBLEM.get(prepared.task.kind)
+    model.config.problem_type = prepared.task.rules.problem_type
     model.save_pretrained(to, safe_serialization=True)
 
 
@@ -157,7 +132,7 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     from peft import get_peft_model_state_dict
 
     method: Any = prepared.method
-    backbone, kind, model = prepared.config.backbone, prepared.task.kind, prepared.encoder.model
+    backbone, model = prepared.config.backbone, prepared.encoder.model
     adapter = copy.copy(method.tuner.peft_config["default"])
     as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
     as_peft_names.peft_config = method.tuner.peft_config
@@ -167,7 +142,7 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     fused, parts = _fused_parts(prepared)
     if parts:
         _join_lora(weights, adapter, fused, parts)
-    adapter.task_type = _PEFT_TASKS.get(_PIPELINES.get(kind, kind))
+    adapter.task_type = prepared.task.rules.peft_task
     # no path of this machine
     adapter.base_model_name_or_path = backbone.hub or backbone.package or backbone.name
     adapter.revision = backbone.revision
@@ -189,7 +164,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
     """
     task, config = prepared.task, prepared.config
     dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
-    method, pipeline = method_spec(config.method), _PIPELINES.get(task.kind, task.kind)
+    method, pipeline = method_spec(config.method), task.rules.pipeline
     scores = [
         EvalResult(
             task_type=pipeline,
@@ -197,7 +172,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
             dataset_name=task.label,
             dataset_config=dataset.config if dataset else None,
             dataset_split=result.split,
-            metric_type=_METRICS.get(metric, metric),
+            metric_type=_hub_name(metric),
             metric_name=metric,
             metric_value=value,
         )
@@ -227,7 +202,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         form=form,
         here=name,
         base=config.backbone.hub or _BASE,
-        opener=TRANSFORMERS_CLASSES[task.kind],
+        opener=task.rules.transformers_class,
         task=task,
         method=method,
         # The run may have another k than the method
@@ -238,6 +213,13 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")
+
+
+def _hub_name(metric: str) -> str:
+    """Return the hub's name of a metric; one of the `evaluate` library or of an extra split keeps its own."""
+    if metric not in METRICS:
+        return metric
+    return METRICS[metric].hub_name or metric
 
 
 def _base_card(backbone: BackboneConfig) -> Any:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 from torch import nn
 
 from hifi_cli.errors import UsageError
@@ -16,10 +15,10 @@ from hifi_cli.records.record import Prediction
 from hifi_cli.runs.run import prediction_rows
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run
-from hifi_cli.tasks import file_formats, metrics, submission, task_spec
-from hifi_cli.tasks.metrics import Predictions
+from hifi_cli.tasks import file_formats, submission, task_spec
+from hifi_cli.tasks.examples import EncodedExample, Predictions, Row
 from hifi_cli.tasks.rows import parse_rows
-from hifi_cli.tasks.task_spec import EncodedExample, Row, Source, TaskSpec
+from hifi_cli.tasks.task_spec import Source, TaskSpec
 from hifi_cli.training.loop import measure_reported
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
@@ -93,7 +92,7 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
         )
     splits = load_splits(config, workspace)
     scores, logits = measure_reported(prepared, splits)
-    predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
+    predictions = prepared.task.rules.predictions(splits.reported, logits)
     rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
     directory = RunDirectory(path)
     stored = directory.read_predictions()
@@ -123,7 +122,7 @@ def _predict(
 ) -> tuple[Predictions, list[Prediction]]:
     """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
     logits = prepared.predict(examples)
-    predictions = metrics.predictions_of(prepared.task, examples, logits)
+    predictions = prepared.task.rules.predictions(examples, logits)
     return predictions, prediction_rows(prepared.task, examples, logits, predictions)
 
 
@@ -148,7 +147,11 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
     config = prepared.config
     rows = read(prepared.task, file)
     _, predictions = _predict(prepared, workspace.tokenize(config, rows, config.max_length))
-    return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
+    rules = prepared.task.rules
+    return [
+        rules.predicted_line(row, predicted.prediction, predicted.logits)
+        for row, predicted in zip(rows, predictions, strict=True)
+    ]
 
 
 def read(task: TaskSpec, path: Path) -> list[Row]:
@@ -164,20 +167,6 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     has_quotes = reader == "tsv" and task.local.quotes
     records = file_formats.read(path, reader, header, quotes=has_quotes)
     return parse_rows(task, records, Source(), str(path), labelled=False)
-
-
-def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:
-    if task.kind == "token-classification":
-        return {"id": row.id, "tokens": row.words, "tags": prediction.prediction}
-    content = {"id": row.id, "prediction": prediction.prediction}
-    if task.kind in ("regression", "span"):
-        return content
-    # one logit is that of the second of two classes
-    logits = np.array(
-        prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]]
-    )
-    values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
-    return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
 
 # --- predict test splits

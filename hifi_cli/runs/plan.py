@@ -11,7 +11,6 @@ from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import load_backbone_on_meta
-from hifi_cli.models.task_heads import TOKEN_KINDS
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.heads import needs_heads, placeholder_heads
 from hifi_cli.runs.identity import run_to_start_from
@@ -89,7 +88,7 @@ def plan(config: RunConfig, workspace: Workspace) -> list[tuple[str, str]]:
         ("parameters", parameters),
         *(
             [("pooling", "the last token's state, as of every decoder")]
-            if sized and sized[3] and task.kind not in TOKEN_KINDS
+            if sized and sized[3] and not task.rules.reads_all_tokens
             else []
         ),
         *(("missing", text) for text in missing or ["nothing"]),

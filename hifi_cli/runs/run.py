@@ -47,11 +47,10 @@ from hifi_cli.runs.workspace import (
     prepare_run,
     save_delta,
 )
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import rows_of, truncated_rows
-from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.rows import label_word
-from hifi_cli.tasks.task_spec import EncodedExample, TaskSpec, rows_with_texts_of, task_digest
+from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
+from hifi_cli.tasks.task_spec import TaskSpec, rows_with_texts_of, task_digest
 from hifi_cli.training import processes
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.device import set_up_device
@@ -246,7 +245,7 @@ def _store(
         with torch.no_grad():
             prepared.method.load_delta(prepared.encoder.model, trainer.delta)
         by_epoch[kept_epoch], logits = measure_reported(prepared, splits)
-    predictions = metrics.predictions_of(task, splits.reported, logits)
+    predictions = task.rules.predictions(splits.reported, logits)
     delta_sha256 = delta_bytes = None
     if processes.is_main():
         belongs_to = {
@@ -268,7 +267,7 @@ def _store(
     reported = {epoch: values[task.primary] for epoch, values in by_epoch.items() if values}
     best_of_all = max(reported, key=reported.__getitem__)
     return {
-        "collapsed": metrics.is_collapsed(predictions),
+        "collapsed": task.rules.is_collapsed(predictions),
         "classes": class_counts(task, splits.reported, predictions),
         "losses": losses_of(
             [line for line in progress.log_history if isinstance(line, StepMetrics)],
@@ -298,8 +297,9 @@ def class_counts(
     """How many rows have each class, and are predicted to have it; None where rows have no single class."""
     if not task.classes:
         return None
-    labels = Counter(label_word(task, row.label) for row in rows_of(examples))
-    predicted = Counter(label_word(task, value) for value in predictions)
+    rules = task.rules
+    labels = Counter(rules.label_word(row.label) for row in rows_of(examples))
+    predicted = Counter(rules.label_word(value) for value in predictions)
     return ClassCounts(
         labels={word: labels[word] for word in task.classes},
         predicted={word: predicted[word] for word in task.classes},
@@ -331,19 +331,18 @@ def prediction_rows(
 ) -> list[Prediction]:
     """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
     outputs: list[tuple[Any, list[float]]]
+    rules = task.rules
     if isinstance(predictions, np.ndarray):
         floats = logits.astype(np.float32).tolist()
         outputs = [
-            (label_word(task, value), row) for value, row in zip(predictions, floats, strict=True)
+            (rules.label_word(value), row) for value, row in zip(predictions, floats, strict=True)
         ]
     else:
         outputs = [(output.prediction, output.logits) for output in predictions]
     return [
         Prediction(
             id=row.id,
-            label=[text for text, _ in row.answers]
-            if task.kind == "span"
-            else label_word(task, row.label),
+            label=rules.stored_label(row),
             prediction=prediction,
             logits=values,
         )

@@ -56,7 +56,7 @@ def load_task(config: RunConfig) -> TaskSpec:
 def task_head_of(config: RunConfig) -> TaskHeadSpec:
     """What the task of a run requires of its head, as configured."""
     task = task_spec.load(config.task)
-    return TaskHeadSpec(task.kind, tuple(task.labels), task.format == "wic", config.task_head)
+    return TaskHeadSpec(task.kind, task.rules, config.task_head)
 
 
 @dataclass

@@ -8,8 +8,9 @@ from math import isnan
 from typing import Any
 
 from hifi_cli.tasks.file_formats import SourceRow
+from hifi_cli.tasks.kinds import KINDS, Kind, TaskKind
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, vector_in
-from hifi_cli.tasks.task_spec import ENTITY_TAG, Kind
+from hifi_cli.tasks.metrics import ENTITY_TAG
 from hifi_cli.text import abbreviate, counted_noun
 
 _SHOWN = 10  # labels with their counts
@@ -42,6 +43,11 @@ class FoundLabels:
     is_vector: bool = False
     names_in_data: list[str] = field(default_factory=list)
 
+    @property
+    def rules(self) -> TaskKind:
+        """What follows from the kind."""
+        return KINDS[self.kind](self.labels)
+
 
 def lines(
     records: list[SourceRow], columns: list[str], found: FoundLabels, metrics: list[str]
@@ -65,15 +71,14 @@ def lines(
 
 
 def _labels_line(found: FoundLabels) -> str:
-    if found.kind == "regression":
+    if found.rules.labels_are_numbers:
         numbers = [number for number in map(as_number, found.values) if not isnan(number)]
         if not numbers:
             return "no label is a number"
         return f"numbers from {min(numbers):g} to {max(numbers):g}, {len({*numbers})} different"
     shown = [f"{name} {found.counts[name]:,}" for name in found.labels]
     more = f" and {len(shown) - _SHOWN:,} more" if len(shown) > _SHOWN else ""
-    of_what = "words" if found.kind == "token-classification" else "rows"
-    return f"{counted_noun(len(shown), 'label')} ({of_what}): {', '.join(shown[:_SHOWN])}{more}"
+    return f"{counted_noun(len(shown), 'label')} ({found.rules.unit}): {', '.join(shown[:_SHOWN])}{more}"
 
 
 def _empty_cells(records: list[SourceRow], columns: list[str]) -> Iterator[str]:
@@ -93,7 +98,7 @@ def _is_empty(value: Any) -> bool:
 def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
     """Say what makes it doubtful that the labels are classes of this kind."""
     rows = len(found.values)
-    if found.kind == "classification":
+    if found.rules.classes:
         rare = [name for name in found.labels if found.counts[name] == 1]
         unused = [name for name in found.labels if not found.counts[name]]
         if len(found.labels) >= _SHOWN and 2 * len(found.labels) > rows:
@@ -130,7 +135,7 @@ def _separator_in(found: FoundLabels) -> tuple[str, str] | None:
 
 def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
     """Say which labels may stand for none, or may be the same."""
-    if found.kind in ("classification", "multi-label") and not found.is_vector:
+    if found.rules.has_class_names and not found.is_vector:
         doubtful = [name for name in found.counts if name.lower() in _WORDS_FOR_NONE]
         if {*found.counts} == {"-1", "1"}:
             doubtful = []  # of two classes, as they are often called
@@ -148,13 +153,13 @@ def _doubts_about_names(found: FoundLabels) -> Iterator[str]:
             yield f"labels that differ in case, spaces or hyphens only: {shown}"
     texts = [value for value in found.values if isinstance(value, str)]
     with_spaces = sum(label_name(value) != value for value in texts)
-    if with_spaces and found.kind == "classification":
+    if with_spaces and found.rules.classes:
         yield f"{counted_noun(with_spaces, 'label')} without the spaces around them"
 
 
 def _doubts_about_tags(found: FoundLabels) -> Iterator[str]:
     """Say why the words' tags are not measured as entities."""
-    if found.kind != "token-classification" or all(map(ENTITY_TAG.fullmatch, found.labels)):
+    if found.rules.unit != "words" or all(map(ENTITY_TAG.fullmatch, found.labels)):
         return
     hint = "entities need tags such as O, B-PER, I-PER"
     if all(not isnan(as_number(name)) for name in found.labels):

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, EncodedExample, Row, Span, TaskSpec
+from hifi_cli.tasks.examples import OUTSIDE, UNREAD, EncodedExample, Row, Span
+from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate
 
 Item = TypeVar("Item", bound=Sized)
@@ -27,7 +28,8 @@ def tokenize(
     Raises:
         UsageError: a target word is truncated.
     """
-    if spec.kind == "span":
+    encoding = spec.rules.encoding
+    if encoding == "windows":
         return _tokenize_windows(tokenizer, rows, config)
     order = slice(None, None, -1 if config.swap_texts else 1)
     columns = [
@@ -56,9 +58,9 @@ def tokenize(
             is_cut[number] or encoded.encodings[number].overflowing for number in numbers
         )
         spans: tuple[Span, ...] = ()
-        if spec.format == "wic":
+        if encoding == "target words":
             spans = _token_spans(encoded, numbers[0], row, order, is_truncated=is_truncated)
-        tagged = row.word_spans if spec.kind == "token-classification" else ()
+        tagged = row.word_spans if encoding == "words" else ()
         tokens = tuple(_first_token(encoded, numbers[0], span) for span in tagged)
         examples.append(EncodedExample(row, sequences, spans, tokens, is_truncated=is_truncated))
     _warn_of_unread_words(examples, config.max_length)

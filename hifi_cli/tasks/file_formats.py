@@ -16,8 +16,9 @@ from pydantic_core import from_json
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import LFS_POINTER, MAX_COLUMNS, read_file, read_parquet
+from hifi_cli.tasks.examples import IncompleteRow, Label
 from hifi_cli.tasks.labels import SPACES, as_number, is_missing, split_words
-from hifi_cli.tasks.task_spec import Label, Reader
+from hifi_cli.tasks.task_spec import Reader
 
 READER_OF_SUFFIX: dict[str, Reader] = {
     ".csv": "csv",
@@ -47,10 +48,6 @@ _ENCODINGS = {  # by the mark that a file begins with; UTF-32 first, whose mark 
 }
 CONLLU_COLUMNS = 10
 _DOCSTART = "-DOCSTART-"
-
-
-class IncompleteRow(UsageError):
-    """A row has no text or no label."""
 
 
 @dataclass(slots=True)

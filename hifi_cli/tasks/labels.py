@@ -5,7 +5,6 @@ import math
 import re
 from typing import Any
 
-from hifi_cli.tasks.task_spec import Kind
 from hifi_cli.text import printable
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -76,14 +75,3 @@ def vector_in(value: Any) -> list[int] | None:
 def split_words(text: str) -> list[str]:
     """Split a text at spaces of ASCII; other spaces are part of a word."""
     return [word for word in re.split(f"[{SPACES}]+", text) if word]
-
-
-def labels_in(value: Any, kind: Kind, separator: str) -> list[str]:
-    """Return the label names of a row: of several a list or a text, with separators or spaces."""
-    if kind not in ("multi-label", "token-classification"):
-        return [label_name(value)]
-    parts = list_in(value)
-    if parts is None and isinstance(value, str):
-        parts = value.split(separator) if kind == "multi-label" else split_words(value)
-    names = map(label_name, [value] if parts is None else parts)
-    return [name for name in names if name]

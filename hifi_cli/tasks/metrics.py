@@ -1,126 +1,204 @@
-"""Predictions from logits, and their metrics; only one of the `evaluate` library may use the network."""
+"""The list of all metrics, with the functions that compute them; `scores.py` computes those of a task.
+
+A new metric is one entry of the list: tables, records, exports and tasks read what they need from it.
+"""
 
 import re
 import string
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.hub import is_offline
-from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, EncodedExample, Row, TaskSpec
+from hifi_cli.tasks.examples import Output, Predictions, Row, Tags, Values, labels_of
 
 NO_ENTITY = "O"
-N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
+# An entity tag of IOB1, IOB2, IOBES, BMES or BILOU: the entity's type is behind the hyphen.
+ENTITY_TAG = re.compile(r"O|[BIMESLU]-(.+)")
+# The prefixes after which an entity can go on, and those with which it does.
+_BEGINS = "BIM"
+_CONTINUES = "IMEL"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-# prefixes of an entity's words: after which it can go on, and with which
-_BEGINS, _CONTINUES = "BIM", "IMEL"
+# The bins of the expected calibration error, of equal width, as in Guo et al. (ICML 2017).
+BINS = 15
+# The splits of the benchmarks whose columns say by their own names which split they are of.
+_SPLITS_OF_BENCHMARKS = ("mismatched", "axb", "axg")
+
+# What a task predicts: the class of each row; any number of classes; a number; an answer's text; the
+# tags of the words; answers to questions that several rows share; the best of a query's candidates.
+Predicted = Literal["class", "classes", "number", "text", "tags", "question", "candidate"]
+# What the function of a metric is given:
+#   labels         labels and predictions as numbers, [rows] or [rows, classes]
+#   rows           rows and predictions, of rows what stored predictions hold too
+#   texts          rows and predictions, of rows their texts too
+#   tags           the tags of each sentence's words, and the predicted ones
+#   probabilities  logits, [rows, classes], and the index of each row's class, as they are stored
+#   seeds          nothing: several runs are compared, by `reports/calibration.py`
+Needs = Literal["labels", "rows", "texts", "tags", "probabilities", "seeds"]
+# The needs of what is measured on stored predictions of finished runs.
+OF_PREDICTIONS: tuple[Needs, ...] = ("probabilities", "seeds")
 
 
-class Output(NamedTuple):
-    """What is predicted of a row that has no single number.
+@dataclass(frozen=True)
+class Metric:
+    """A metric: what it is called, what it is of, and how it is computed.
 
     Attributes:
-        prediction: the answer's text, empty if no window has a valid one; or the tag of each word,
-            `O` for one that was not read.
-        logits: of the answer's first and last token; or of each word's tag, 0 for one that was not
-            read.
+        name: in a task's YAML, in records and on the command line.
+        needs: what the function is given.
+        function: returns a score, for most metrics from 0 to 1; None if several runs are compared.
+        fits: the tasks that can have it, by what they predict; none for what is measured on stored
+            predictions of classes.
+        heading: in tables; default: the name.
+        hub_name: on the Hugging Face hub; default: the name.
+        low: the lowest score.
+        of_second_class: whether the second of two classes counts alone.
+        lower_is_better: whether a lower score is better. No metric that chooses an epoch is so.
+        description: what is printed below tables, with the unit.
     """
 
-    prediction: str | list[str]
-    logits: list[float]
+    name: str
+    needs: Needs
+    function: Callable[[Any, Any], float] | None
+    fits: tuple[Predicted, ...] = ()
+    heading: str = ""
+    hub_name: str = ""
+    low: float = 0.0
+    of_second_class: bool = False
+    lower_is_better: bool = False
+    description: str = ""
 
 
-Values = NDArray[np.float64]
-Tags = Sequence[str]  # of a sentence's words
-Predictions = Values | Sequence[Output]  # [rows], or [rows, classes] of 0 and 1; or outputs
+# Classes and numbers
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
-    """Fraction of rows with the correct class (multi-label: with exactly the correct classes)."""
-    return float(np.mean((labels == predictions).reshape(len(labels), -1).all(1)))
+    """Return the fraction of rows with the correct class (multi-label: with exactly the correct classes)."""
+    is_correct = labels == predictions
+    return float(np.mean(is_correct.reshape(len(labels), -1).all(1)))
 
 
 def binary_accuracy(labels: Values, predictions: Values) -> float:
-    """Accuracy of the first class against all others (HANS: neutral and contradiction are both non-entailment)."""
+    """Return the accuracy of the first class against all others.
+
+    HANS has two classes: neutral and contradiction both count as non-entailment.
+    """
     return accuracy(labels == 0, predictions == 0)
 
 
 def sklearn_score(name: str, labels: Values, predictions: Values, **options: Any) -> float:
-    """Return a score of scikit-learn, which takes a second to import."""
+    """Return the score of the function `name` of scikit-learn, which takes a second to import."""
     from sklearn import metrics
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that all rows are of one class
+        # scikit-learn warns if all rows are of one class, which happens in few-shot runs.
+        warnings.simplefilter("ignore", UserWarning)
         return float(getattr(metrics, name)(labels, predictions, **options))
 
 
 def correlation(name: str, labels: Values, predictions: Values) -> float:
-    """Correlation by `pearsonr` or `spearmanr` of scipy; 0 if labels or predictions are constant."""
+    """Return scipy's `pearsonr` or `spearmanr`; 0 if labels or predictions are constant."""
     from scipy import stats
 
-    is_constant = _constant(labels) or _constant(predictions)
-    return 0.0 if is_constant else float(getattr(stats, name)(labels, predictions).statistic)
+    if is_constant(labels) or is_constant(predictions):
+        return 0.0
+    return float(getattr(stats, name)(labels, predictions).statistic)
+
+
+def is_constant(values: Values) -> bool:
+    """Return whether all rows are equal, but for the last digits; values: [rows] or [rows, classes]."""
+    spread = np.ptp(values, axis=0).max()
+    largest = float(np.abs(values).max())
+    return bool(spread <= 1e-12 * max(1.0, largest))
+
+
+# Rows that belong together
 
 
 def question_em(rows: Sequence[Row], predictions: Values) -> float:
-    """MultiRC's exact match: fraction of questions with correct predictions for all answers."""
-    import pandas as pd  # a third of a second, which other tasks do without
+    """Return MultiRC's exact match: the fraction of questions with correct predictions for all answers."""
+    # pandas takes a third of a second to import, which other tasks do without.
+    import pandas as pd
 
     is_correct = pd.Series(labels_of(rows) == predictions)
-    return float(is_correct.groupby([row.group for row in rows]).all().mean())
+    questions = [row.group for row in rows]
+    return float(is_correct.groupby(questions).all().mean())
 
 
 def gender_parity(_: Sequence[Row], predictions: Values) -> float:
-    """AX-g's gender parity score: fraction of pairs with equal predictions; 0 if there is no pair.
+    """Return AX-g's gender parity score: the fraction of pairs with equal predictions; 0 without a pair.
 
     The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al.
     2018).
     """
-    pairs = len(predictions) // 2  # a limit may cut off half of a pair
-    return (
-        float(np.mean(predictions[: 2 * pairs : 2] == predictions[1 : 2 * pairs : 2]))
-        if pairs
-        else 0.0
-    )
+    # A limit may cut off half of a pair.
+    pairs = len(predictions) // 2
+    if pairs == 0:
+        return 0.0
+    first = predictions[: 2 * pairs : 2]
+    second = predictions[1 : 2 * pairs : 2]
+    return float(np.mean(first == second))
+
+
+# Answers
 
 
 def normalize_answer(text: str) -> list[str]:
     """Return an answer's words as SQuAD's script compares them: no case, punctuation, articles."""
-    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+    without_punctuation = text.lower().translate(_PUNCTUATION)
+    return _ARTICLES.sub(" ", without_punctuation).split()
 
 
 def exact_match(answer: str, accepted: Sequence[str]) -> float:
     """Return 1 if the answer equals an accepted one after normalization, else 0."""
-    return float(any(normalize_answer(answer) == normalize_answer(other) for other in accepted))
+    words = normalize_answer(answer)
+    return float(any(words == normalize_answer(other) for other in accepted))
 
 
 def word_f1(answer: str, accepted: Sequence[str]) -> float:
     """Return the highest F1 between the words of the answer and of an accepted one."""
-    words, others = normalize_answer(answer), map(normalize_answer, accepted)
-    counts = [((Counter(words) & Counter(other)).total(), len(other)) for other in others]
-    return max(2 * common / (len(words) + length) if common else 0.0 for common, length in counts)
+    words = normalize_answer(answer)
+    scores = []
+    for text in accepted:
+        others = normalize_answer(text)
+        common = (Counter(words) & Counter(others)).total()
+        score = 0.0
+        if common:
+            score = 2 * common / (len(words) + len(others))
+        scores.append(score)
+    return max(scores)
 
 
 def _mean_over_answers(
     score: Callable[[str, Sequence[str]], float], rows: Sequence[Row], predictions: Predictions
 ) -> float:
-    """Mean score of SQuAD's answers, or of the entities that ReCoRD's predictions choose."""
-    chosen = [
-        (
-            str(output.prediction) if isinstance(output, Output) else row.candidate,
-            [text for text, _ in row.answers],
-        )
-        for row, output in zip(rows, predictions, strict=True)
-        if output
-    ]
-    return float(np.mean([score(answer, accepted) for answer, accepted in chosen]))
+    """Return the mean score of SQuAD's answers, or of the entities that ReCoRD's predictions choose.
+
+    Args:
+        score: the score of an answer, given the accepted ones.
+        rows: one per question; for ReCoRD one per candidate.
+        predictions: outputs with an answer's text; for ReCoRD 1 for a chosen candidate, else 0.
+    """
+    scores = []
+    for row, output in zip(rows, predictions, strict=True):
+        if isinstance(output, Output):
+            answer = str(output.prediction)
+        elif output:
+            answer = row.candidate
+        else:
+            continue
+        accepted = [text for text, _ in row.answers]
+        scores.append(score(answer, accepted))
+    return float(np.mean(scores))
+
+
+# Entities
 
 
 def entities(tags: Tags) -> list[tuple[str, int, int]]:
@@ -134,260 +212,289 @@ def entities(tags: Tags) -> list[tuple[str, int, int]]:
     previous = NO_ENTITY
     for word, tag in enumerate(tags):
         type_ = tag.partition("-")[2]
-        continues = (
-            tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == previous.partition("-")[2]
-        )
+        is_of_same_type = type_ == previous.partition("-")[2]
+        continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and is_of_same_type
         if type_:
-            first = result.pop()[1] if continues else word
+            first = word
+            if continues:
+                # The entity before ends here and no longer where it did.
+                _, first, _ = result.pop()
             result.append((type_, first, word))
         previous = tag
     return result
 
 
-def entity_scores(labels: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, float]:
-    """Precision, recall and F1 of all sentences' entities.
+@dataclass(frozen=True)
+class _EntityCounts:
+    """How many entities are correct (type, first and last word), labelled and predicted."""
 
-    An entity is correct if its type, first and last word are; 0 where there is nothing to divide
-    by.
-    """
-    pairs = [
-        (set(entities(label)), set(entities(tags)))
-        for label, tags in zip(labels, predictions, strict=True)
-    ]
-    correct = sum(len(label & predicted) for label, predicted in pairs)
-    in_labels, in_predictions = (sum(map(len, side)) for side in zip(*pairs, strict=True))
-    return {
-        "ner_precision": correct / in_predictions if in_predictions else 0.0,
-        "ner_recall": correct / in_labels if in_labels else 0.0,
-        "ner_f1": 2 * correct / (in_labels + in_predictions) if correct else 0.0,
-    }
+    correct: int
+    labelled: int
+    predicted: int
+
+
+def _count_entities(labels: Sequence[Tags], predictions: Sequence[Tags]) -> _EntityCounts:
+    correct = 0
+    labelled = 0
+    predicted = 0
+    for true_tags, predicted_tags in zip(labels, predictions, strict=True):
+        true_entities = set(entities(true_tags))
+        predicted_entities = set(entities(predicted_tags))
+        correct += len(true_entities & predicted_entities)
+        labelled += len(true_entities)
+        predicted += len(predicted_entities)
+    return _EntityCounts(correct, labelled, predicted)
+
+
+def entity_precision(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Return the fraction of predicted entities that are correct; 0 if none is predicted."""
+    counts = _count_entities(labels, predictions)
+    if counts.predicted == 0:
+        return 0.0
+    return counts.correct / counts.predicted
+
+
+def entity_recall(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Return the fraction of labelled entities that are predicted; 0 if there is none."""
+    counts = _count_entities(labels, predictions)
+    if counts.labelled == 0:
+        return 0.0
+    return counts.correct / counts.labelled
+
+
+def entity_f1(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Return the F1 of all sentences' entities; 0 if none is correct."""
+    counts = _count_entities(labels, predictions)
+    if counts.correct == 0:
+        return 0.0
+    return 2 * counts.correct / (counts.labelled + counts.predicted)
 
 
 def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
-    """Fraction of words with the correct tag."""
+    """Return the fraction of words with the correct tag."""
     return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
 
 
-# of class 1; 0 if there is nothing to divide by
+# Probabilities
+
+
+def log_probabilities(logits: Values) -> Values:
+    """Return the logarithm of the softmax; logits: [rows, classes]."""
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+def nll(logits: Values, labels: NDArray[Any]) -> float:
+    """Return the mean negative log-likelihood; logits: [rows, classes], labels: [rows]."""
+    of_labels = log_probabilities(logits)[np.arange(len(labels)), labels]
+    return float(-of_labels.mean())
+
+
+def brier(logits: Values, labels: NDArray[Any]) -> float:
+    """Return the mean squared error of the probabilities: over all classes, for two of them of one.
+
+    Args:
+        logits: [rows, classes].
+        labels: the index of each row's class, [rows].
+    """
+    classes = logits.shape[1]
+    errors = np.exp(log_probabilities(logits)) - np.eye(classes)[labels]
+    error = np.square(errors).sum(1).mean()
+    if classes == 2:
+        # The errors of both classes are equal.
+        error = error / 2
+    return float(error)
+
+
+def ece(logits: Values, labels: NDArray[Any]) -> float:
+    """Return 100 times the mean over bins, weighted by rows, of |accuracy - mean confidence|.
+
+    Args:
+        logits: [rows, classes].
+        labels: the index of each row's class, [rows].
+    """
+    confidence = np.exp(log_probabilities(logits)).max(1)
+    is_correct = logits.argmax(1) == labels
+    bins = np.ceil(confidence * BINS).astype(int)
+    gaps = np.bincount(bins, weights=is_correct - confidence)
+    return float(100 * np.abs(gaps).sum() / len(labels))
+
+
+# The list
+
+# scikit-learn's F1 of class 1; 0 if there is nothing to divide by.
 _F1 = partial(sklearn_score, "f1_score", zero_division=0)
-METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
-    "accuracy": accuracy,
-    "binary_accuracy": binary_accuracy,
-    "f1": _F1,
-    "f1_macro": partial(_F1, average="macro"),
-    "f1_micro": partial(_F1, average="micro"),
-    "f1a": _F1,  # MultiRC's F1a is the F1 over all answers
-    "matthews": partial(sklearn_score, "matthews_corrcoef"),
-    "pearson": partial(correlation, "pearsonr"),
-    "spearman": partial(correlation, "spearmanr"),
-}
-ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # of rows and predictions
-    "question_em": question_em,
-    "gender_parity": gender_parity,
-    "entity_em": partial(_mean_over_answers, exact_match),
-    "entity_f1": partial(_mean_over_answers, word_f1),
-    "span_em": partial(_mean_over_answers, exact_match),
-    "span_f1": partial(_mean_over_answers, word_f1),
-}
+
+_METRICS = [
+    Metric("accuracy", "labels", accuracy, fits=("class", "classes"), heading="Acc."),
+    Metric("f1", "labels", _F1, fits=("class",), heading="F1", of_second_class=True),
+    Metric(
+        "f1_macro",
+        "labels",
+        partial(_F1, average="macro"),
+        fits=("class", "classes"),
+        heading="F1",
+    ),
+    Metric(
+        "f1_micro",
+        "labels",
+        partial(_F1, average="micro"),
+        fits=("class", "classes"),
+        heading="micro F1",
+    ),
+    # MultiRC's F1a is the F1 over all answers.
+    Metric("f1a", "labels", _F1, fits=("class",), heading="F1a", of_second_class=True),
+    Metric(
+        "matthews",
+        "labels",
+        partial(sklearn_score, "matthews_corrcoef"),
+        fits=("class",),
+        heading="Matt.",
+        hub_name="matthews_correlation",
+        low=-1.0,
+    ),
+    Metric(
+        "pearson",
+        "labels",
+        partial(correlation, "pearsonr"),
+        fits=("class", "number"),
+        heading="Pear.",
+        hub_name="pearsonr",
+        low=-1.0,
+    ),
+    Metric(
+        "spearman",
+        "labels",
+        partial(correlation, "spearmanr"),
+        fits=("class", "number"),
+        heading="Spea.",
+        hub_name="spearmanr",
+        low=-1.0,
+    ),
+    Metric("gender_parity", "rows", gender_parity, fits=("class",), heading="Parity"),
+    Metric("binary_accuracy", "labels", binary_accuracy, fits=("class",)),
+    Metric("question_em", "rows", question_em, fits=("question",), heading="EM"),
+    Metric(
+        "entity_f1",
+        "texts",
+        partial(_mean_over_answers, word_f1),
+        fits=("candidate",),
+        heading="F1",
+    ),
+    Metric(
+        "entity_em",
+        "texts",
+        partial(_mean_over_answers, exact_match),
+        fits=("candidate",),
+        heading="EM",
+    ),
+    Metric("span_f1", "rows", partial(_mean_over_answers, word_f1), fits=("text",), heading="F1"),
+    Metric(
+        "span_em", "rows", partial(_mean_over_answers, exact_match), fits=("text",), heading="EM"
+    ),
+    Metric("ner_f1", "tags", entity_f1, fits=("tags",), heading="F1", hub_name="f1"),
+    Metric(
+        "ner_precision",
+        "tags",
+        entity_precision,
+        fits=("tags",),
+        heading="Prec.",
+        hub_name="precision",
+    ),
+    Metric("ner_recall", "tags", entity_recall, fits=("tags",), heading="Rec.", hub_name="recall"),
+    Metric(
+        "word_accuracy",
+        "tags",
+        word_accuracy,
+        fits=("tags",),
+        heading="Acc.",
+        hub_name="accuracy",
+    ),
+    # What stored predictions of classes say besides a score.
+    Metric(
+        "nll",
+        "probabilities",
+        nll,
+        heading="NLL",
+        lower_is_better=True,
+        description="negative log-likelihood in nats",
+    ),
+    Metric(
+        "brier",
+        "probabilities",
+        brier,
+        heading="Brier",
+        lower_is_better=True,
+        description="Brier score, 0 to 1 for two classes and 0 to 2 for more, as scikit-learn's",
+    ),
+    Metric(
+        "ece",
+        "probabilities",
+        ece,
+        heading="ECE",
+        lower_is_better=True,
+        description=(
+            f"expected calibration error in percent, {BINS} equal-width bins of the highest"
+            " probability"
+        ),
+    ),
+    Metric(
+        "churn",
+        "seeds",
+        None,
+        heading="Churn",
+        lower_is_better=True,
+        description=(
+            "percent of examples that another seed of the method predicts otherwise, mean over pairs"
+        ),
+    ),
+]
+METRICS = {metric.name: metric for metric in _METRICS}
+# The metrics of two classes that count the second one alone.
+OF_SECOND_CLASS = frozenset(metric.name for metric in _METRICS if metric.of_second_class)
 
 
-# prefixes of the metrics whose scores begin at -1
-_SIGNED = ("matthews", "pearson", "spearman")
-
-
-def lowest_score(name: str) -> float:
-    """Return the lowest value of a metric; a metric of an extra split has the split's name behind its own."""
-    if name.startswith(_SIGNED):
-        return -1.0
-    return 0.0
-
-
-def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
-    """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
-
-    Raises:
-        UsageError: `evaluate` does not return the primary metric.
-        MissingError: the metric of the `evaluate` library cannot be loaded.
-    """
-    if spec.kind == "token-classification":
-        tags = [
-            [spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)
-        ]
-        predicted = [output.prediction for output in predictions if isinstance(output, Output)]
-        known = {**entity_scores(tags, predicted), "word_accuracy": word_accuracy(tags, predicted)}
-        return {name: known[name] for name in spec.metrics}
-    labels = labels_of(rows)
-    scores = {
-        name: ROW_METRICS[name](rows, predictions)
-        if name in ROW_METRICS
-        else METRICS[name](labels, np.asarray(predictions))
-        for name in spec.metrics
-    }
-    scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
-    if spec.primary not in scores:
-        raise UsageError(
-            f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}"
-        )
-    return scores
-
-
-def labels_of(rows: Sequence[Row]) -> Values:
-    """Return the rows' labels as float64, [rows], or [rows, classes] for multi-label."""
-    return np.array([row.label for row in rows], dtype=np.float64)
-
-
-def _evaluate(
-    spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions
-) -> dict[str, float]:
-    """Compute a metric of the `evaluate` library, with the library's names of the scores.
-
-    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in
-    `pearson`.
-
-    Raises:
-        MissingError: there is no such metric.
-        UsageError: it is no metric, or it fails.
-    """
-    import evaluate
-
-    evaluate.config.HF_EVALUATE_OFFLINE |= is_offline()  # `evaluate` ignores HF_HUB_OFFLINE
-    try:
-        metric = evaluate.load(name)
-    except (OSError, ValueError, ImportError) as error:
-        raise MissingError(
-            f"task {spec.label}: the metric '{name}' of evaluate cannot be loaded"
-            f" ({' '.join(str(error).split())[:120]})"
-        ) from None
-    except Exception as error:  # of the file's own code, which may raise anything
-        raise _metric_error(spec, name, error) from error
-    number = float if spec.kind == "regression" else int
-    outputs, references = (
-        np.asarray(values).astype(number).tolist() for values in (predictions, labels_of(rows))
-    )
-    try:
-        scores = metric.compute(predictions=outputs, references=references)
-        return {
-            key: float(np.nan_to_num(value))
-            for key, value in scores.items()
-            if not isinstance(value, dict)
-        }
-    except Exception as error:  # of the metric's own code, which may raise anything
-        raise _metric_error(spec, name, error) from error
-
-
-def _metric_error(spec: TaskSpec, name: str, error: Exception) -> UsageError:
-    """The error for a metric of the `evaluate` library, or a file of the user's own, that does not work."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return UsageError(
-        f"task {spec.label}: the metric '{name}' fails ({reason:.120}): it must be a subclass of"
-        " evaluate.Metric that returns numbers by name"
-    )
-
-
-def predictions_of(
-    spec: TaskSpec, examples: Sequence[EncodedExample], logits: Values
-) -> Predictions:
-    """Return the predictions: class, choice or tags of the highest logit, number, or answer.
-
-    On a tie it is the lowest index. For multi-label 0 or 1 of each class: those with a positive
-    logit, which is a probability above one half, are 1. For ReCoRD 1 for the most probable
-    candidate of each query (the first one on a tie), 0 for the others.
-
-    Args:
-        spec: the task.
-        examples: the examples that the model read.
-        logits: [examples, classes or choices]; [examples, 1] for regression and for two classes
-            with one logit; [examples, 2, tokens] for spans; [examples, tags, tokens] for token
-            classification.
-
-    Returns:
-        One prediction per row.
-    """
-    if spec.kind == "span":
-        return _best_answers(examples, logits)
-    if spec.kind == "token-classification":
-        return [
-            _tags(spec.labels, example, values)
-            for example, values in zip(examples, logits, strict=True)
-        ]
-    if spec.kind == "regression":
-        return np.asarray(logits[:, 0])
-    if spec.kind == "multi-label":
-        return (logits > 0).astype(np.float64)
-    if spec.format == "record":
-        return _chosen_candidates(examples, logits)
-    if logits.shape[1] == 1:
-        return (logits[:, 0] > 0).astype(np.float64)
-    return np.asarray(logits.argmax(-1), dtype=np.float64)
-
-
-def _chosen_candidates(examples: Sequence[EncodedExample], logits: Values) -> Values:
-    import pandas as pd
-
-    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    chosen = pd.Series(scores).groupby([example.row.group for example in examples]).idxmax()
-    return np.isin(np.arange(len(examples)), chosen).astype(np.float64)
-
-
-def _tags(labels: Sequence[str], example: EncodedExample, logits: Values) -> Output:
-    """Return each word's tag with the highest logit at its first token; logits: [tags, tokens]."""
-    return Output(
-        [
-            NO_ENTITY if token == UNREAD else labels[int(logits[:, token].argmax())]
-            for token in example.word_tokens
-        ],
-        [
-            0.0 if token == UNREAD else float(np.float32(logits[:, token].max()))
-            for token in example.word_tokens
-        ],
-    )
-
-
-def _best_answers(examples: Sequence[EncodedExample], logits: Values) -> list[Output]:
-    """Return for each row the valid answer with the highest sum of logits over all windows.
+def metric_of(score: str) -> Metric | None:
+    """Return the metric that a score is of, None for one of the `evaluate` library.
 
     Args:
-        examples: the windows of all rows.
-        logits: [windows, 2, tokens].
-
-    Returns:
-        One answer per row, in the order of the rows; if no span is valid, an empty answer with the
-        logits of the first token.
+        score: a metric's name; of an extra split the split's name follows (`accuracy_mismatched`).
     """
-    best: dict[str, tuple[float, Output]] = {}
-    for example, (starts, ends) in zip(examples, logits, strict=True):
-        row = example.row
-        best.setdefault(row.id, (-np.inf, Output("", [float(starts[0]), float(ends[0])])))
-        is_inside = np.array([span != OUTSIDE for span in example.offsets])
-        firsts, lasts = (
-            np.argsort(-side[: len(example)], kind="stable")[:N_BEST] for side in (starts, ends)
-        )
-        tokens = lasts - firsts[:, None] + 1
-        is_valid = (
-            (tokens > 0)
-            & (tokens <= MAX_ANSWER_TOKENS)
-            & is_inside[firsts][:, None]
-            & is_inside[lasts]
-        )
-        scores = np.where(is_valid, starts[firsts][:, None] + ends[lasts], -np.inf)
-        at, to = np.unravel_index(scores.argmax(), scores.shape)
-        if scores[at, to] > best[row.id][0]:
-            first, last = int(firsts[at]), int(lasts[to])
-            text = row.sequences[0][1][example.offsets[first][0] : example.offsets[last][1]]
-            output = Output(text, [float(starts[first]), float(ends[last])])
-            best[row.id] = (scores[at, to], output)
-    return [output for _, output in best.values()]
+    name = score
+    while name:
+        if name in METRICS:
+            return METRICS[name]
+        name = name.rpartition("_")[0]
+    return None
 
 
-def is_collapsed(predictions: Predictions) -> bool:
-    """Return whether a model predicts the same for every example, or no finite number."""
-    if not isinstance(predictions, np.ndarray):
-        outputs = np.concatenate([np.atleast_1d(output.prediction) for output in predictions])
-        return len(predictions) > 1 and len(set(outputs)) == 1
-    return bool(
-        not np.isfinite(predictions).all() or (len(predictions) > 1 and _constant(predictions))
-    )
+def heading_of(score: str) -> str:
+    """Return what a score is called above a table's column.
+
+    Args:
+        score: as of `metric_of`. The columns of the benchmarks' extra splits have the split's own
+            label, so that their heading names the metric alone.
+    """
+    name = score
+    for split in _SPLITS_OF_BENCHMARKS:
+        name = name.removesuffix(f"_{split}")
+    if name in METRICS:
+        return METRICS[name].heading or score
+    return score
 
 
-def _constant(values: Values) -> bool:
-    return bool(np.ptp(values, axis=0).max() <= 1e-12 * max(1.0, float(np.abs(values).max())))
+def lowest_score(score: str) -> float:
+    """Return the lowest value of a score: -1 of a correlation, 0 of others; see `metric_of`."""
+    metric = metric_of(score)
+    if metric is None:
+        return 0.0
+    return metric.low
+
+
+def is_lower_better(score: str | None) -> bool:
+    """Return whether a lower value of a score is better; not of one that is no metric."""
+    return score in METRICS and METRICS[score].lower_is_better
+
+
+def metrics_for(predicted: Sequence[Predicted]) -> list[str]:
+    """Return the names of the metrics that fit what a task predicts."""
+    return [metric.name for metric in _METRICS if not {*metric.fits}.isdisjoint(predicted)]

@@ -31,18 +31,18 @@ from hifi_cli.tasks.file_formats import (
     reader_of,
     tsv_has_quotes,
 )
+from hifi_cli.tasks.kinds import KINDS, Kind
 from hifi_cli.tasks.labels import (
     as_number,
     is_decorated_number,
     is_integer,
     is_missing,
     label_name,
-    labels_in,
     list_in,
     vector_in,
 )
 from hifi_cli.tasks.sources import hub_records, load_tables
-from hifi_cli.tasks.task_spec import ENTITY_TAG, METRICS, Kind, Name, Names, TaskSpec, check
+from hifi_cli.tasks.task_spec import Name, Names, TaskSpec, check
 from hifi_cli.text import abbreviate, printable
 
 HUB = "hub:"  # before the name of a dataset that is given in the place of a task
@@ -201,7 +201,7 @@ def from_data(source: str, overrides: Sequence[str]) -> TaskFromData:
         raise UsageError(f"{source} has no rows")
     columns = _columns(source, data, options)
     found = _labels(source, data, columns, options)
-    metrics = _metrics(found.kind, found.labels)
+    metrics = found.rules.usual_metrics()
     content = _content(source, data, columns, found, options)
     check(parse(TaskSpec, content, source), source)
     label = columns.label[0] if len(columns.label) == 1 else f"[{','.join(columns.label)}]"
@@ -224,13 +224,13 @@ def _content(
     options: DataOptions,
 ) -> dict[str, Any]:
     """Return the content of the task's YAML."""
-    metrics = _metrics(found.kind, found.labels)
+    metrics = found.rules.usual_metrics()
     content: dict[str, Any] = {
         "description": f"{found.kind} of {' and '.join(columns.inputs)} by {', '.join(columns.label)}",
         "label": f"{data.name}-data" if data.name in registry.names("tasks") else data.name,
         "source": source,
         "kind": found.kind,
-        "format": "words" if found.kind == "token-classification" else "plain",
+        "format": found.rules.formats[0],
         "inputs": columns.inputs,
         "id": options.id,
         "labels": found.labels,
@@ -508,17 +508,18 @@ def _labels(
         )
     values = [value for _, value in pairs]
     kind, why = _kind(data, columns, values, options)
+    separator = options.separator or "|"
+    rules = KINDS[kind](options.labels, separator)
     is_vector = is_several
-    if kind == "multi-label" and not is_several:
+    if rules.has_any_number_of_labels and not is_several:
         is_vector = _are_vectors([vector_in(value) for value in values])
-    if kind in ("classification", "regression"):
+    if rules.has_one_label:
         _check_single(source, columns, pairs, kind, options)
     if is_vector:
         return _labels_of_vectors(source, columns, values, why, options)
-    separator = options.separator or "|"
-    if kind == "regression":
+    if rules.labels_are_numbers:
         return data_summary.FoundLabels(kind, why, [name], Counter(), values)
-    counts = Counter(label for value in values for label in labels_in(value, kind, separator))
+    counts = Counter(label for value in values for label in rules.names_in(value))
     found = data.names.get(name) or sorted(counts, key=_order)
     labels = options.labels or found
     if not labels:
@@ -529,9 +530,8 @@ def _labels(
         counts = Counter({names[label]: count for label, count in counts.items()})
         why = f"{why}; {', '.join(f'{index} is {word}' for index, word in names.items())}"
     if len(labels) == len(found) == 1:
-        what = "words" if kind == "token-classification" else "rows"
         raise UsageError(
-            f"{source}: all {what} have the label '{labels[0]}'; two classes are needed"
+            f"{source}: all {rules.unit} have the label '{labels[0]}'; two classes are needed"
         )
     return data_summary.FoundLabels(kind, why, labels, counts, values, names_in_data=names_in_data)
 
@@ -594,19 +594,20 @@ def _check_single(
         raise UsageError(
             f"{source}: {name} has several labels in a row, and kind={kind} takes one; leave kind= out"
         )
-    if kind == "classification" and (options.kind or options.labels):
+    are_numbers = KINDS[kind].labels_are_numbers
+    if not are_numbers and (options.kind or options.labels):
         return
     others = [(where, value) for where, value in pairs if isnan(as_number(value))]
     decorated = [value for _, value in others if is_decorated_number(value)]
     numbers = len(pairs) - len(others)
     different = len({label_name(value) for _, value in pairs})
     are_scores = different > MANY_LABELS and 2 * (numbers + len(decorated)) >= len(pairs)
-    if not others or not (kind == "regression" or are_scores or 2 * numbers >= len(pairs)):
+    if not others or not (are_numbers or are_scores or 2 * numbers >= len(pairs)):
         return
     shown = list(dict.fromkeys(label_name(value)[:20] for _, value in others))
     where = abbreviate([place for place, _ in others])
     ways = "kind=classification takes each value as a class"
-    if kind == "regression":
+    if are_numbers:
         ways = "each must be one"
     if len(shown) <= 3 and not decorated:
         ways = f"missing=[{','.join(shown)}] leaves these rows out; {ways}"
@@ -661,15 +662,6 @@ def _named_integers(source: str, found: list[str], names: list[str]) -> list[str
             f" {len(integers)} labels {abbreviate(list(map(str, integers)))}"
         )
     return [str(integer) for integer in integers]
-
-
-def _metrics(kind: Kind, labels: list[str]) -> list[str]:
-    """Return the metrics of a task, the primary one first."""
-    if kind == "classification":
-        return ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"]
-    if kind == "token-classification" and not all(map(ENTITY_TAG.fullmatch, labels)):
-        return ["word_accuracy"]
-    return [name for name in METRICS[kind] if name != "accuracy"]
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -1,6 +1,5 @@
 """The rows of a task: the texts and label of a record in each task format."""
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -8,9 +7,10 @@ from itertools import accumulate
 from typing import Any
 
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.file_formats import IncompleteRow, SourceRow
-from hifi_cli.tasks.labels import as_number, is_missing, label_name, labels_in, vector_in
-from hifi_cli.tasks.task_spec import Label, Row, Source, TaskSpec
+from hifi_cli.tasks.examples import IncompleteRow, Label, Row
+from hifi_cli.tasks.file_formats import SourceRow
+from hifi_cli.tasks.labels import is_missing, label_name, vector_in
+from hifi_cli.tasks.task_spec import Source, TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
@@ -124,7 +124,7 @@ def _parse(
         for column in columns
         if column in record.values
     }
-    if labelled and spec.kind != "span" and spec.format != "record":  # which have answers instead
+    if labelled and not spec.rules.has_answers:
         if spec.label_columns:
             record.values["label"] = [record.value(column) for column in spec.label_columns]
         if spec.label_vectors:
@@ -159,37 +159,11 @@ def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = Non
         UsageError: there is no label, or it is not one of the task's labels or not a number in its
             range.
     """
-    names = names or spec.labels
-    is_several = spec.kind == "multi-label"  # or none of the labels
-    value = record.values.get("label") if is_several else record.value("label")
-    if value is None or (not is_several and is_missing(value)):
-        raise IncompleteRow("label is empty")
-    if spec.kind == "regression":
-        number, (low, high) = as_number(value), spec.value_range or (-math.inf, math.inf)
-        if not (math.isfinite(number) and low <= number <= high):
-            hint = "" if low > -math.inf else "; missing=VALUE leaves such rows out"
-            raise UsageError(
-                f"the label '{label_name(value)[:40]}' is not a number in [{low:g}, {high:g}]{hint}"
-            )
-        return number
-    present = labels_in(value, spec.kind, spec.label_separator)
-    if unknown := [name for name in present if name not in names]:
-        raise UsageError(f"unknown label '{unknown[0][:40]}'; the labels are {', '.join(names)}")
-    indices = tuple(map(names.index, present))
-    if is_several:
-        return tuple(int(index in indices) for index in range(len(names)))
-    return indices if spec.kind == "token-classification" else indices[0]
-
-
-def label_word(spec: TaskSpec, label: Any) -> str | float | list[str] | None:
-    """Return a label, or what is predicted in its place, as people read it: the inverse of `parse_label`."""
-    if label is None or spec.kind == "regression":
-        return None if label is None else float(label)
-    if spec.kind == "multi-label":
-        return [name for name, is_it in zip(spec.labels, label, strict=True) if is_it]
-    if spec.kind == "token-classification":
-        return [spec.labels[tag] for tag in label]
-    return spec.labels[int(label)]
+    rules = spec.rules
+    value = record.values.get("label")
+    if not rules.has_any_number_of_labels:
+        value = record.value("label")
+    return rules.parse_label(value, names or spec.labels)
 
 
 def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:

@@ -13,8 +13,8 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import digest, remembered
 from hifi_cli.hub import resolve_commit, unavailable_error
+from hifi_cli.tasks import kinds, task_spec
 from hifi_cli.tasks import rows as rows_module
-from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.file_formats import SourceRow, class_names, read, with_class_names
 from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.task_spec import (
@@ -92,8 +92,8 @@ def fingerprint_of_files(
         return None
     if not files:
         return None
-    # the code that reads decides too
-    readers = [Path(module.__file__ or "") for module in (rows_module, task_spec)]
+    # The code that reads decides too.
+    readers = [Path(module.__file__ or "") for module in (rows_module, kinds, task_spec)]
     what = f"rows {spec.model_dump_json()}"
     found: dict[Split, str] = remembered(
         what, [*files, *readers, Path(__file__)], lambda: load_data().fingerprint

@@ -1,9 +1,8 @@
 """The files that the GLUE and SuperGLUE servers accept, from test predictions, and their zip."""
 
-import itertools
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, write_text
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.task_spec import Row, Split, Submission, TaskSpec
+from hifi_cli.tasks.examples import Row, Values
+from hifi_cli.tasks.task_spec import Split, Submission, TaskSpec
 
 
 def spec_of(task: TaskSpec) -> Submission:
@@ -33,79 +32,102 @@ def write(
 ) -> Path:
     """Write the submission file of one split.
 
+    Args:
+        task: the task, which belongs to a benchmark.
+        split: one of the splits that the server scores.
+        rows: the rows of the official split, in their order.
+        predictions: one per row.
+        directory: where the file is written, under the name that the server expects.
+
     Raises:
         UsageError: the rows are not those of the official test split.
     """
     path = directory / spec_of(task).files[split]
-    count, official = task.count(rows), task.rows[split]
-    has_ids = rows[0].group or [row.id for row in rows] == [str(number) for number in range(count)]
-    if count != official or not has_ids:
+    count = task.count(rows)
+    official = task.rows[split]
+    # Rows that belong together have the official ids of their group in their own.
+    counted_ids = [str(number) for number in range(count)]
+    has_official_ids = bool(rows[0].group) or [row.id for row in rows] == counted_ids
+    if count != official or not has_official_ids:
         raise UsageError(
-            f"{path.name} is refused: {count} rows; the server expects the {official:,} of the official"
-            f" {split} split of {task.label}, whose ids count from 0"
+            f"{path.name} is refused: {count} rows; the server expects the {official:,} of the"
+            f" official {split} split of {task.label}, whose ids count from 0"
         )
-    write_text(path, "".join(line + "\n" for line in _lines(task, rows, predictions)))
+    lines = _lines(task, rows, predictions)
+    write_text(path, "".join(f"{line}\n" for line in lines))
     return path
 
 
 def _lines(task: TaskSpec, rows: Sequence[Row], predictions: Values) -> list[str]:
-    if task.format == "record":
-        chosen = {
-            int(row.group): row.candidate
-            for row, is_chosen in zip(rows, predictions, strict=True)
-            if is_chosen
-        }
-        return [
-            json.dumps({"idx": query, "label": entity}) for query, entity in sorted(chosen.items())
-        ]
-    labels = [_server_label(task, float(value)) for value in predictions]
-    if task.format == "multirc":
-        return [json.dumps(passage) for passage in _multirc_passages(rows, labels)]
+    """Return the lines of a submission file, in the layout of the task or of its benchmark."""
+    if task.format in _LINES_OF_FORMAT:
+        return _LINES_OF_FORMAT[task.format](task, rows, predictions)
+    labels = _server_labels(task, predictions)
+    lines = []
     if spec_of(task).benchmark == "glue":
-        return [
-            "index\tprediction",
-            *(f"{row.id}\t{label}" for row, label in zip(rows, labels, strict=True)),
-        ]
-    return [
-        json.dumps({"idx": int(row.id), "label": label})
-        for row, label in zip(rows, labels, strict=True)
-    ]
+        lines.append("index\tprediction")
+        for row, label in zip(rows, labels, strict=True):
+            lines.append(f"{row.id}\t{label}")
+        return lines
+    for row, label in zip(rows, labels, strict=True):
+        lines.append(json.dumps({"idx": int(row.id), "label": label}))
+    return lines
 
 
-def _server_label(task: TaskSpec, value: float) -> str | int:
-    """Convert a prediction to the label that the server expects."""
-    if task.kind == "regression":
-        low, high = task.value_range or (value, value)
-        return f"{min(max(value, low), high):.3f}"
-    label = spec_of(task).labels[int(value)]
-    return int(label) if label.isdecimal() and spec_of(task).benchmark == "superglue" else label
+def _server_labels(task: TaskSpec, predictions: Values) -> list[str | int]:
+    """Return the predictions as the server expects them; SuperGLUE takes numbers as numbers."""
+    submission = spec_of(task)
+    labels: list[str | int] = []
+    for value in predictions:
+        label = task.rules.server_label(float(value), submission.labels)
+        is_number = submission.benchmark == "superglue" and label.isdecimal()
+        labels.append(int(label) if is_number else label)
+    return labels
 
 
-def _multirc_passages(rows: Sequence[Row], labels: Sequence[str | int]) -> Iterator[dict[str, Any]]:
-    """Nest MultiRC's labels: paragraphs contain questions, questions contain answers."""
-    answers_with_ids = [
-        ([int(part) for part in row.id.split("-")], label)
-        for row, label in zip(rows, labels, strict=True)
-    ]
-    for paragraph, of_paragraph in itertools.groupby(answers_with_ids, key=lambda item: item[0][0]):
-        questions = [
-            {
-                "idx": question,
-                "answers": [{"idx": ids[2], "label": label} for ids, label in answers],
-            }
-            for question, answers in itertools.groupby(of_paragraph, key=lambda item: item[0][1])
-        ]
-        yield {"idx": paragraph, "passage": {"questions": questions}}
+def _record_lines(task: TaskSpec, rows: Sequence[Row], predictions: Values) -> list[str]:
+    """Return a line per query of ReCoRD, with the chosen entity."""
+    del task
+    chosen: dict[int, str] = {}
+    for row, is_chosen in zip(rows, predictions, strict=True):
+        if is_chosen:
+            chosen[int(row.group)] = row.candidate
+    return [json.dumps({"idx": query, "label": chosen[query]}) for query in sorted(chosen)]
+
+
+def _multirc_lines(task: TaskSpec, rows: Sequence[Row], predictions: Values) -> list[str]:
+    """Return a line per paragraph of MultiRC, which holds its questions, and these their answers."""
+    labels = _server_labels(task, predictions)
+    questions_of: dict[int, dict[int, list[dict[str, Any]]]] = {}
+    for row, label in zip(rows, labels, strict=True):
+        paragraph, question, answer = (int(part) for part in row.id.split("-"))
+        questions = questions_of.setdefault(paragraph, {})
+        answers = questions.setdefault(question, [])
+        answers.append({"idx": answer, "label": label})
+    lines = []
+    for paragraph, questions in questions_of.items():
+        nested = [{"idx": question, "answers": answers} for question, answers in questions.items()]
+        lines.append(json.dumps({"idx": paragraph, "passage": {"questions": nested}}))
+    return lines
+
+
+# The formats whose submission file has a layout of its own.
+_LINES_OF_FORMAT: dict[str, Callable[[TaskSpec, Sequence[Row], Values], list[str]]] = {
+    "record": _record_lines,
+    "multirc": _multirc_lines,
+}
 
 
 def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
     """Return for each file of a benchmark's zip the task's name, the task and the split."""
-    return {
-        file: (name, task, split)
-        for name in registry.names("tasks")
-        if (task := task_spec.load(name)).submission and task.submission.benchmark == benchmark
-        for split, file in task.submission.files.items()
-    }
+    found: dict[str, tuple[str, TaskSpec, Split]] = {}
+    for name in registry.names("tasks"):
+        task = task_spec.load(name)
+        if task.submission is None or task.submission.benchmark != benchmark:
+            continue
+        for split, file in task.submission.files.items():
+            found[file] = (name, task, split)
+    return found
 
 
 def pack(benchmark: str, directory: Path) -> Path:
@@ -115,9 +137,11 @@ def pack(benchmark: str, directory: Path) -> Path:
         MissingError: files are missing; the existing files are kept.
     """
     files = sorted(tasks_by_file(benchmark))
-    if missing := [file for file in files if not (directory / file).is_file()]:
+    missing = [file for file in files if not (directory / file).is_file()]
+    if missing:
         raise MissingError(
-            f"{benchmark}.zip is not written: {directory} lacks {', '.join(missing)}, and the server requires all files"
+            f"{benchmark}.zip is not written: {directory} lacks {', '.join(missing)}, and the server"
+            " requires all files"
         )
     path = directory / f"{benchmark}.zip"
     with (

@@ -1,63 +1,47 @@
-"""A task's YAML (`TaskSpec`), its rows (`Row`, `TaskData`), and a row as tokens (`EncodedExample`)."""
+"""A task's YAML (`TaskSpec`), and the rows of its splits (`TaskData`)."""
 
-import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, file_digest
+from hifi_cli.tasks.examples import EncodedExample, Row
+from hifi_cli.tasks.kinds import Kind, TaskKind, class_of
+from hifi_cli.tasks.metrics import ENTITY_TAG, OF_SECOND_CLASS, metrics_for
 
-Split = str  # train, validation or test; a task may have more, such as validation_mismatched
-Kind = Literal[
-    "classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"
+# The names that other packages and the files of users import from here.
+__all__ = [
+    "REQUIRED_SPLITS",
+    "Cut",
+    "EncodedExample",
+    "HubDataset",
+    "LocalFiles",
+    "Name",
+    "Names",
+    "Reader",
+    "Row",
+    "Source",
+    "Split",
+    "Submission",
+    "TaskData",
+    "TaskSpec",
+    "check",
+    "is_labelled",
+    "load",
+    "rows_digest",
+    "rows_with_texts_of",
+    "task_digest",
 ]
-Label = int | float | tuple[int, ...]
-Span = tuple[int, int]
-OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
-UNREAD = -1  # the token of a word that has none
+
+# train, validation or test; a task may have more, such as validation_mismatched.
+Split = str
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
-ENTITY_TAG = re.compile(r"O|[BIMESLU]-(.+)")  # IOB1, IOB2, IOBES, BMES and BILOU; with the type
-FORMATS: dict[Kind, tuple[str, ...]] = {
-    "classification": ("plain", "wic", "wsc", "multirc", "record"),
-    "multi-label": ("plain",),
-    "regression": ("plain",),
-    "multiple-choice": ("copa", "swag"),
-    "span": ("squad",),
-    "token-classification": ("words",),
-}
-_OF_CLASSES = (
-    "accuracy",
-    "f1",
-    "f1_macro",
-    "f1_micro",
-    "f1a",
-    "matthews",
-    "pearson",
-    "spearman",
-    "gender_parity",
-    "binary_accuracy",
-)
-METRICS: dict[str, tuple[str, ...]] = {  # by kind or format
-    "classification": _OF_CLASSES,
-    "multirc": ("question_em",),
-    "record": ("entity_f1", "entity_em"),
-    "multiple-choice": _OF_CLASSES,
-    "multi-label": ("f1_micro", "f1_macro", "accuracy"),
-    "regression": ("spearman", "pearson"),
-    "span": ("span_f1", "span_em"),
-    "token-classification": ("ner_f1", "ner_precision", "ner_recall", "word_accuracy"),
-}
-# Metrics of two classes that count the second one alone
-OF_POSITIVE_CLASS = frozenset(("f1", "f1a"))
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -217,20 +201,27 @@ class TaskSpec(ConfigModel):
         names = self.split_metrics.get(split)
         return self.model_copy(update={"metrics": names, "primary": names[0]}) if names else self
 
-    def count(self, rows: Sequence["Row"]) -> int:
+    @property
+    def rules(self) -> TaskKind:
+        """What follows from the task's kind, and for some from the format of its records."""
+        of_kind = class_of(self.kind, self.format)
+        return of_kind(tuple(self.labels), self.label_separator, self.value_range)
+
+    def count(self, rows: Sequence[Row]) -> int:
         """Return the number of rows as the benchmark counts them: for ReCoRD the number of queries."""
-        return len({row.group for row in rows}) if self.format == "record" else len(rows)
+        return self.rules.count(rows)
 
     @property
     def classes(self) -> list[str]:
         """The labels of which each row has one; none for ReCoRD, whose rows are candidates."""
-        has_one = self.kind in ("classification", "multiple-choice") and self.format != "record"
-        return self.labels if has_one else []
+        return self.rules.classes
 
     @property
     def positive_class(self) -> str:
         """The class that F1 counts, the second label; empty where F1 is no metric of the task."""
-        return self.labels[1] if OF_POSITIVE_CLASS.intersection(self.metrics) else ""
+        if OF_SECOND_CLASS.isdisjoint(self.metrics):
+            return ""
+        return self.labels[1]
 
     @property
     def extra_validation(self) -> dict[str, Split]:
@@ -241,68 +232,6 @@ class TaskSpec(ConfigModel):
             for split in splits
             if split.startswith("validation_")
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of a task, before tokenization.
-
-    Attributes:
-        id: unique within its split.
-        sequences: one sequence of one or two texts; for multiple choice one sequence per choice.
-        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class;
-            for tokens the index of each word's tag; None if it is unknown, and for spans.
-        word_spans: for WiC, the character span [start, end) of the target word in each text; for
-            tokens that of each word.
-        answers: for span tasks, the accepted answers as (text, first character in the last text);
-            for ReCoRD the query's answers as (text, -1).
-        group: the id of what several rows are about: of MultiRC's question, whose answers are the
-            rows, or of ReCoRD's query, whose candidates are.
-        candidate: for ReCoRD, the entity in the gap of the query.
-    """
-
-    id: str
-    sequences: tuple[tuple[str, ...], ...]
-    label: Label | None
-    word_spans: tuple[tuple[int, int], ...] = ()
-    answers: tuple[tuple[str, int], ...] = ()
-    group: str = ""
-    candidate: str = ""
-
-    @property
-    def words(self) -> list[str]:
-        """The words of a sentence whose words are tagged."""
-        return [self.sequences[0][0][start:end] for start, end in self.word_spans]
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedExample:
-    """A tokenized row. A context longer than `max_length` gives several examples of the same row.
-
-    Attributes:
-        row: the row that was tokenized.
-        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids),
-            int32 without padding.
-        word_spans: the token span [first, last) of each target word (WiC).
-        word_tokens: for token classification, the first token of each word, or UNREAD.
-        offsets: for span tasks, the character span [start, end) of each token in the context, or
-            OUTSIDE.
-        answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if
-            the answer is not completely in this window.
-        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context
-            in several windows is not.
-    """
-
-    row: Row
-    sequences: tuple[dict[str, NDArray[np.int32]], ...]
-    word_spans: tuple[Span, ...] = ()
-    word_tokens: tuple[int, ...] = ()
-    offsets: tuple[Span, ...] = ()
-    answer: Span = (0, 0)
-    is_truncated: bool = False
-
-    def __len__(self) -> int:
-        return max(len(sequence["input_ids"]) for sequence in self.sequences)
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -411,47 +340,46 @@ def check(spec: TaskSpec, origin: str) -> None:
     Raises:
         UsageError: they do not.
     """
-    formats, labels = FORMATS[spec.kind], spec.labels
-    number_of_labels = {"regression": len(labels) == 1, "span": not labels}
-    fitting = [*METRICS[spec.kind], *METRICS.get(spec.format, ())]
-    named = [*spec.metrics, *itertools.chain(*spec.split_metrics.values())]
-    unfit = [
-        name
-        for name in named
-        if name not in fitting or (name in OF_POSITIVE_CLASS and len(labels) != 2)
-    ]
-    requirements = [
-        (
-            spec.primary in spec.metrics or spec.evaluate,
-            f"primary: '{spec.primary}' is not among metrics {spec.metrics}",
-        ),
-        (
-            spec.format != "plain" or len(spec.inputs) in (1, 2),
-            "inputs: one or two text columns are required",
-        ),
-        (
-            number_of_labels.get(spec.kind, len(labels) > 1),
-            "labels: spans require none, regression requires one name, all others two or more",
-        ),
-        (len({*labels}) == len(labels), "labels: one is named twice"),
-        (
-            spec.format in formats,
-            f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}",
-        ),
-        (
-            not spec.evaluate or spec.kind not in ("span", "token-classification"),
-            "evaluate: only for tasks whose predictions are classes or numbers",
-        ),
-        (
-            not unfit,
-            f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with {len(labels)} labels;"
-            f" others are {', '.join(fitting)}",
-        ),
-        (
-            all(map(ENTITY_TAG.fullmatch, labels))
-            or not any(metric.startswith("ner_") for metric in spec.metrics),
-            "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy",
-        ),
-    ]
-    if problems := [problem for is_met, problem in requirements if not is_met]:
+    rules = spec.rules
+    labels = spec.labels
+    fitting = metrics_for(rules.predicts)
+    named = [*spec.metrics]
+    for names in spec.split_metrics.values():
+        named += names
+    unfit = []
+    for name in named:
+        needs_two_classes = name in OF_SECOND_CLASS and len(labels) != 2
+        if name not in fitting or needs_two_classes:
+            unfit.append(name)
+    are_entity_tags = all(ENTITY_TAG.fullmatch(label) for label in labels)
+    has_entity_metric = any(metric.startswith("ner_") for metric in spec.metrics)
+
+    problems = []
+    if spec.primary not in spec.metrics and not spec.evaluate:
+        problems.append(f"primary: '{spec.primary}' is not among metrics {spec.metrics}")
+    if spec.format == "plain" and len(spec.inputs) not in (1, 2):
+        problems.append("inputs: one or two text columns are required")
+    if not rules.has_right_number_of_labels:
+        problems.append(
+            "labels: spans require none, regression requires one name, all others two or more"
+        )
+    if len(set(labels)) < len(labels):
+        problems.append("labels: one is named twice")
+    if spec.format not in rules.formats:
+        problems.append(
+            f"format {spec.format} does not fit kind {spec.kind}, which requires"
+            f" {' or '.join(rules.formats)}"
+        )
+    if spec.evaluate and not rules.predicts_numbers:
+        problems.append("evaluate: only for tasks whose predictions are classes or numbers")
+    if unfit:
+        problems.append(
+            f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with"
+            f" {len(labels)} labels; others are {', '.join(fitting)}"
+        )
+    if has_entity_metric and not are_entity_tags:
+        problems.append(
+            "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy"
+        )
+    if problems:
         raise UsageError(f"{origin}: {'; '.join(problems)}")

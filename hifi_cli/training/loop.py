@@ -19,7 +19,7 @@ from hifi_cli.models.modules import WordRows
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
-from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.examples import Values
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.text import counted_noun
 from hifi_cli.training.checkpoint import Checkpoint, set_rng_state

@@ -1,8 +1,8 @@
 """The loss of each kind of task, and what makes a mean of it."""
 
-from collections.abc import Sequence
-from functools import partial
-from typing import cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +12,50 @@ from torch.nn import functional
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.models.token_packing import copy_to_device
-from hifi_cli.tasks.task_spec import UNREAD, EncodedExample, TaskSpec
+from hifi_cli.tasks.examples import UNREAD, EncodedExample
+from hifi_cli.tasks.kinds import Kind
+from hifi_cli.tasks.task_spec import TaskSpec
 
-_IGNORED = -100  # the target of a token that has no tag, transformers' convention
+# The target of a token that has no tag, by transformers' convention.
+_IGNORED = -100
 ClassWeights = Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a loss compares logits with.
+
+    Attributes:
+        examples: the examples with their labels; none where the labels are given.
+        given: the labels of the examples, on the device.
+        class_weights: of each class, as in torch's cross_entropy; None for equal weights.
+        label_smoothing: as in torch's cross_entropy.
+    """
+
+    examples: Sequence[EncodedExample]
+    given: Tensor | None = None
+    class_weights: ClassWeights = None
+    label_smoothing: float = 0.0
+
+    def labels(self, device: torch.device) -> Tensor:
+        """Return one label per example, [examples] or [examples, classes], on the device."""
+        if self.given is not None:
+            return self.given
+        return copy_to_device([example.row.label for example in self.examples], device)
+
+    def cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """Return the cross-entropy, summed over rows.
+
+        Args:
+            logits: [rows, classes].
+            classes: the index of each row's class, [rows]; -100 for a row without a loss.
+        """
+        weight = None
+        if self.class_weights is not None:
+            weight = torch.tensor(self.class_weights, device=logits.device)
+        return functional.cross_entropy(
+            logits, classes, weight, label_smoothing=self.label_smoothing, reduction="sum"
+        )
 
 
 def task_loss(
@@ -28,42 +68,107 @@ def task_loss(
 ) -> Tensor:
     """Return the loss, summed over examples, of tags over their words; see `loss_normalizer`.
 
-    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its
-    mean over the classes for multi-label, squared error for regression, and for spans the mean of
-    the cross-entropies of the first and the last token. For token classification the cross-entropy
-    of each word's first token; other tokens have no loss.
-
     Args:
-        spec: the task.
+        spec: the task; the loss is the one of its kind in `LOSSES`.
         logits: [examples, classes or choices], [examples, 1], for spans [examples, 2, tokens], for
             token classification [examples, tags, tokens].
         examples: the examples with their labels.
-        class_weights, label_smoothing: as in torch's cross_entropy, where `check_loss` allows them.
+        class_weights: as in torch's cross_entropy, where `check_loss` allows them.
+        label_smoothing: as in torch's cross_entropy, where `check_loss` allows it.
         labels: those of the examples, which are then not read, where each example has one.
     """
-    if spec.kind == "span":
-        return _span_loss(logits, examples)
-    weight = None if class_weights is None else torch.tensor(class_weights, device=logits.device)
-    cross_entropy = partial(
-        functional.cross_entropy, weight=weight, label_smoothing=label_smoothing, reduction="sum"
-    )
-    if spec.kind == "token-classification":
-        return cross_entropy(logits.transpose(1, 2).flatten(0, 1), _tag_targets(logits, examples))
-    if labels is None:
-        labels = copy_to_device([example.row.label for example in examples], logits.device)
-    if spec.kind == "regression":
-        return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
-    if spec.kind == "multi-label":
+    targets = Targets(examples, labels, class_weights, label_smoothing)
+    return LOSSES[spec.kind](logits, targets)
+
+
+def logits_of(spec: TaskSpec, output: Any) -> Tensor:
+    """Return a model's logits, float32, in the shape that the loss and the predictions of a kind read.
+
+    Args:
+        spec: the task.
+        output: what a model of transformers returns: its logits are those of sequences, or of tokens
+            [examples, tokens, tags]; a model for spans returns two vectors of each text.
+
+    Returns:
+        [examples, classes or choices]; for spans [examples, 2, tokens], for token classification
+        [examples, tags, tokens].
+    """
+    if not spec.rules.reads_all_tokens:
+        return output.logits.float()
+    if hasattr(output, "start_logits"):
+        return torch.stack((output.start_logits, output.end_logits), 1).float()
+    return output.logits.float().transpose(1, 2)
+
+
+# The losses
+
+
+def _class_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the cross-entropy over classes, for two classes with one logit the binary one."""
+    labels = targets.labels(logits.device)
+    if logits.shape[1] > 1:
+        return targets.cross_entropy(logits, labels)
+    if targets.class_weights is None and not targets.label_smoothing:
         return functional.binary_cross_entropy_with_logits(
-            logits, labels.float(), reduction="sum"
-        ) / len(spec.labels)
-    if logits.shape[1] == 1 and len(spec.labels) == 2:
-        if weight is None and not label_smoothing:
-            return functional.binary_cross_entropy_with_logits(
-                logits[:, 0], labels.float(), reduction="sum"
-            )
-        logits = functional.pad(logits, (1, 0))  # the sigmoid of z is the softmax of 0 and z
-    return cross_entropy(logits, labels)
+            logits[:, 0], labels.float(), reduction="sum"
+        )
+    # The sigmoid of z is the softmax of 0 and z.
+    of_both_classes = functional.pad(logits, (1, 0))
+    return targets.cross_entropy(of_both_classes, labels)
+
+
+def _choice_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the cross-entropy over choices."""
+    return targets.cross_entropy(logits, targets.labels(logits.device))
+
+
+def _multi_label_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the binary cross-entropy, as its mean over the classes."""
+    labels = targets.labels(logits.device).float()
+    total = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return total / logits.shape[1]
+
+
+def _regression_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the squared error."""
+    labels = targets.labels(logits.device).float()
+    return functional.mse_loss(logits[:, 0], labels, reduction="sum")
+
+
+def _span_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the mean of the cross-entropies of the answer's first and last token."""
+    device = logits.device
+    lengths = copy_to_device([len(example) for example in targets.examples], device)
+    is_padding = torch.arange(logits.shape[2], device=device) >= lengths[:, None, None]
+    # The padded length must not change the loss.
+    masked = logits.masked_fill(is_padding, -torch.inf)
+    answers = copy_to_device([example.answer for example in targets.examples], device)
+    both = functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum")
+    return both / 2
+
+
+def _tag_loss(logits: Tensor, targets: Targets) -> Tensor:
+    """Return the cross-entropy of each word's first token; other tokens have no loss."""
+    examples = targets.examples
+    tags_of_tokens = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
+    for example, row in zip(examples, tags_of_tokens, strict=True):
+        tokens = np.array(example.word_tokens)
+        tags = np.array(example.row.label)
+        is_read = tokens != UNREAD
+        row[tokens[is_read]] = tags[is_read]
+    of_tokens = logits.transpose(1, 2).flatten(0, 1)
+    return targets.cross_entropy(of_tokens, copy_to_device(tags_of_tokens.ravel(), logits.device))
+
+
+# The loss of each kind, summed over examples; logits as `logits_of` returns them.
+LOSSES: dict[Kind, Callable[[Tensor, Targets], Tensor]] = {
+    "classification": _class_loss,
+    "multi-label": _multi_label_loss,
+    "regression": _regression_loss,
+    "multiple-choice": _choice_loss,
+    "span": _span_loss,
+    "token-classification": _tag_loss,
+}
 
 
 def loss_normalizer(
@@ -73,29 +178,20 @@ def loss_normalizer(
 
     With class weights the sum of theirs, as in torch's cross_entropy.
     """
-    if class_weights is not None:
-        return sum(class_weights[target] for target in loss_targets(spec, examples)) or 1.0
-    if spec.kind != "token-classification":
-        return len(examples)
-    # a batch of which no word was read has a loss of 0
-    return max(len(loss_targets(spec, examples)), 1)
-
-
-def loss_targets(spec: TaskSpec, examples: Sequence[EncodedExample]) -> list[int]:
-    """Return the class of each example, for token classification of each word with a token."""
-    if spec.kind != "token-classification":
-        return [cast(int, example.row.label) for example in examples]
-    tagged = (
-        zip(example.word_tokens, cast(Sequence[int], example.row.label), strict=True)
-        for example in examples
-    )
-    return [tag for words in tagged for token, tag in words if token != UNREAD]
+    if class_weights is None:
+        return spec.rules.loss_terms(examples)
+    total = sum(class_weights[target] for target in spec.rules.targets(examples))
+    # A batch of which no word was read has a loss of 0.
+    return total or 1.0
 
 
 def balanced_weights(spec: TaskSpec, examples: Sequence[EncodedExample]) -> list[float]:
     """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; n_c is at least 1."""
-    counts = np.bincount(loss_targets(spec, examples), minlength=len(spec.labels))
-    return [float(counts.sum() / (len(counts) * max(count, 1))) for count in counts]
+    counts = np.bincount(spec.rules.targets(examples), minlength=len(spec.labels))
+    weights = []
+    for count in counts:
+        weights.append(float(counts.sum() / (len(counts) * max(count, 1))))
+    return weights
 
 
 def check_loss(spec: TaskSpec, config: RunConfig) -> None:
@@ -104,36 +200,19 @@ def check_loss(spec: TaskSpec, config: RunConfig) -> None:
     Raises:
         UsageError: a setting does not fit the task's kind, or the number of weights its classes.
     """
-    weights, classes = config.class_weights, len(spec.labels)
-    has_classes = spec.kind in ("classification", "token-classification")
-    if config.label_smoothing and not (has_classes or spec.kind == "multiple-choice"):
+    if config.label_smoothing and not spec.rules.smooths_labels:
         raise UsageError(
             f"label_smoothing: a task of kind {spec.kind} has no cross-entropy over classes;"
             " remove it"
         )
-    if weights is not None and not has_classes:
+    weights = config.class_weights
+    if weights is not None and not spec.rules.weights_classes:
         raise UsageError(
             f"class_weights: a task of kind {spec.kind} has no classes to weight; remove it"
         )
+    classes = len(spec.labels)
     if isinstance(weights, list) and (len(weights) != classes or min(weights) <= 0):
         raise UsageError(
             f"class_weights: give {classes} positive weights, of the classes"
             f" {', '.join(spec.labels)}"
         )
-
-
-def _tag_targets(logits: Tensor, examples: Sequence[EncodedExample]) -> Tensor:
-    tags_of_tokens = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
-    for example, row in zip(examples, tags_of_tokens, strict=True):
-        tokens, tags = np.array(example.word_tokens), np.array(example.row.label)
-        row[tokens[tokens != UNREAD]] = tags[tokens != UNREAD]
-    return copy_to_device(tags_of_tokens.ravel(), logits.device)
-
-
-def _span_loss(logits: Tensor, examples: Sequence[EncodedExample]) -> Tensor:
-    lengths = copy_to_device([len(example) for example in examples], logits.device)
-    is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
-    # the padded length must not change the loss
-    masked = logits.masked_fill(is_padding, -torch.inf)
-    answers = copy_to_device([example.answer for example in examples], logits.device)
-    return functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum") / 2

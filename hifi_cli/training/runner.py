@@ -22,14 +22,14 @@ from hifi_cli.models.token_packing import (
     has_varlen_kernels,
     packed_forward,
 )
-from hifi_cli.tasks import metrics
+from hifi_cli.tasks import scores
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
-from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.examples import Values
 from hifi_cli.tasks.task_spec import EncodedExample, Split, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training import processes
 from hifi_cli.training.device import tf32, uses_bf16
-from hifi_cli.training.losses import loss_normalizer, task_loss
+from hifi_cli.training.losses import logits_of, loss_normalizer, task_loss
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
@@ -107,10 +107,7 @@ class ModelRunner:
             if packed:
                 contexts.enter_context(packed_forward(self.encoder, packed))
             output = self.model(**inputs)
-        if self.task.kind == "span":
-            return torch.stack((output.start_logits, output.end_logits), 1).float()
-        logits: Tensor = output.logits.float()
-        return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
+        return logits_of(self.task, output)
 
     def loss(self, examples: list[EncodedExample]) -> Tensor:
         """The task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
@@ -191,8 +188,8 @@ class ModelRunner:
         logits = self.predict(examples)
         if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
             raise Diverged("the logits are not finite")
-        predictions = metrics.predictions_of(self.task, examples, logits)
-        return metrics.compute(self.task.on_split(split), rows_of(examples), predictions), logits
+        predictions = self.task.rules.predictions(examples, logits)
+        return scores.compute(self.task.on_split(split), rows_of(examples), predictions), logits
 
 
 def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:

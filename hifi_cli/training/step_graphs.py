@@ -43,7 +43,6 @@ _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 # Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
 # same out in every step.
 _UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
-_KINDS = ("classification", "regression", "multi-label")  # one sequence and one label per example
 
 
 def unsupported_because(runner: ModelRunner, method: Method) -> str:
@@ -62,8 +61,7 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
         "several processes": runner.processes.num_processes > 1,
         "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,
         "class_weights": runner.class_weights is not None,  # `task_loss` copies them from the host
-        # the example of padding has no `word_spans`, which WiC's task head reads
-        f"task {config.task}": task.kind not in _KINDS or task.format == "wic",
+        f"task {config.task}": not task.rules.is_recordable,
         f"method {config.method}": hooks.before_step is not Method.before_step
         or hooks.regularization_loss is not Method.regularization_loss,
         f"adapters of type {adapter}": adapter in _UNRECORDABLE_ADAPTERS,

@@ -28,6 +28,7 @@ from hifi_cli.runs.export import fits_peft, write_peft
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.plan import plan
 from hifi_cli.runs.workspace import open_run, prepare_run, task_head_of
+from hifi_cli.tasks.kinds import Classification
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 # Not asked of the models, which would be built while the tests are collected
@@ -89,7 +90,7 @@ def test_a_decoder_reads_the_last_token_whichever_side_is_padded(family, own_hea
     if own_head:
         model = EncoderWithTaskHead(
             model.base_model,
-            TaskHeadSpec("classification", ("a", "b"), False, TaskHeadConfig(kind="mlp")),
+            TaskHeadSpec("classification", Classification(("a", "b")), TaskHeadConfig(kind="mlp")),
         )
     left = {name: torch.stack([values[0], values[1].roll(4)]) for name, values in BATCH.items()}
     alone = {name: values[1:, :5] for name, values in BATCH.items()}
@@ -110,7 +111,7 @@ def test_a_decoder_that_marks_nothing_is_one_and_has_no_dropout_where_none_is_as
         n_layer=2, num_hidden_layers=2, n_layers=2, n_head=HEADS, num_attention_heads=HEADS, n_heads=HEADS,
     ).save_pretrained(tmp_path)  # fmt: skip
     backbone = BackboneConfig(name=family, path=str(tmp_path))
-    head = TaskHeadSpec("classification", ("a", "b"), False, TaskHeadConfig(kind="mlp"))
+    head = TaskHeadSpec("classification", Classification(("a", "b")), TaskHeadConfig(kind="mlp"))
     encoder = Encoder(load_backbone_on_meta(backbone, task_head=head, dropout=0.0))
     assert encoder.is_causal
     rates = {each.p for each in encoder.base.modules() if isinstance(each, torch.nn.Dropout)}
@@ -120,7 +121,9 @@ def test_a_decoder_that_marks_nothing_is_one_and_has_no_dropout_where_none_is_as
 def test_ehfts_task_head_fits_encoders_whose_span_models_take_two_labels(tmp_path):
     AutoConfig.for_model("distilbert").save_pretrained(tmp_path)
     backbone = BackboneConfig(name="distilbert", path=str(tmp_path))
-    head = TaskHeadSpec("classification", ("a", "b", "c"), False, TaskHeadConfig(kind="mlp"))
+    head = TaskHeadSpec(
+        "classification", Classification(("a", "b", "c")), TaskHeadConfig(kind="mlp")
+    )
     model = load_backbone_on_meta(backbone, task_head=head, dropout=None)
     assert model.task_head.output.out_features == 3
 

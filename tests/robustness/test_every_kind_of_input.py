@@ -12,7 +12,6 @@ from hifi_cli.errors import HifiError
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, register
-from hifi_cli.tasks.rows import label_word
 
 ANIMALS = ["cow", "duck", "dog", "cat", "man", "girl"]
 VERBS = ["painted", "hated", "liked", "sold", "cleaned"]
@@ -267,7 +266,7 @@ def test_an_input_is_read_or_refused(name, tmp_path, monkeypatch, caplog):
     if case.rows:
         assert len(rows) == case.rows
     if case.first:
-        assert (rows[0].sequences[0], label_word(task, rows[0].label)) == case.first
+        assert (rows[0].sequences[0], task.rules.label_word(rows[0].label)) == case.first
     # `hifi ls` has the same lines as comments, and what follows is the same YAML.
     described = from_data(case.file, case.words_of_a_cut())
     assert all(line in caplog.text for line in described.summary)

@@ -10,7 +10,6 @@ from hifi_cli.errors import UsageError
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, register
-from hifi_cli.tasks.rows import label_word
 
 TEXTS = [f"the dog sees house {number}" for number in range(12)]
 
@@ -21,7 +20,7 @@ def labels_read(path, *words):
     data = task_sources.load(task, data_dir=None)
     rows = [*data.rows("train"), *data.rows("validation")]
     ordered = sorted(rows, key=lambda row: int(row.id))
-    return [label_word(task, row.label) for row in ordered], task
+    return [task.rules.label_word(row.label) for row in ordered], task
 
 
 @pytest.fixture

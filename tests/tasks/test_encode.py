@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import scores, task_spec
 from hifi_cli.tasks.encode import collate, rows_of, single_sequences, tokenize, truncated_rows
-from hifi_cli.tasks.task_spec import OUTSIDE, EncodedExample, Row
+from hifi_cli.tasks.examples import OUTSIDE, EncodedExample, Output, Row
 from hifi_cli.training.losses import task_loss
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
@@ -200,7 +200,7 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
         (2, 0, inside[0]): 6.0, (2, 1, inside[0]): 6.0,
         (len(windows), 0, 5): 1.0, (len(windows), 1, 6): 1.0,
     }  # fmt: skip
-    predicted = metrics.predictions_of(squad, examples, logits_for(examples, points))
+    predicted = squad.rules.predictions(examples, logits_for(examples, points))
     begin, end = windows[1].offsets[inside[1]][0], windows[1].offsets[inside[2]][1]
     assert predicted[0] == (context[begin:end], [7.0, 6.0])
     assert predicted[1] == ("a man", [1.0, 1.0])
@@ -213,11 +213,11 @@ def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
     logits = np.full((1, 2, len(example)), -1e9)
     logits[0, 0, inside[0]], logits[0, 1, inside[30]], logits[0, 1, inside[29]] = 9.0, 9.0, 1.0
-    assert metrics.predictions_of(squad, examples, logits)[0].prediction.count("cat") == 30
+    assert squad.rules.predictions(examples, logits)[0].prediction.count("cat") == 30
     logits = np.zeros((1, 2, 30))
     logits[0, :, :25] = [[1.0]]
     outside = EncodedExample(example.row, ({"input_ids": [1] * 30},), offsets=(OUTSIDE,) * 30)
-    assert metrics.predictions_of(squad, [outside], logits) == [("", [1.0, 1.0])]
+    assert squad.rules.predictions([outside], logits) == [("", [1.0, 1.0])]
 
 
 def labelled(labels, tokens=4):
@@ -250,8 +250,8 @@ def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
     torch.testing.assert_close(
         task_loss(rte, logits, labelled([1, 0, 1])), task_loss(rte, two, labelled([1, 0, 1]))
     )
-    assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
-    assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
+    assert rte.rules.predictions(labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
+    assert rte.rules.predictions(labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
 
 
 def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
@@ -277,13 +277,13 @@ def test_squad_scores_by_hand():
         Row("1", (("q", "c"),), None, answers=(("in 1999!", 0),)),
         Row("2", (("q", "c"),), None, answers=(("Paris", 0),)),
     ]
-    answers = [metrics.Output(text, []) for text in ("a norman  people.", "1999", "")]
-    assert metrics.compute(task_spec.load("squad"), rows, answers) == {
+    answers = [Output(text, []) for text in ("a norman  people.", "1999", "")]
+    assert scores.compute(task_spec.load("squad"), rows, answers) == {
         "span_f1": pytest.approx((1 + 2 * 1 * 0.5 / 1.5 + 0) / 3),
         "span_em": pytest.approx(1 / 3),
     }
-    assert not metrics.is_collapsed(answers)
-    assert metrics.is_collapsed([metrics.Output("", [float(at)]) for at in range(3)])
+    assert not task_spec.load("squad").rules.is_collapsed(answers)
+    assert task_spec.load("squad").rules.is_collapsed([Output("", [float(at)]) for at in range(3)])
 
 
 def test_multirc_scores_by_hand():
@@ -292,7 +292,7 @@ def test_multirc_scores_by_hand():
         for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))
     ]
     predictions = np.array([1.0, 0, 1, 0])
-    assert metrics.compute(task_spec.load("multirc"), rows, predictions) == {
+    assert scores.compute(task_spec.load("multirc"), rows, predictions) == {
         "f1a": pytest.approx(2 * 2 / (2 * 2 + 0 + 1)),
         "question_em": 0.5,
     }
@@ -325,11 +325,11 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     path.write_text(METRIC)
     task = task_spec.load("rte").model_copy(update={"evaluate": str(path), "primary": "halves"})
     rows = [example.row for example in labelled([0, 1, 1, 0])]
-    scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
-    assert scores == {"accuracy": 0.75, "halves": 0.375, "undefined": 0.0}
+    computed = scores.compute(task, rows, np.array([0.0, 1, 0, 0]))
+    assert computed == {"accuracy": 0.75, "halves": 0.375, "undefined": 0.0}
     with pytest.raises(
         UsageError, match="primary 'thirds' is not among its scores, accuracy, halves, undefined"
     ):
-        metrics.compute(task.model_copy(update={"primary": "thirds"}), rows, np.zeros(4))
+        scores.compute(task.model_copy(update={"primary": "thirds"}), rows, np.zeros(4))
     with pytest.raises(MissingError, match="the metric 'nowhere' of evaluate cannot be loaded"):
-        metrics.compute(task.model_copy(update={"evaluate": "nowhere"}), rows, np.zeros(4))
+        scores.compute(task.model_copy(update={"evaluate": "nowhere"}), rows, np.zeros(4))

@@ -24,7 +24,7 @@ from tiny_inputs import write_lines
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks import scores, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Row
 
@@ -232,10 +232,10 @@ def test_challenge_sets_are_measured_with_mnlis_classes(tmp_path):
         == {"train", "validation", *task.extra_validation.values()}
     )
     # neutral and contradiction are both non-entailment: only the third row and the last one are wrong
-    scores = metrics.compute(
+    computed = scores.compute(
         task.on_split("validation_hans"), data.rows("validation_hans"), np.array([1.0, 2, 0, 0, 2])
     )
-    assert scores == {"binary_accuracy": 0.6}
+    assert computed == {"binary_accuracy": 0.6}
 
 
 def test_xnli_is_english_and_the_test_rows_of_every_language(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, own_data, task_spec
 from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks.kinds import MultiLabel
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.losses import task_loss
 
@@ -94,7 +95,7 @@ def test_the_loss_is_the_binary_cross_entropy_by_hand():
     correct = np.array([[1, 0, 1], [0, 0, 0]])
     expected = -np.log(np.where(correct, probabilities, 1 - probabilities)).mean(1).sum()
     assert task_loss(spec, logits, examples).item() == pytest.approx(expected)
-    assert metrics.predictions_of(spec, examples, logits.numpy()).tolist() == [
+    assert spec.rules.predictions(examples, logits.numpy()).tolist() == [
         [1, 0, 1],
         [0, 1, 0],
     ]  # 0 is not above 1/2
@@ -104,8 +105,9 @@ def test_accuracy_is_about_whole_rows():
     labels = np.array([[1, 0, 1], [0, 0, 1], [1, 0, 0]], dtype=float)
     predictions = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 0]], dtype=float)
     assert metrics.accuracy(labels, predictions) == pytest.approx(1 / 3)
-    assert not metrics.is_collapsed(predictions)
-    assert metrics.is_collapsed(np.array([[1.0, 0.0], [1.0, 0.0]]))
+    rules = MultiLabel(("a", "b", "c"))
+    assert not rules.is_collapsed(predictions)
+    assert rules.is_collapsed(np.array([[1.0, 0.0], [1.0, 0.0]]))
 
 
 @pytest.fixture

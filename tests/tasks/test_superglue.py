@@ -17,7 +17,7 @@ from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.plan import plan
 from hifi_cli.runs.splits import load_splits, split_train
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import metrics, submission, task_spec
+from hifi_cli.tasks import metrics, scores, submission, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 
@@ -238,8 +238,8 @@ def test_records_scores_are_the_best_over_the_answers():
         for entity in candidates
     ]
     predictions = np.array([float(row.candidate == queries[row.group][1]) for row in rows])
-    scores = metrics.compute(task_spec.load("record"), rows, predictions)
-    assert scores == pytest.approx({"entity_f1": (1 + 0.8 + 0) / 3, "entity_em": 1 / 3})
+    computed = scores.compute(task_spec.load("record"), rows, predictions)
+    assert computed == pytest.approx({"entity_f1": (1 + 0.8 + 0) / 3, "entity_em": 1 / 3})
 
 
 @pytest.mark.parametrize("one_logit", [False, True])
@@ -250,7 +250,7 @@ def test_the_most_probable_candidate_of_each_query_is_chosen(one_logit):
     ]
     margins = np.array([-3.0, 1.0, -1.0, -2.0, 1.0])  # a: the second candidate; b: a tie, the first
     logits = margins[:, None] if one_logit else np.stack([5 - margins, np.full(5, 5.0)], 1)
-    assert metrics.predictions_of(task_spec.load("record"), examples, logits).tolist() == [
+    assert task_spec.load("record").rules.predictions(examples, logits).tolist() == [
         0,
         1,
         1,

@@ -15,14 +15,20 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import metrics, own_data, task_spec
+from hifi_cli.tasks import metrics, own_data, scores, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import tokenize
+from hifi_cli.tasks.examples import UNREAD, EncodedExample
 from hifi_cli.tasks.rows import SourceRow, parse_rows
-from hifi_cli.tasks.task_spec import UNREAD, EncodedExample
 from hifi_cli.training.losses import loss_normalizer, task_loss
 
 CONLL = task_spec.load("conll2003")
+
+
+def entity_scores(labels, predictions):
+    """Precision, recall and F1 of entities, by the list of metrics."""
+    names = ("ner_precision", "ner_recall", "ner_f1")
+    return {name: metrics.METRICS[name].function(labels, predictions) for name in names}
 
 
 def rows_of(*sentences):
@@ -62,17 +68,13 @@ def test_scores_of_entities_by_hand():
         ["B-PER", "I-PER", "O", "B-PER"],
         ["O", "B-ORG"],
     ]  # 1 of 3 predicted ones is among the 3 of the labels
-    assert [*metrics.entity_scores(labels, predictions).values()] == pytest.approx([1 / 3] * 3)
+    assert [*entity_scores(labels, predictions).values()] == pytest.approx([1 / 3] * 3)
     predictions[1] = ["O", "O"]  # 1 of 2
-    assert [*metrics.entity_scores(labels, predictions).values()] == pytest.approx(
-        [1 / 2, 1 / 3, 2 / 5]
-    )
-    assert {*metrics.entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {
+    assert [*entity_scores(labels, predictions).values()] == pytest.approx([1 / 2, 1 / 3, 2 / 5])
+    assert {*entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {
         0
     }  # the last word differs
-    assert {*metrics.entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {
-        0
-    }  # no tags of entities
+    assert {*entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {0}  # no tags of entities
 
 
 def test_word_accuracy_and_collapse():
@@ -84,12 +86,12 @@ def test_word_accuracy_and_collapse():
         EncodedExample(row, (), word_tokens=(1, 2))
         for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))
     ]
-    predicted = metrics.predictions_of(CONLL, examples, logits)
-    assert metrics.is_collapsed(predicted)
+    predicted = CONLL.rules.predictions(examples, logits)
+    assert CONLL.rules.is_collapsed(predicted)
     logits[1, 2, 1] = 3
-    predicted = metrics.predictions_of(CONLL, examples, logits)
+    predicted = CONLL.rules.predictions(examples, logits)
     assert [sentence.prediction for sentence in predicted] == [["O", "O"], ["I-PER", "O"]]
-    assert predicted[1].logits == [3, 1] and not metrics.is_collapsed(predicted)
+    assert predicted[1].logits == [3, 1] and not CONLL.rules.is_collapsed(predicted)
 
 
 def test_wrong_rows_are_named():
@@ -120,14 +122,14 @@ def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     assert "max_length=6 leaves 2 of 8 words without a token" in caplog.text
     logits = np.zeros((2, len(CONLL.labels), 6))
     logits[:, 1, 2] = logits[:, 1, -1] = 5
-    predicted = metrics.predictions_of(CONLL, examples, logits)
+    predicted = CONLL.rules.predictions(examples, logits)
     assert [sentence.prediction for sentence in predicted] == [
         ["O", "B-PER", "O", "O", "O", "O"],
         ["O", "O"],
     ]
     assert [sentence.logits for sentence in predicted] == [[0, 5, 0, 0, 0, 0], [0, 0]]
     assert (
-        metrics.compute(CONLL, rows, predicted)["ner_f1"] == 0
+        scores.compute(CONLL, rows, predicted)["ner_f1"] == 0
     )  # the entity is cut off after its first word
 
 
@@ -172,10 +174,8 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
     assert result.metrics["ner_f1"] > 0.5
     assert not evaluate(directory.path, workspace).differing
     stored = directory.read_predictions()
-    scores = metrics.entity_scores(
-        [row.label for row in stored], [row.prediction for row in stored]
-    )
-    assert scores["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
+    computed = entity_scores([row.label for row in stored], [row.prediction for row in stored])
+    assert computed["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
     sentences = [" ".join(row.words) for row in workspace.rows("conll2003").rows("validation")]
     write_lines(

@@ -19,7 +19,7 @@ from hifi_cli.runs.workspace import load_task
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer
-from hifi_cli.training.losses import loss_normalizer, loss_targets, task_loss
+from hifi_cli.training.losses import loss_normalizer, task_loss
 from hifi_cli.training.schedule import learning_rate_factor
 
 WEIGHTS = [0.5, 3.0]
@@ -84,7 +84,7 @@ def test_weights_of_tags_count_the_words_that_were_read():
         EncodedExample(Row("0", (("a b c",),), (1, 0, 2)), (), word_tokens=(1, -1, 2)),
         EncodedExample(Row("1", (("a",),), (1,)), (), word_tokens=(1,)),
     ]
-    assert loss_targets(spec, examples) == [1, 2, 1]
+    assert spec.rules.targets(examples) == [1, 2, 1]
     weights = [*map(float, range(1, 10))]
     assert loss_normalizer(spec, examples, weights) == 2 + 3 + 2
     logits = torch.randn(2, 9, 3)

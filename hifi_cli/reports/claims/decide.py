@@ -202,7 +202,8 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
     run = pairs.iloc[0]
     metric, stored = run["metric_first"], study.usable_predictions(run["path_first"])
     name, mean = "score", float(pairs[["score_first", "score_second"]].to_numpy().mean())
-    if stored is None or metric not in METRICS or metric == "f1_micro":
+    takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
+    if stored is None or not takes_labels or metric == "f1_micro":
         return ""
     if metric == "f1":
         paths = [*pairs["path_first"], *pairs["path_second"]]
@@ -215,9 +216,8 @@ def _at_chance(study: Study, pairs: pd.DataFrame) -> str:
     words = registry.load("tasks", run["task"]).get("labels", [])
     numbers = stored["label"].map(lambda label: words.index(label) if label in words else label)
     labels = numbers.to_numpy(dtype=float)
-    constant = max(
-        METRICS[metric](labels, np.full_like(labels, label)) for label in np.unique(labels)
-    )
+    score: Any = METRICS[metric].function
+    constant = max(score(labels, np.full_like(labels, label)) for label in np.unique(labels))
     # of a correlation of 0 the second
     error = (constant * (1 - constant) / len(labels)) ** 0.5 or len(labels) ** -0.5
     if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):

@@ -1,0 +1,107 @@
+"""What kinds of tasks and metrics are has one home: every kind is complete, and nobody else asks for one."""
+
+import ast
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hifi_cli
+from hifi_cli.config import registry
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.kinds import KINDS, Kind
+from hifi_cli.tasks.metrics import METRICS, heading_of, lowest_score, metric_of, metrics_for
+from hifi_cli.training.losses import LOSSES
+
+PACKAGE = Path(hifi_cli.__file__).parent
+# The modules that may ask which kind a task has.
+HOMES = {PACKAGE / "tasks" / "kinds.py", PACKAGE / "training" / "losses.py"}
+
+
+def test_every_kind_has_a_class_a_loss_and_metrics():
+    assert {*get_args(Kind)} == KINDS.keys() == LOSSES.keys()
+    for kind in KINDS.values():
+        assert metrics_for(kind.predicts) and kind.formats
+
+
+def constants_compared(path):
+    """The texts that a module compares something with, and those of its `match` cases."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.value
+
+
+def test_no_other_module_asks_which_kind_a_task_has():
+    modules = {*PACKAGE.rglob("*.py")} - HOMES
+    assert len(modules) > 100
+    asked = {
+        f"{path.relative_to(PACKAGE)}: {text}"
+        for path in modules
+        for text in constants_compared(path)
+        if text in KINDS
+    }
+    assert asked == set()
+
+
+@pytest.mark.parametrize("name", registry.names("tasks"))
+def test_a_label_is_read_back_from_what_is_stored(name):
+    """`results check` computes scores from stored labels: they mean the same as the rows' own."""
+    rules = task_spec.load(name).rules
+    if rules.has_answers:
+        row = task_spec.Row("3", (("q", "c"),), None, answers=(("a cat", 2), ("cat", 4)))
+        if not rules.labels:
+            assert rules.row_of_stored("3", rules.stored_label(row)).answers == (
+                ("a cat", -1),
+                ("cat", -1),
+            )
+        return
+    label = {"MultiLabel": (0, 1, 1), "Regression": 2.5, "TokenClassification": (0, 2, 1)}.get(
+        type(rules).__name__, 1
+    )
+    if isinstance(label, tuple) and rules.has_any_number_of_labels:
+        label = (0, 1) + (0,) * (len(rules.labels) - 2)
+    row = task_spec.Row("1-3", (("text",),), label)
+    again = rules.row_of_stored("1-3", rules.stored_label(row))
+    assert again.label == label and again.group == "1"
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=3))
+def test_predictions_never_contradict_their_own_logits(values):
+    logits = np.array([values])
+    for name, labels in (
+        ("classification", "abc"),
+        ("multi-label", "abc"),
+        ("multiple-choice", "abc"),
+    ):
+        rules = KINDS[name](labels)
+        predictions = rules.predictions([], logits)
+        assert not rules.contradicts_logits(predictions, logits.tolist()).any()
+        if name != "multi-label" and len({*values}) == 3:
+            others = (np.asarray(predictions) + 1) % 3
+            assert rules.contradicts_logits(others, logits.tolist()).all()
+
+
+def test_the_list_of_metrics_says_what_a_score_is():
+    assert metric_of("accuracy_mismatched") is METRICS["accuracy"]
+    assert metric_of("f1_macro") is METRICS["f1_macro"]
+    assert metric_of("f1_macro_hans") is METRICS["f1_macro"]
+    assert metric_of("bleu") is None
+    assert [lowest_score(name) for name in ("matthews_axb", "f1", "bleu")] == [-1, 0, 0]
+    assert [heading_of(name) for name in ("matthews_axb", "f1_macro", "bleu", "accuracy_hans")] == [
+        "Matt.",
+        "F1",
+        "bleu",
+        "accuracy_hans",
+    ]
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_every_metric_is_for_a_task_or_for_stored_predictions(metric):
+    assert bool(metric.fits) != (metric.needs in ("probabilities", "seeds"))
+    assert bool(metric.description) == metric.lower_is_better
+    assert (metric.function is None) == (metric.needs == "seeds")
