@@ -210,13 +210,14 @@ def main() -> None:
 
 def _setting(option: str) -> str:
     """How a setting that was given as an option is written; empty if it is no setting."""
-    from hifi_cli.config.base import TRAINER_NAMES  # pydantic, which --help does without
+    from hifi_cli.config.base import names_elsewhere  # pydantic, which --help does without
     from hifi_cli.config.run_config import RunConfig
 
     key = option.lstrip("-").replace("-", "_")
-    if key not in {*RunConfig.model_fields, *TRAINER_NAMES}:
+    elsewhere = names_elsewhere(RunConfig)
+    if key not in {*RunConfig.model_fields, *elsewhere}:
         return ""
-    words = TRAINER_NAMES.get(key, key)
+    words = elsewhere.get(key, key)
     return f"{option} is a setting: write {words if '=' in words else f'{words}=VALUE'}"
 
 

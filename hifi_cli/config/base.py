@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -37,23 +38,12 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # numpy's bound; torch takes more
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
-    "num_train_epochs": "epochs",
-    "num_epochs": "epochs",
-    "per_device_train_batch_size": "batch_size",
-    "per_device_eval_batch_size": "eval_batch_size",
-    "lr": "learning_rate",
-    "warmup_ratio": "warmup",
+# What transformers' Trainer, peft and scripts have in another form: what to write here instead.
+_ADVICE = {
     "warmup_steps": "warmup, a fraction of all steps",
-    "lr_scheduler_type": "schedule",
-    "label_smoothing_factor": "label_smoothing",
-    "early_stopping_patience": "patience",
-    "max_seq_length": "max_length",
     "adam_beta1": "adam_betas=[BETA1,BETA2]",
     "adam_beta2": "adam_betas=[BETA1,BETA2]",
-    "max_train_samples": "limit",
     "max_steps": "epochs or limit",
-    "logging_steps": "log_every",
     "bf16": "precision=bf16",
     "fp16": "precision=bf16",
     "r": "settings.r",
@@ -62,9 +52,6 @@ TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
     "lora_alpha": "settings.alpha",
     "alpha": "settings.alpha",
     "lora_dropout": "settings.dropout",
-    "num_epoch": "epochs",
-    "max_len": "max_length",
-    "train_batch_size": "batch_size",
 }
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][0-9]{1,3}")
 # pydantic's words and ours, in the order in which they are replaced
@@ -119,6 +106,26 @@ def _plain_types(annotation: Any) -> set[Any]:
     return {annotation}
 
 
+class KnownAs:
+    """What transformers' Trainer and other scripts call a field: `Annotated[float, KnownAs("lr")]`."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+@cache
+def names_elsewhere(model: type[BaseModel]) -> dict[str, str]:
+    """Return the names that other programs have for a model's keys, with what is written here instead."""
+    keys: dict[str, str] = {}
+    for key, field in fields_by_key(model).items():
+        for mark in field.metadata:
+            names = mark.names if isinstance(mark, KnownAs) else ()
+            for name in names:
+                # The first one is the run's own: a key of stage 1 has the same mark.
+                keys.setdefault(name, key)
+    return keys | _ADVICE
+
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -154,8 +161,9 @@ def describe_problem(problem: Any, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             known = fields_by_key(model)
             listed = f"; known are {', '.join(known)}" if 0 < len(known) <= _LISTED_KEYS else ""
-            if key in TRAINER_NAMES:
-                return f"unknown key '{key}': here it is {TRAINER_NAMES[key]}"
+            ours = names_elsewhere(model).get(key)
+            if ours is not None:
+                return f"unknown key '{key}': here it is {ours}"
             return f"unknown key '{key}'{registry.did_you_mean(key, known) or listed}"
         case "missing":
             return f"'{key}' is missing"

@@ -22,6 +22,12 @@ Effect = Literal[
     "warm-up",
     # whether a run has its protocol's settings: tables name a key that has not
     "settings",
+    # whether two runs may be compared: they need the same value
+    "comparison",
+    # how numbers are computed, not which: such a key may be given to any command
+    "computation",
+    # the training rows by which attention heads are scored
+    "scored rows",
 ]
 
 

@@ -18,6 +18,7 @@ from pydantic import (
 from hifi_cli.config.base import (
     MAX_COUNT,
     ConfigModel,
+    KnownAs,
     NonNegativeCount,
     PositiveCount,
     RunName,
@@ -77,6 +78,8 @@ ENCODER_FILES = Decides("tokens", "encoder")
 SETTING = Decides("run", "settings")
 TEXTS = Decides("run", "tokens", "settings")
 TRAINING = Decides("run", "warm-up", "settings")
+SCORED_ROWS = Decides("run", "settings", "scored rows")
+COMPARED = Decides("run", "settings", "comparison")
 
 
 class BackboneConfig(ConfigModel):
@@ -102,16 +105,16 @@ class BackboneConfig(ConfigModel):
 class ScoringConfig(ConfigModel):
     """How attention heads are scored (HiFi, equations 1 to 7)."""
 
-    samples: Annotated[PositiveCount, SETTING] = 300
+    samples: Annotated[PositiveCount, SCORED_ROWS] = 300
     """Number of training examples, n."""
-    xi: Annotated[float, SETTING] = Field(0.9, gt=0, le=0.999)
+    xi: Annotated[float, SCORED_ROWS] = Field(0.9, gt=0, le=0.999)
     """The richness I_h of a head is the number of largest singular values whose sum reaches this fraction of the total;
     rounding would decide above 0.999."""
-    max_length: Annotated[int, SETTING] = Field(128, ge=8, le=MAX_COUNT)
+    max_length: Annotated[int, SCORED_ROWS] = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
-    seed: Annotated[Seed, SETTING] = 0
+    seed: Annotated[Seed, SCORED_ROWS] = 0
     """Seed that draws the examples."""
-    warm_steps: Annotated[NonNegativeCount, SETTING] = 0
+    warm_steps: Annotated[NonNegativeCount, SCORED_ROWS] = 0
     """Steps of full fine-tuning, with the run's own learning rate and schedule, before the heads are scored; 0 scores the
     pretrained encoder (Algorithm 1)."""
 
@@ -206,7 +209,7 @@ class TrainingConfig(ConfigModel):
 
     method: Annotated[RunName, SETTING]
     """Name of the fine-tuning method."""
-    learning_rate: Annotated[float, TRAINING] = Field(2e-5, gt=0)
+    learning_rate: Annotated[float, TRAINING, KnownAs("lr")] = Field(2e-5, gt=0)
     """Peak learning rate of AdamW."""
     weight_decay: Annotated[float, TRAINING] = Field(0.01, ge=0)
     """Weight decay of AdamW; not applied to biases and LayerNorms."""
@@ -215,9 +218,11 @@ class TrainingConfig(ConfigModel):
     """Betas of AdamW."""
     adam_epsilon: Annotated[float, TRAINING] = Field(1e-8, gt=0)
     """Epsilon of AdamW."""
-    schedule: Annotated[Literal["linear", "cosine", "constant"], TRAINING] = "linear"
+    schedule: Annotated[
+        Literal["linear", "cosine", "constant"], TRAINING, KnownAs("lr_scheduler_type")
+    ] = "linear"
     """Learning rate after the warm-up: `linear` or `cosine` (half a period) decay to `final_factor`, or `constant`."""
-    warmup: Annotated[UnitInterval, TRAINING] = 0.06
+    warmup: Annotated[UnitInterval, TRAINING, KnownAs("warmup_ratio")] = 0.06
     """Fraction of the steps over which the learning rate rises from 0."""
     hold_steps: Annotated[NonNegativeCount, TRAINING] = 0
     """Number of first steps that run at `hold_factor` times the learning rate, also during the warm-up."""
@@ -245,12 +250,18 @@ class RunConfig(TrainingConfig):
     ones; the task's classifier is new. The run must have the same backbone and a method that can be merged."""
     seed: Annotated[Seed, Decides("run", "warm-up")] = 1
     """Seed of the task head, the data order, dropout and whatever else the run draws."""
-    epochs: Annotated[PositiveCount, TRAINING] = 3
+    epochs: Annotated[
+        PositiveCount,
+        Decides("run", "warm-up", "settings", "comparison"),
+        KnownAs("num_train_epochs", "num_epochs", "num_epoch"),
+    ] = 3
     """Passes over the train split."""
-    patience: Annotated[PositiveCount | None, SETTING] = None
+    patience: Annotated[PositiveCount | None, SETTING, KnownAs("early_stopping_patience")] = None
     """Early stopping: training ends after this many epochs without a better score on the selection split, of a two-stage run
     in its second stage; the learning rate follows the schedule of all `epochs`. null: never."""
-    label_smoothing: Annotated[float, TRAINING] = Field(0.0, ge=0, lt=1)
+    label_smoothing: Annotated[float, TRAINING, KnownAs("label_smoothing_factor")] = Field(
+        0.0, ge=0, lt=1
+    )
     """Part of the target probability that is spread over all classes in training (tasks with cross-entropy over classes)."""
     class_weights: Annotated[Literal["balanced"] | list[float] | None, TRAINING] = None
     """Weight of each class in the training loss, in label order, which is then the weighted mean over a batch; or
@@ -259,15 +270,17 @@ class RunConfig(TrainingConfig):
     """Layer-wise learning rate decay d: the task head has the learning rate, layer l of L (counted from 1) d^(L + 1 - l)
     times that, and the embeddings d^(L + 1) times, as in BEiT's code (ELECTRA's has one more factor d for all but the task
     head); in both stages of a two-stage method."""
-    batch_size: Annotated[PositiveCount, TRAINING] = 32
+    batch_size: Annotated[
+        PositiveCount, TRAINING, KnownAs("per_device_train_batch_size", "train_batch_size")
+    ] = 32
     """Examples per optimizer step, over all processes and micro-batches."""
-    eval_batch_size: Annotated[PositiveCount, RUN] = 64
+    eval_batch_size: Annotated[PositiveCount, RUN, KnownAs("per_device_eval_batch_size")] = 64
     """Examples per batch in evaluation."""
     gradient_accumulation_steps: Annotated[PositiveCount, Decides("run", "warm-up")] = 1
     """Micro-batches that a batch is split into, to save memory."""
-    max_length: Annotated[int, Decides("run", "tokens", "warm-up", "settings")] = Field(
-        128, ge=8, le=MAX_COUNT
-    )
+    max_length: Annotated[
+        int, Decides("run", "tokens", "warm-up", "settings"), KnownAs("max_seq_length", "max_len")
+    ] = Field(128, ge=8, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
     truncation: Annotated[
         Literal["longest_first", "only_first", "only_second"], Decides("run", "tokens", "settings")
@@ -277,27 +290,30 @@ class RunConfig(TrainingConfig):
     """Whether the second text of a pair comes first (EH-FT's QNLI)."""
     stride: Annotated[NonNegativeCount, TEXTS] = 128
     """Tokens by which the windows over a context longer than `max_length` overlap (SQuAD)."""
-    device: Annotated[str, Decides("encoder")] = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Annotated[str, Decides("encoder", "computation")] = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$"
+    )
     """Where the run computes: `cpu`, `cuda`, `cuda:N`, or `auto`: the first visible GPU, or the CPU of a machine without one.
     It is not part of the hash: a run may be resumed elsewhere."""
     precision: Annotated[
-        Literal["auto", "fp32", "bf16"], Decides("run", "encoder", "warm-up", "settings")
+        Literal["auto", "fp32", "bf16"],
+        Decides("run", "encoder", "warm-up", "settings", "comparison", "computation"),
     ] = "fp32"
     """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. bf16 is used for matrix products in training only; trainable
     weights and evaluation stay in fp32."""
-    tf32: Annotated[bool, TRAINING] = False
+    tf32: Annotated[bool, Decides("run", "warm-up", "settings", "computation")] = False
     """Whether a GPU's fp32 matrix products in training may round their factors to TF32. Evaluation never does."""
-    deterministic: Annotated[bool, SETTING] = False
+    deterministic: Annotated[bool, Decides("run", "settings", "computation")] = False
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
-    kernels: Annotated[Literal["auto", "torch", "graphs"], Decides("run", "encoder", "warm-up")] = (
-        "auto"
-    )
+    kernels: Annotated[
+        Literal["auto", "torch", "graphs"], Decides("run", "encoder", "warm-up", "computation")
+    ] = "auto"
     """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
     dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
     on one GPU training steps are repeated as CUDA graphs where attention has no padding and method and task allow it (the log
     says what does not); docs/performance.md has what this gains on an H200."""
-    padding_free: Annotated[bool, Decides("run", "warm-up")] = True
+    padding_free: Annotated[bool, Decides("run", "warm-up", "computation")] = True
     """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
     padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own
     (DeBERTa, MPNet) and on decoders."""
@@ -307,26 +323,31 @@ class RunConfig(TrainingConfig):
         None, ge=0, lt=1
     )
     """Replaces the backbone's dropout rates; null: keeps them."""
-    selection: Annotated[Literal["validation", "holdout"], SETTING] = "validation"
+    selection: Annotated[
+        Literal["validation", "holdout"],
+        Decides("run", "settings", "comparison", "scored rows"),
+    ] = "validation"
     """The examples that choose the best epoch: the `validation` split, or a `holdout` part of the train split, which is then
     used neither for training nor for scoring heads."""
     holdout: Annotated[float, SETTING] = Field(0.1, gt=0, lt=1)
     """Fraction of the train split that is held out."""
-    report: Annotated[EpochChoice, SETTING] = "best"
+    report: Annotated[EpochChoice, COMPARED] = "best"
     """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
     epochs of all stages on the reported split, as EH-FT's code logs it; the model of the best epoch is saved."""
-    primary_metric: Annotated[str | None, SETTING] = None
+    primary_metric: Annotated[str | None, COMPARED] = None
     """The metric that chooses the best epoch and is shown in tables; null: the task's own."""
-    shots: Annotated[PositiveCount | None, RUN] = None
+    shots: Annotated[PositiveCount | None, Decides("run", "scored rows")] = None
     """Few-shot: training rows per class. As many other rows choose the best epoch, and the train set is one batch."""
-    limit: Annotated[PositiveCount | None, RUN] = None
+    limit: Annotated[
+        PositiveCount | None, Decides("run", "comparison"), KnownAs("max_train_samples")
+    ] = None
     """Use at most this many examples of each split, but not to score heads; the run is flagged `limited`."""
-    log_every: Annotated[PositiveCount, RUN] = 10
+    log_every: Annotated[PositiveCount, RUN, KnownAs("logging_steps")] = 10
     """Steps between two log lines."""
     variant: Annotated[str | None, NOTHING] = None
     """Name of a run with other settings, to keep it beside the usual one. It has a directory level of its own and is not
     counted in tables."""
-    scoring: Annotated[ScoringConfig, SETTING] = ScoringConfig()
+    scoring: Annotated[ScoringConfig, SCORED_ROWS] = ScoringConfig()
     """How attention heads are scored."""
     heads: Annotated[HeadsConfig, SETTING] = HeadsConfig()
     """How attention heads are selected."""

@@ -41,12 +41,6 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
     return ""
 
 
-# Conditions of a computation: they may be given to any command
-_CONDITIONS = {"device", "precision", "tf32", "deterministic", "kernels", "padding_free"}
-# Which rows are scored, and how
-_OF_SCORED_ROWS = {"scoring", "selection", "shots"}
-
-
 def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measured: bool) -> str:
     """Return why a dotted key changes neither the scores nor the choice of heads; empty where it may.
 
@@ -60,7 +54,7 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
     # Examples that are scored have a length of their own, and no dropout
     if encodes and not in_warm_up:
         return ""
-    if section in _CONDITIONS | _OF_SCORED_ROWS:
+    if decides(RunConfig, key, "computation") or decides(RunConfig, key, "scored rows"):
         return ""
     if section == "heads":
         return _why_unused_to_select(key, config) if selects else "hifi score chooses no heads"

@@ -66,6 +66,27 @@ _PLACES = {
     }.items()
 }
 _COLUMNS = [*_PLACES, "path", "config", "max_epochs", "data", "draws", "common_draws"]
+# The columns that hold the value of a key of the configuration under another name
+COLUMN_OF_KEY = {"epochs": "max_epochs", "primary_metric": "metric"}
+# The columns besides those of keys in which runs must agree to be compared, with the words of messages
+COMPARED = {
+    "weights": "encoder",
+    "task_digest": "task as read",
+    "data": "data",
+    "common_draws": "random draws",
+    "split": "split",
+}
+# Those in which runs of one method on one task must agree to be averaged
+AVERAGED = {
+    "weights": "encoder",
+    "task_digest": "task as read",
+    "data": "data",
+    "split": "split",
+    "draws": "random draws",
+    "method_code": "method code",
+    "heads": "heads",
+    "setting_hash": "settings",
+}
 # The columns that every listed run has; `metrics.NAME` follow
 _LISTED = [
     *["state", "protocol", "backbone", "task", "method", "variant", "seed", "shots", "metric"],

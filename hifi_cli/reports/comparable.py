@@ -8,40 +8,33 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.decides import decides
+from hifi_cli.config.decides import decides, keys_that_decide
 from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
-from hifi_cli.records.study import Study
+from hifi_cli.records.study import AVERAGED, COLUMN_OF_KEY, COMPARED, Study
 from hifi_cli.reports.calibration import MEASURES, measure
 from hifi_cli.text import counted_noun
 
 # Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
 # and changed settings are named
 INCLUDED_BY_DEFAULT = frozenset({"changed"})
+
+
+def _conditions_of_keys() -> dict[str, str]:
+    """Columns with the keys in which compared runs must agree, and the words of messages for them."""
+    words = {"report": "reported epoch"}
+    conditions = {}
+    for key in keys_that_decide(RunConfig, "comparison"):
+        conditions[COLUMN_OF_KEY.get(key, key)] = words.get(key, key.replace("_", " "))
+    return conditions
+
+
 # Columns of runs that runs of different methods must share, with what messages call them
-CONDITIONS = {
-    "max_epochs": "epochs",
-    "report": "reported epoch",
-    "selection": "selection",
-    "precision": "precision",
-    "limit": "limit",
-    "weights": "encoder",
-    "task_digest": "task as read",
-    "data": "data",
-    "common_draws": "random draws",
-    "split": "split",
-    "metric": "primary metric",
-}
-# and what runs of one method on one task must share besides, apart from the seed
-_IDENTITY = {
-    **{column: name for column, name in CONDITIONS.items() if column != "common_draws"},
-    "draws": "random draws",
-    "method_code": "method code",
-    "heads": "heads",
-    "setting_hash": "settings",
-}
+CONDITIONS = _conditions_of_keys() | COMPARED
+# and what runs of one method on one task must share, apart from the seed
+_IDENTITY = _conditions_of_keys() | AVERAGED
 # of which the values say nothing to a reader
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 _DRAWS = ("draws", "common_draws")

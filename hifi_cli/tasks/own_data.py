@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import TRAINER_NAMES, ConfigModel, Seed, parse
+from hifi_cli.config.base import ConfigModel, Seed, names_elsewhere, parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import MissingError, UsageError, logger
@@ -124,7 +124,7 @@ def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _nearest_about_data(key: str) -> str:
     """Return a phrase that suggests a key about data, where an unknown key is nearest to one."""
-    if key.partition(".")[0] in RunConfig.model_fields or key in TRAINER_NAMES:
+    if key.partition(".")[0] in RunConfig.model_fields or key in names_elsewhere(RunConfig):
         return ""
     suggestion = registry.did_you_mean(key, DataOptions.model_fields)
     of_all = registry.did_you_mean(key, [*RunConfig.model_fields, *DataOptions.model_fields])

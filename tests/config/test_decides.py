@@ -5,9 +5,17 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel
 
-from hifi_cli.config.base import fields_by_key, flatten, nested, section_of
+from hifi_cli.config.base import (
+    KnownAs,
+    fields_by_key,
+    flatten,
+    names_elsewhere,
+    nested,
+    section_of,
+)
 from hifi_cli.config.decides import Decides, decides, keys_that_decide, mark_of
 from hifi_cli.config.run_config import RunConfig, config_hash_of
+from hifi_cli.reports.comparable import CONDITIONS
 
 # Another value than the default one, as a word of the command line, for keys of warm steps
 OTHER_VALUES = {
@@ -83,6 +91,28 @@ def test_every_key_of_a_run_is_hashed_at_its_default_too(make):
             continue
         is_hashed = config_hash_of(nested(without)) != usual
         assert is_hashed == decides(RunConfig, key, "run"), key
+
+
+def test_the_keys_by_which_runs_are_compared_are_columns_of_runs():
+    columns = {*CONDITIONS}
+    keys = ("max_epochs", "report", "selection", "precision", "limit", "metric")
+    digests = ("weights", "task_digest", "data", "common_draws", "split")
+    assert columns == {*keys, *digests}
+
+
+def test_no_two_keys_are_known_elsewhere_by_one_name():
+    ours = names_elsewhere(RunConfig)
+    assert ours["lr"] == "learning_rate"
+    assert not {*ours} & {*fields_by_key(RunConfig)}
+    marks = [
+        name
+        for field in RunConfig.model_fields.values()
+        for mark in field.metadata
+        if isinstance(mark, KnownAs)
+        for name in mark.names
+    ]
+    assert len(marks) == len({*marks})
+    assert {*marks} <= {*ours}
 
 
 @pytest.mark.parametrize("key", OTHER_VALUES)
