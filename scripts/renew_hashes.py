@@ -20,8 +20,9 @@ from typing import Any
 from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, config_hash_of
 from hifi_cli.files import json_text, read_json, write_text
-from hifi_cli.records.layout import RUNS, RunDirectory
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.study import PACKED
+from hifi_cli.run_paths import RUN_PATTERNS
 
 Record = dict[str, Any]
 
@@ -114,7 +115,7 @@ def write_packed(directory: Path, records: dict[str, Record]) -> None:
 def read_runs(directory: Path) -> dict[str, Record]:
     """Read the records of a directory of runs by the runs' paths."""
     records = {}
-    for pattern in RUNS:
+    for pattern in RUN_PATTERNS:
         for file in sorted(directory.glob(f"{pattern}/results.json")):
             records[file.parent.relative_to(directory).as_posix()] = read_json(file)
     return records

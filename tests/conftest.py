@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from command_words import words_of
 from project_files import load_script
+from run_folders import run_folder
 from tiny_inputs import (
     FAMILIES,
     QUICK,
@@ -178,7 +179,7 @@ def finish_run(finished_results: Callable[[str], Path], tmp_path: Path) -> Calla
 
     def copy(method: str = "full-ft") -> Path:
         shutil.copytree(finished_results(method), tmp_path / "results", dirs_exist_ok=True)
-        return tmp_path / f"results/runs/hifi/tiny-bert/rte/{method}/seed1"
+        return run_folder(tmp_path / "results", method=method)
 
     return copy
 

@@ -29,7 +29,8 @@ from hifi_cli.config.base import (
 )
 from hifi_cli.config.decides import Decides, Effect, values_that_decide
 from hifi_cli.config.registry import NameWithFile, plain_name
-from hifi_cli.files import digest, safe_name
+from hifi_cli.files import digest
+from hifi_cli.run_paths import relative_run_path, run_path_of
 
 # The keys whose values name something registered, or a file of the user's own by its name alone.
 KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "stage1.method")
@@ -448,26 +449,3 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     if content.get("start_from"):
         hashed["start_from"] = relative_run_path(content["start_from"])
     return digest(hashed)
-
-
-def run_path_of(
-    *,
-    protocol: str,
-    backbone: str,
-    task: str,
-    method: str,
-    variant: str | None,
-    seed: int,
-    shots: int | None,
-) -> PurePath:
-    """Path of a run in a results directory: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
-    task_folder = f"{task}-{shots}-shot" if shots else task  # both may be run by one protocol
-    parts = (protocol, backbone, task_folder, method, *([variant] if variant else []))
-    return PurePath("runs", *map(safe_name, parts), f"seed{seed}")
-
-
-def relative_run_path(path: str) -> str:
-    """A run's path from `runs/` on, which does not depend on where the results directory is."""
-    parts = PurePath(path).parts
-    last = max((index for index, part in enumerate(parts) if part == "runs"), default=0)
-    return str(PurePath(*parts[last:]))

@@ -12,13 +12,14 @@ from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
-from hifi_cli.config.run_config import RunConfig, relative_run_path
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, parse_override, resolve
 from hifi_cli.config.unused import may_be_unused
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.claims import spec as claims_spec
+from hifi_cli.run_paths import relative_run_path
 
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
 

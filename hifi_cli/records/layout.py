@@ -15,12 +15,11 @@ from hifi_cli.config.sources import code_file, override_value
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import TEMPORARY_SUFFIX, locked, read_jsonl, write_text
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
+from hifi_cli.run_paths import RUN_PATTERNS
 from hifi_cli.text import abbreviate
 
 OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
-
-RUNS = ("runs/*/*/*/*/seed*", "runs/*/*/*/*/*/seed*")  # directories; the second of variants
 USER_FILES = "own"  # in a run's directory
 
 
@@ -269,7 +268,7 @@ class RunDirectory:
 
 def unfinished_runs(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory that has begun and has no result, sorted by path."""
-    begun = [path for run in RUNS for path in results_dir.glob(f"{run}/config.yaml")]
+    begun = [path for run in RUN_PATTERNS for path in results_dir.glob(f"{run}/config.yaml")]
     runs = [path.parent for path in begun if not path.with_name("results.json").is_file()]
     return [RunDirectory(path) for path in sorted(runs, key=Path.as_posix)]
 

@@ -14,8 +14,9 @@ from pydantic import (
 )
 
 from hifi_cli.config.base import Model, StoredName, describe_problem, parse
-from hifi_cli.config.run_config import EpochChoice, RunConfig, run_path_of
+from hifi_cli.config.run_config import EpochChoice, RunConfig
 from hifi_cli.files import json_text, read_json, write_text
+from hifi_cli.run_paths import run_path_of
 
 # The schema of results.json. Runs of two schemas are never averaged.
 # 1: `data` are digests of files, and `backbone_weights` of weights alone; the fields that schema 2

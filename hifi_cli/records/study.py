@@ -30,8 +30,9 @@ from hifi_cli.files import (
     read_parquet,
     well_formed,
 )
-from hifi_cli.records.layout import RUNS, USER_FILES, RunDirectory, unfinished_runs
+from hifi_cli.records.layout import USER_FILES, RunDirectory, unfinished_runs
 from hifi_cli.records.record import RunResult, kept_score, labelled_splits, validated
+from hifi_cli.run_paths import RUN_PATTERNS, names_in
 from hifi_cli.text import abbreviate, counted_noun
 
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
@@ -115,7 +116,7 @@ class Study:
         """What results.json holds of each run by its path, sorted, or why it cannot be read."""
         if self.is_packed:
             return self._packed_contents()
-        places = (f"{pattern}/results.json" for pattern in RUNS)
+        places = (f"{pattern}/results.json" for pattern in RUN_PATTERNS)
         # half the time of pathlib's
         found = (glob(place, root_dir=self.directory) for place in places)  # noqa: PTH207
         paths = sorted(file.rpartition("/")[0] for file in chain(*found))
@@ -488,15 +489,14 @@ def read_results(
     study = Study(Path(directory))
     rows = [_listed(run, study.directory) for run in study.runs.to_dict("records")]
     for run in unfinished_runs(study.directory) if with_unfinished else ():
-        folders = run.path.relative_to(study.directory).parts[1:]
-        names = zip(("protocol", "backbone", "task", "method"), folders, strict=False)
+        names = names_in(run.path.relative_to(study.directory))
         state = "running" if is_locked(run.lock) else "unfinished"
         place = {"path": well_formed(str(run.path)), "flags": "", "detail": ""}
-        rows.append({**dict(names), "state": state, **place})
+        rows.append({**names, "state": state, **place})
     for path, reason in study.damaged.items() if with_unfinished else ():
-        names = zip(("protocol", "backbone", "task", "method"), path.split("/")[1:], strict=False)
+        names = names_in(path)
         place = {"path": well_formed(str(study.directory / path)), "flags": "", "detail": reason}
-        rows.append({**dict(names), "state": "damaged", **place})
+        rows.append({**names, "state": "damaged", **place})
     frame = pd.DataFrame(rows)
     others = [column for column in frame if column not in _LISTED]
     integers = dict.fromkeys(("seed", "shots", "epoch", "epochs", "peak_memory_bytes"), "Int64")

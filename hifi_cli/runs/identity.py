@@ -11,13 +11,14 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.draws import changed_draws, present_versions
-from hifi_cli.config.run_config import RunConfig, relative_run_path
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError, MissingError, logger
 from hifi_cli.files import digest, file_digest
 from hifi_cli.models.encoder_files import digest_of_backbone
 from hifi_cli.records.layout import OTHER_PLACE, RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits
+from hifi_cli.run_paths import relative_run_path
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import TaskData

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
-from hifi_cli.config.run_config import RunConfig, relative_run_path
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import atomic_path, digest, file_digest, well_formed
@@ -24,6 +24,7 @@ from hifi_cli.models.pretrained import Pretrained, initialize_missing, load_back
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
+from hifi_cli.run_paths import relative_run_path
 from hifi_cli.runs.identity import IdentityReader, digest_of_start, run_to_start_from
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec

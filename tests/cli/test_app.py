@@ -13,6 +13,7 @@ import torch
 import yaml
 from hifi_processes import environment
 from project_files import copy_yaml
+from run_folders import demo_folder, run_folder
 
 from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.cli.train import TRACKERS
@@ -21,7 +22,7 @@ from hifi_cli.heads import measures, ranking
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import prepare_run
 
-RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
+RUN = run_folder(method="hifi-layerwise")
 
 
 def one_line(answer, code):
@@ -218,7 +219,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
 
 def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
-    run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
+    run = demo_folder(task="mine", method="my-bitfit")
     for source, own in (
         ("tasks/demo-entailment", "mine.yaml"),
         ("methods/bitfit", "my-bitfit.yaml"),
@@ -359,7 +360,7 @@ def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
     config = finish_run() / "config.yaml"
     first = json.loads((config.parent / "results.json").read_text())
     answer = hifi(f"train -c {config} --data-dir {data} --results-dir again")
-    again = json.loads(Path("again/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text())
+    again = json.loads((run_folder("again") / "results.json").read_text())
     assert answer.code == 0 and again["epoch_metrics"] == first["epoch_metrics"], answer.err
     assert again["config_hash"] == first["config_hash"]
     other = hifi(f"train -c {config} --seeds 2 --data-dir {data} epochs=1 --dry-run")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from json_output import printed
+from run_folders import run_folder
 from synthetic_runs import write_run
 
 import hifi_cli
@@ -38,7 +39,7 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
 
 def test_runs_are_listed_with_a_header(hifi):
     write_runs()
-    unfinished = Path("results/runs/hifi/bert-large/rte/lora/seed1")
+    unfinished = run_folder(backbone="bert-large", method="lora")
     unfinished.mkdir(parents=True)
     (unfinished / "config.yaml").touch()
     lines = hifi("ls runs").out.splitlines()

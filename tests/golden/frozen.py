@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
+from run_folders import demo_folder, run_folder
 
 GOLDEN = Path(__file__).parent / "files"
 # The protocol of the stored runs, as it was then
@@ -93,7 +94,8 @@ def search_budget(cwd: Path) -> str:
     (cwd / "budget.yaml").write_text(yaml.safe_dump(SEARCH_BUDGET))
     stored = json.loads((cwd / "study/grids/laptop-rates/chosen-laptop-minilm.json").read_text())
     for search in stored["searches"]:
-        run = Path("runs/laptop/minilm", search["task"], search["method"])
+        names = {"task": search["task"], "method": search["method"]}
+        run = run_folder("", protocol="laptop", backbone="minilm", **names).parent
         if (
             search["task"] not in SEARCH_BUDGET["tasks"]
             or search["method"] not in SEARCH_BUDGET["methods"]
@@ -286,7 +288,7 @@ class Training:
         """The numbers of the run."""
         results_dir = f"{self.kernels}-{self.precision}"
         hifi(*self.words(), "--results-dir", results_dir, cwd=cwd)
-        return run_numbers(cwd / results_dir / "runs/demo/demo" / self.task / self.method / "seed1")
+        return run_numbers(demo_folder(cwd / results_dir, task=self.task, method=self.method))
 
 
 TRAININGS = [

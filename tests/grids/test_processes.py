@@ -17,6 +17,7 @@ from hifi_processes import (
     wait_for,
     write_grid_file,
 )
+from run_folders import run_folder
 from tiny_inputs import QUICK, QUICK_WORDS
 
 from hifi_cli.grids import executor
@@ -86,7 +87,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
 def test_rte_starts_from_the_mnli_run_of_the_same_grid(encoders, data, task_kinds_data, tmp_path):
     for folder in (data / "RTE", task_kinds_data / "MNLI"):
         (tmp_path / folder.name).symlink_to(folder)
-    start = "runs/chain/tiny-bert/mnli/full-ft/seed1"
+    start = str(run_folder("", protocol="chain", task="mnli"))
     case = {"tasks": ["rte"], "config": {"start_from": start}}
     protocol = {"description": "d", "base": "hifi", "cases": [case]}
     (tmp_path / "chain.yaml").write_text(json.dumps(protocol))

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from run_folders import run_folder
 
 from hifi_cli.files import file_digest
 
@@ -31,7 +32,8 @@ def own_method(tmp_path):
 def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(
     tiny, hifi, data, encoders, own_method, tmp_path
 ):
-    run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
+    run = run_folder(method="norm-tuning")
+    executed = tmp_path / "executed"
     answer = tiny("train --method", own_method / "norm-tuning.yaml")
     assert answer.code == 0, answer.err
     assert (
@@ -141,7 +143,7 @@ def test_a_ranking_in_a_file_selects_heads_and_its_copy_is_executed_only_with_tr
         for rank, variant in ((f"./{name}.py", name), ("richness-inverse", "inverse")):
             answer = tiny(*words, f"heads.rank={rank}", f"variant={variant}")
             assert answer.code == 0, answer.err
-    folder = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise")
+    folder = run_folder(method="hifi-layerwise").parent
     results = {
         name: json.loads((folder / name / "seed1/results.json").read_text())
         for name in ("rank", "measure", "inverse")

@@ -8,6 +8,7 @@ from parameter_formulas import Shape, trained_count
 from peft import HRAConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import first_batch, logits_of, prepare
+from run_folders import run_folder
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
 from transformers import AutoModelForSequenceClassification
 
@@ -233,7 +234,7 @@ def test_a_file_of_peft_is_a_method(hifi, data, encoders, tmp_path):
     answer = hifi("train", "--method", file, *words, "--format", "json")
     assert answer.code == 0, answer.err
     (run,) = json.loads(answer.out)
-    assert run["path"] == "results/runs/hifi/tiny-bert/rte/adapter_config/seed1"
+    assert run["path"] == str(run_folder(method="adapter_config"))
     options = {"r": 4, "apply_GS": False, "init_weights": True, "bias": "none"}
     settings = {"type": "hra", "targets": ["dense", "query"], "options": options}
     assert run["result"]["config"]["settings"] == settings

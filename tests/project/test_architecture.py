@@ -34,6 +34,7 @@ FLOORS = [
     "_version",
     "launcher",
     "stopping",
+    "run_paths",
     "files",
     "hub",
     "paired_tests",

@@ -3,17 +3,17 @@
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import study
 from finished_runs import read_json
 from json_output import printed
+from run_folders import run_folder
 
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.runs import run as runs
 
-CB = Path("results/runs/laptop/minilm/cb")
+CB = run_folder(protocol="laptop", backbone="minilm", task="cb").parents[1]
 RUN = CB / "full-ft/seed1"
 
 
@@ -26,7 +26,7 @@ def all_runs(tmp_path_factory):
 def stored(hifi, all_runs):
     """Two seeds of two methods, as they were trained."""
     for run in ("full-ft/seed1", "full-ft/seed2", "bitfit/seed1", "bitfit/seed2"):
-        shutil.copytree(all_runs / "runs/laptop/minilm/cb" / run, CB / run)
+        shutil.copytree(all_runs / CB.relative_to("results") / run, CB / run)
 
 
 def change(run, **keys):
@@ -126,7 +126,7 @@ FALSIFIED = {
     "a setting that was not used": (another_rate, "config_hash is not that"),
     "a run at another path": (
         lambda record: shutil.move(RUN, CB / "full-ft/seed9"),
-        "holds the run that belongs in results/runs/laptop/minilm/cb/full-ft/seed1",
+        f"holds the run that belongs in {RUN}",
     ),
     "a damaged record": (
         lambda record: (RUN / "results.json").write_text('{"epochs": 3}'),
@@ -143,7 +143,7 @@ def test_a_falsified_run_is_found(hifi, name):
     assert answer.code == 1 and said in answer.out, answer
     assert "of 4 runs cannot be what they say" in answer.err or "of 5 runs" in answer.err
     assert len(answer.err.splitlines()) == 1
-    assert all(line.startswith("runs/laptop/minilm/cb/") for line in answer.out.splitlines())
+    assert all(line.startswith(f"{CB.relative_to('results')}/") for line in answer.out.splitlines())
 
 
 def test_honest_runs_pass_and_are_counted(hifi):
@@ -194,7 +194,7 @@ def test_every_kind_of_task_is_recomputed(make, workspace, task_kinds_data, data
         for problem in found
     )
     for task in tasks:
-        (run,) = (tmp_path / "results/runs/hifi/tiny-bert" / task).rglob("seed1")
+        (run,) = run_folder(tmp_path / "results", task=task).parents[1].rglob("seed1")
         record = read_json(run / "results.json")
         metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
         (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))

@@ -10,12 +10,13 @@ import pytest
 from finished_runs import read_json
 from huggingface_hub.utils import filter_repo_objects
 from project_files import copy_yaml
+from run_folders import run_folder
 from synthetic_runs import flatten, write_run
 
 from hifi_cli.records import share
 from hifi_cli.records.study import Study, read_results
 
-RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
+RUN = run_folder("")
 FILES = {"config.yaml", "metrics.jsonl", "predictions.jsonl", "delta.safetensors", "results.json"}
 
 
@@ -94,9 +95,7 @@ def test_a_damaged_packed_study_is_named(hifi, line):
         assert "is damaged" in said
 
 
-@pytest.mark.parametrize(
-    "path", ["../../outside", "/tmp/outside", "runs/hifi/tiny-bert/rte/full-ft/seed2"]
-)
+@pytest.mark.parametrize("path", ["../../outside", "/tmp/outside", str(run_folder("", seed=2))])
 def test_a_packed_run_goes_nowhere_but_to_its_own_place(hifi, finish_run, path):
     record = read_json(finish_run() / "results.json")
     Path("packed").mkdir()

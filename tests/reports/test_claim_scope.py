@@ -1,11 +1,11 @@
 """What may decide a claim: tasks of the paper's table, above chance; runs with the paper's head and the protocol's settings."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 from json_output import claim_of
+from run_folders import run_folder
 from synthetic_runs import write_run
 
 LAPTOP = ("--protocol", "laptop", "--format", "json")
@@ -164,7 +164,7 @@ def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         write_pairs(task, 2.0)
     for seed in range(1, 10):
-        run = Path(f"results/runs/laptop/minilm/rte/full-ft/seed{seed}")
+        run = run_folder(protocol="laptop", backbone="minilm", seed=seed)
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"learning_rate": 1e-5}
         changed = {"protocol": "laptop", "backbone": "minilm", "config": config}
         write_run("results", "full-ft", "rte", seed, 0.1, **changed)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from json_output import table_of, tables_of
 from project_files import copy_yaml
+from run_folders import run_folder
 from synthetic_runs import write_run
 from tiny_inputs import QUICK_WORDS, write_encoder
 
@@ -311,9 +312,7 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
 def test_texts_that_were_cut_are_counted_in_the_run_and_one_line_of_the_table(tiny, hifi, tmp_path):
     trained = tiny("train --method full-ft max_length=8")
     assert "train texts are longer than max_length=8 and cut" in trained.err
-    result = json.loads(
-        (tmp_path / "results/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text()
-    )
+    result = json.loads((run_folder(tmp_path / "results") / "results.json").read_text())
     validation = result["truncated"]["reported"]
     assert result["truncated"]["train"] and result["truncated"]["selection"] == validation > 0
     text = hifi("table").out
@@ -353,7 +352,7 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     for row, backbone, command in zip(
         table["rows"], spec["backbones"], table["missing"], strict=True
     ):
-        run = Path("results/runs/hifi", row["method"], "rte/linear-probing/seed1/results.json")
+        run = run_folder(backbone=row["method"], method="linear-probing") / "results.json"
         assert row["rte"] == 100 * json.loads(run.read_text())["scores"]["best"]
         assert command == f"1 run: hifi grid mine.yaml --backbone {backbone}"
     words = ["--method", "linear-probing", "--backbones", f"{decoder},{encoders['bert']}"]

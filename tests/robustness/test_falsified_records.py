@@ -6,13 +6,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from run_folders import demo_folder
 
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.config.sources import resolve
 
 pytestmark = pytest.mark.slow
 
-TASK = Path("results/runs/demo/demo/demo-entailment")
+TASK = demo_folder().parents[1]
 RUN = TASK / "bitfit/seed1"
 OTHER_SEED = TASK / "bitfit/seed2"
 OTHER_METHOD = TASK / "linear-probing/seed1"
@@ -285,7 +286,7 @@ def test_an_edit_of_a_record_is_found(hifi, trained, name):
     answer = hifi("results check")
     assert (answer.code == 1) == (finder == "check"), answer
     if answer.code:
-        assert "runs/demo/demo/demo-entailment/" in answer.out
+        assert f"{TASK.relative_to('results')}/" in answer.out
         assert "\x1b" not in answer.out + answer.err
     table = hifi("table --protocol demo")
     if finder == "table":

@@ -16,6 +16,7 @@ import yaml
 from finished_runs import read_json
 from json_output import printed
 from pyarrow import parquet
+from run_folders import run_folder
 from safetensors.torch import load_file, save_file
 
 from hifi_cli.config import registry
@@ -115,7 +116,7 @@ def test_an_encoder_that_is_not_finite_is_not_exported(hifi, tiny, encoders, dat
     name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
     tensors[name][-1, 0] = torch.nan
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    run = Path("results/runs/hifi/encoder/rte/bitfit/seed1")
+    run = run_folder(backbone="encoder", method="bitfit")
     record = read_json(run / "results.json")
     record["backbone_weights"] = encoder_digest(folder)
     (run / "results.json").write_text(json.dumps(record))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import read_json
+from run_folders import run_folder
 
-from hifi_cli.config.run_config import config_hash_of, run_path_of
+from hifi_cli.config.run_config import config_hash_of
 
 CODE = "open({mark!r}, 'w').close()\n"
 METHOD = {
@@ -77,8 +78,8 @@ def poison(run, field, value, *, in_record=True):
     record["config_hash"] = config_hash_of(record["config"])
     (run / "results.json").write_text(json.dumps(record))
     names = {key: record[key] for key in ("protocol", "backbone", "task", "method", "seed")}
-    path = run_path_of(**names, shots=None, variant=None)
     results = run.parents[5]
+    path = run_folder(results, **names).relative_to(results)
     if results / path != run:
         (results / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(run, results / path)
@@ -268,7 +269,7 @@ def test_a_run_with_files_of_the_users_own_is_repeated_and_evaluated(tiny, hifi,
         + "class Mine(LinearProbing):\n    pass\n"
     )
     assert tiny("train --method ./mine.yaml epochs=1").code == 0
-    run = Path("results/runs/hifi/tiny-bert/rte/mine/seed1")
+    run = run_folder(method="mine")
     assert read_json(run / "results.json")["method"] == "mine"
     refused(hifi("train", "-c", run / "config.yaml", "--data-dir", data, "--force"), "--trust")
     for words in (

@@ -8,6 +8,7 @@ import pytest
 from finished_runs import read_json, run_path
 from hifi_processes import ROOT
 from project_files import copy_yaml
+from run_folders import demo_folder
 
 from hifi_cli.files import json_text
 
@@ -98,7 +99,7 @@ def own_task(hifi):
         )
         path.unlink()
         assert answer.code == 0, answer.err
-        return Path("results/runs/demo/demo/demo-entailment/linear-probing") / f"seed{seed}"
+        return demo_folder(method="linear-probing", seed=seed)
 
     return train
 
@@ -187,7 +188,7 @@ def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data
 def test_no_file_of_a_run_of_a_shipped_backbone_names_a_place_of_this_machine(hifi):
     words = ["--protocol", "demo", "--task", "demo-entailment", "--method", "linear-probing"]
     assert hifi("train", *words, "epochs=1", "limit=40").code == 0
-    for path in Path("results/runs/demo/demo/demo-entailment/linear-probing/seed1").iterdir():
+    for path in demo_folder(method="linear-probing").iterdir():
         assert str(ROOT).encode() not in path.read_bytes(), path
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from run_folders import run_folder
 from tiny_inputs import FAMILIES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -154,7 +155,7 @@ def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     words = f"--method linear-probing --backbone {backbone} epochs=1 inputs=text".split()
     assert hifi("train --task mine.csv", *words).code == 0
-    assert hifi("export results/runs/hifi/tiny-bert/mine/linear-probing/seed1 --to out").code == 0
+    assert hifi("export", run_folder(task="mine", method="linear-probing"), "--to out").code == 0
     card = ModelCard.load(Path("out/README.md"))
     data = card.data
     assert (data.language, data.license) == ("de", "apache-2.0")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from project_files import ROOT
+from run_folders import run_folder
 from safetensors.torch import load_file, save_file
 from synthetic_runs import write_run
 
@@ -87,7 +88,7 @@ def test_another_encoder_under_the_same_name_is_another_run(tiny, hifi, own_enco
     assert "1 run left out: different encoder" in notes(hifi)
     # the second encoder's heads are scored anew
     assert len(list(Path("results/scores").rglob("*.json"))) == 2
-    run = Path("results/runs/hifi/mine/rte/hifi-layerwise/seed1")
+    run = run_folder(backbone="mine", method="hifi-layerwise")
     answer = hifi(f"eval {run} --data-dir {data}")
     assert answer.code == 2 and "its weights, configuration or tokenizer differ" in answer.err
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_folders import run_folder
 
 pytestmark = pytest.mark.real
 
@@ -30,7 +31,7 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         line = f"train --task mrpc --method {method} --protocol laptop learning_rate={rate}"
         answer = hifi(line, "--data-dir", glue)
         assert answer.code == 0, answer.err
-        run = Path(f"results/runs/laptop/minilm/mrpc/{method}/seed1")
+        run = run_folder(protocol="laptop", backbone="minilm", task="mrpc", method=method)
         results = json.loads((run / "results.json").read_text())
         assert results["metrics"]["accuracy"] > 0.72  # the majority class has 0.684
         assert not results["collapsed"]

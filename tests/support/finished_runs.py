@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import run_folder
 
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
@@ -17,7 +18,7 @@ MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "memory_is_own", "processes
 
 def run_path(root, method="hifi-layerwise"):
     """Where a run on the tiny BERT and RTE leaves its files."""
-    return Path(root) / "results/runs/hifi/tiny-bert/rte" / method / "seed1"
+    return run_folder(Path(root) / "results", method=method)
 
 
 def read_json(path):

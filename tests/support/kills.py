@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from run_folders import demo_folder
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "results/laptop"  # packed, of more than 300 runs
@@ -53,7 +54,7 @@ app.main()
 """
 DEMO = ["--protocol", "demo", "--backbone", "demo"]
 SHORT = ["limit=160", "epochs=2"]
-RUNS = ["runs/demo/demo/demo-entailment/full-ft/seed1"]
+RUNS = [str(demo_folder(""))]
 GRID = {
     "protocol": "demo",
     "backbone": "demo",

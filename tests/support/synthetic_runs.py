@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import re
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import yaml
+from run_folders import run_folder
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
@@ -98,17 +98,8 @@ def write_run(
     **changes,
 ):
     """A finished run with `score` (between 0 and 1) at the best epoch; `curve` becomes metrics.jsonl."""
-    task_folder = f"{task}-{shots}-shot" if shots else task
-    folder = (
-        Path(results_dir)
-        / "runs"
-        / protocol
-        / backbone
-        / task_folder
-        / re.sub(r"[^\w.-]+", "--", method).strip(".-")
-        / (variant or "")
-        / f"seed{seed}"
-    )
+    place = {"protocol": protocol, "backbone": backbone, "variant": variant, "shots": shots}
+    folder = run_folder(results_dir, **place, task=task, method=method, seed=seed)
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
         "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,

@@ -7,6 +7,7 @@ import pandas
 import pytest
 import yaml
 from project_files import copy_yaml
+from run_folders import run_folder
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import own_data, task_spec
@@ -255,7 +256,7 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     train = f"train --task {path} --method linear-probing --backbone {encoders['bert']} epochs=1".split()
     trained = hifi(*train, "inputs=[sentence1,sentence2]")
     assert trained.code == 0, trained.err
-    run = tmp_path / "results/runs/hifi/tiny-bert/reviews/linear-probing/seed1"
+    run = run_folder(tmp_path / "results", task="reviews", method="linear-probing")
     result = json.loads((run / "results.json").read_text())
     assert set(result["data"]) == {"train", "validation"}
     assert "finished before" in hifi(*train).err

@@ -2,10 +2,10 @@
 
 import json
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import run_folder
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import submission, task_spec
@@ -125,7 +125,7 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
         f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4)
     )
     assert tiny("train --method full-ft").code == 0
-    run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
+    run = run_folder()
     words = ["eval", run, "--data-dir", data]
     try:
         (data / "RTE" / "test.tsv").write_text(test)
