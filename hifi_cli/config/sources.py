@@ -5,8 +5,8 @@ Defaults < protocol < backbone < task < method and its block for the task < the 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -141,6 +141,19 @@ class CaseSpec(ConfigModel):
     config: dict[str, Any]
     """Configuration keys for these."""
 
+    def is_for(self, task: str, backbone: str, methods: Sequence[str]) -> bool:
+        """Whether a run has the combination.
+
+        Args:
+            task: name of the run's task.
+            backbone: name of its encoder.
+            methods: names of its method and of the method's bases.
+        """
+        has_task = not self.tasks or task in self.tasks
+        has_backbone = not self.backbones or backbone in self.backbones
+        has_method = not self.methods or any(name in self.methods for name in methods)
+        return has_task and has_backbone and has_method
+
 
 class ProtocolSpec(BasedSpec):
     """The content of a protocol's YAML."""
@@ -170,9 +183,20 @@ class ProtocolSpec(BasedSpec):
 
 
 Based = TypeVar("Based", bound=BasedSpec)
-# Where keys are set, as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
-# `-c FILE`, `command line`; and the keys, nested as in YAML.
-Layer = tuple[str, Mapping[str, Any]]
+_NAMES_OF_A_RUN = ("task", "method", "backbone", "protocol", "seed")
+
+
+class Layer(NamedTuple):
+    """Some keys of the configuration, and what sets them.
+
+    Attributes:
+        source: as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
+            `-c FILE`, `command line`.
+        keys: nested as in YAML.
+    """
+
+    source: str
+    keys: Mapping[str, Any]
 
 
 class Sourced(NamedTuple):
@@ -302,13 +326,20 @@ def resolve(
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
 ) -> RunConfig:
-    """The validated configuration of a run; what is not given is named by the protocol.
+    """Return the validated configuration of a run; what is not given is named by the protocol.
 
     The base of a method or protocol comes before it. A two-stage method takes the keys of its first
     stage, and the selection of attention heads, from the method that it names for that stage.
 
     Args:
-        files: YAMLs with keys; the config.yaml of a run is the whole configuration.
+        task: name of a task, or the path of its YAML; likewise method, backbone and protocol.
+        method: see `task`.
+        backbone: also a local directory, or a hub id `owner/name`.
+        protocol: see `task`; None: `hifi`.
+        seed: the run's own; None: what the YAMLs say, or 1.
+        files: YAMLs with keys; the first may be the config.yaml of a run, which is a whole
+            configuration and names all of the above.
+        overrides: `key=value` of the command line.
 
     Raises:
         UsageError: an unknown name or key, or a wrong value; the message names the layer and the
@@ -316,44 +347,85 @@ def resolve(
         MissingError: a named file does not exist.
     """
     given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
-    changes: list[Layer] = [
-        *((f"{_FILE_LAYER}{file.name}", registry.read_yaml(file)) for file in files),
-        *((COMMAND_LINE, parse_override(text)) for text in overrides),
-    ]
-    is_whole = bool(files) and {*given, "seed"} <= changes[0][1].keys()
-    for name, keys in changes[1:] if is_whole else changes:
-        if named := [key for key in (*given, "seed") if key in keys]:
-            raise UsageError(f"{name}: '{named[0]}' is no setting: give it as --{named[0]}")
-    changes.append((COMMAND_LINE, {} if seed is None else {"seed": seed}))
-    if is_whole:
-        if any(given.values()):
-            raise UsageError(
-                f"{files[0]} repeats a run, which decides --task, --method, --backbone and"
-                " --protocol: leave them out, or set keys by key=value"
-            )
-        return _validated(_with_own_files(_merge(changes)))
-    protocols = with_bases("protocols", protocol or DEFAULT_PROTOCOL, ProtocolSpec)
+    changes = [Layer(f"{_FILE_LAYER}{file.name}", registry.read_yaml(file)) for file in files]
+    is_repetition = bool(changes) and names_a_run(changes[0].keys)
+    changes += [Layer(COMMAND_LINE, parse_override(text)) for text in overrides]
+    _refuse_names(changes[1:] if is_repetition else changes)
+    if seed is not None:
+        changes.append(Layer(COMMAND_LINE, {"seed": seed}))
+    if not is_repetition:
+        return _resolve_names(given, changes)
+    if any(given.values()):
+        raise UsageError(
+            f"{files[0]} repeats a run, which decides --task, --method, --backbone and"
+            " --protocol: leave them out, or set keys by key=value"
+        )
+    return _resolve_whole(changes)
+
+
+def names_a_run(keys: Mapping[str, Any]) -> bool:
+    """Whether keys of a YAML are a whole configuration, as config.yaml of a run has it."""
+    return all(name in keys for name in _NAMES_OF_A_RUN)
+
+
+def _refuse_names(layers: Iterable[Layer]) -> None:
+    """Refuse a name of a run among settings.
+
+    Raises:
+        UsageError: there is one, which is an option.
+    """
+    for layer in layers:
+        for name in _NAMES_OF_A_RUN:
+            if name in layer.keys:
+                raise UsageError(f"{layer.source}: '{name}' is no setting: give it as --{name}")
+
+
+def _resolve_whole(layers: Iterable[Layer]) -> RunConfig:
+    """Return the configuration of a run's config.yaml, the first layer, with changes in the others."""
+    return _validated(_with_own_files(_merge(layers)))
+
+
+def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) -> RunConfig:
+    """Return the configuration that the YAMLs of some names make.
+
+    Args:
+        given: task, method, backbone and protocol, where the command line names them.
+        changes: what the command line sets besides.
+
+    Raises:
+        UsageError: a name is unknown or missing, or a value is wrong.
+    """
+    protocols = with_bases("protocols", given["protocol"] or DEFAULT_PROTOCOL, ProtocolSpec)
     names = _names(given, protocols)
-    yaml_layers = partial(  # takes a method's name
-        _yaml_layers,
+    yamls = _Yamls(
         protocols,
         _backbone_keys(names["backbone"].value),
         registry.find("tasks", names["task"].value),
     )
-    layers: list[Layer] = [  # the backbone's own keys replace its name
-        *((name.source, {key: registry.name_of(name.value)}) for key, name in names.items()),
-        *yaml_layers(names["method"].value),
-        *changes,
+    # The backbone's own keys replace its name.
+    layers = [
+        Layer(name.source, {key: registry.name_of(name.value)}) for key, name in names.items()
     ]
+    layers += yamls.layers(names["method"].value)
+    layers += changes
+    return _validated(_with_own_files(_with_stage1(layers, yamls)))
+
+
+def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]:
+    """Return the merged layers, which lie over the keys of the first stage's method if they name one.
+
+    Raises:
+        UsageError: there are keys of a first stage without a method, or the method has two stages.
+    """
     merged = _merge(layers)
-    if any(key.startswith("stage1.") for key in merged):
-        first = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
-        merged = _merge(layers, start=_stage1_keys(first, yaml_layers))
-    return _validated(_with_own_files(merged))
+    if not any(key.startswith("stage1.") for key in merged):
+        return merged
+    named = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
+    return _merge(layers, start=_stage1_keys(named, yamls))
 
 
 def _with_own_files(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """The values with names that carry their files, where the user named a file of their own.
+    """Return the values with names that carry their files, where the user named a file of their own.
 
     The user named what the command line says, and what the YAMLs say that it names. A file given
     with `-c` may be that of a run of others: a path in it stays a text, which `RunConfig` refuses.
@@ -364,7 +436,9 @@ def _with_own_files(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
         ("heads.rank", registry.name_of_code),
     ):
         named = merged.get(key)
-        if named and isinstance(named.value, str) and not named.source.startswith(_FILE_LAYER):
+        if named is None or not isinstance(named.value, str):
+            continue
+        if not named.source.startswith(_FILE_LAYER):
             result[key] = named._replace(value=as_name(named.value))
     return result
 
@@ -377,7 +451,7 @@ def repeats_run(config: RunConfig) -> bool:
 def _names(
     given: Mapping[str, str | None], protocols: Mapping[Path, ProtocolSpec]
 ) -> dict[str, Sourced]:
-    """Task, method, backbone and protocol: given, or else named by the protocol or its base.
+    """Return task, method, backbone and protocol: given, or else named by the protocol or its base.
 
     Raises:
         UsageError: one is named nowhere.
@@ -385,66 +459,91 @@ def _names(
     names = {"protocol": Sourced(DEFAULT_PROTOCOL, DEFAULT)}
     for file, spec in protocols.items():
         usual = spec.model_dump(include={*given}, exclude_none=True)
-        names |= {key: Sourced(name, f"protocol {file.stem}") for key, name in usual.items()}
-    names |= {key: Sourced(name, COMMAND_LINE) for key, name in given.items() if name}
-    if missing := [key for key in given if key not in names]:
-        named = names["protocol"].value
-        raise UsageError(f"--{missing[0]} is required: protocol {named} names none")
+        for key, name in usual.items():
+            names[key] = Sourced(name, f"protocol {file.stem}")
+    for key, given_name in given.items():
+        if given_name:
+            names[key] = Sourced(given_name, COMMAND_LINE)
+    for key in given:
+        if key not in names:
+            named = names["protocol"].value
+            raise UsageError(f"--{key} is required: protocol {named} names none")
     return names
 
 
-def _yaml_layers(
-    protocols: Mapping[Path, ProtocolSpec],
-    backbone: Mapping[str, Any],
-    task_file: Path,
-    method_name: str,
-) -> Iterator[Layer]:
-    """What the YAMLs set; in protocols, keys for combinations of names come last."""
-    task, encoder = task_file.stem, backbone["backbone"]["name"]
-    methods = with_bases("methods", method_name, MethodSpec)
-    for file, protocol in protocols.items():
-        yield f"protocol {file.stem}", protocol.config
-    yield f"backbone {encoder}", backbone
-    yield f"task {task}", registry.read_yaml(task_file).get("config", {})
-    for file, method in methods.items():
-        yield f"method {file.stem}", method.config
-        yield f"method {file.stem} (task {task})", method.tasks.get(task, {})
-    names = {"backbones": [encoder], "tasks": [task], "methods": [file.stem for file in methods]}
-    blocks = [("methods", "*"), *((kind, name) for kind in names for name in names[kind])]
-    for kind, name in blocks:
-        which = "all methods" if name == "*" else f"{kind.removesuffix('s')} {name}"
-        for file, protocol in protocols.items():
-            yield f"protocol {file.stem} ({which})", getattr(protocol, kind).get(name, {})
-    for file, protocol in protocols.items():
-        for index, case in enumerate(protocol.cases, start=1):
-            listed = {kind: getattr(case, kind) for kind in names}
-            if all(not listed[kind] or {*listed[kind]} & {*names[kind]} for kind in names):
-                yield f"protocol {file.stem} (case {index})", case.config
+@dataclass(frozen=True)
+class _Yamls:
+    """The YAMLs of a run but for those of methods, of which a two-stage run has two.
+
+    Attributes:
+        protocols: the protocol and its bases by their files, the deepest base first.
+        backbone: the keys that the backbone sets.
+        task_file: the task's YAML.
+    """
+
+    protocols: Mapping[Path, ProtocolSpec]
+    backbone: Mapping[str, Any]
+    task_file: Path
+
+    def layers(self, method_name: str) -> Iterator[Layer]:
+        """Yield what the YAMLs set, with those of a method; later layers win."""
+        task = self.task_file.stem
+        encoder = self.backbone["backbone"]["name"]
+        methods = with_bases("methods", method_name, MethodSpec)
+        for file, protocol in self.protocols.items():
+            yield Layer(f"protocol {file.stem}", protocol.config)
+        yield Layer(f"backbone {encoder}", self.backbone)
+        yield Layer(f"task {task}", registry.read_yaml(self.task_file).get("config", {}))
+        for file, method in methods.items():
+            yield Layer(f"method {file.stem}", method.config)
+            yield Layer(f"method {file.stem} (task {task})", method.tasks.get(task, {}))
+        method_names = [file.stem for file in methods]
+        # A protocol's blocks for single names come after everything else, and its cases last.
+        yield from self._blocks("methods", "*", "all methods")
+        yield from self._blocks("backbones", encoder, f"backbone {encoder}")
+        yield from self._blocks("tasks", task, f"task {task}")
+        for name in method_names:
+            yield from self._blocks("methods", name, f"method {name}")
+        for file, protocol in self.protocols.items():
+            for index, case in enumerate(protocol.cases, start=1):
+                if case.is_for(task, encoder, method_names):
+                    yield Layer(f"protocol {file.stem} (case {index})", case.config)
+
+    def _blocks(self, section: str, name: str, words: str) -> Iterator[Layer]:
+        """Yield what the protocols set for one name.
+
+        Args:
+            section: `methods`, `backbones` or `tasks`.
+            name: what is looked for there.
+            words: what sources call it.
+        """
+        for file, protocol in self.protocols.items():
+            block = getattr(protocol, section).get(name, {})
+            yield Layer(f"protocol {file.stem} ({words})", block)
 
 
 def _merge(
     layers: Iterable[Layer], start: Mapping[str, Sourced] | None = None
 ) -> dict[str, Sourced]:
-    """The values of all layers by dotted key: later layers over earlier ones, all over `start`.
+    """Return the values of all layers by dotted key: later layers over earlier ones, all over `start`.
 
     A value replaces a section, and the other way round; an empty section changes nothing.
     """
     result = dict(start or {})
-    for name, keys in layers:
-        for key, value in flatten(keys).items():
+    for layer in layers:
+        for key, value in flatten(layer.keys).items():
             within = [other for other in result if other.startswith(f"{key}.")]
             if value == {} and within:
                 continue
-            for other in [*within, *(other for other in result if key.startswith(f"{other}."))]:
+            around = [other for other in result if key.startswith(f"{other}.")]
+            for other in within + around:
                 del result[other]
-            result[key] = Sourced(value, name)
+            result[key] = Sourced(value, layer.source)
     return result
 
 
-def _stage1_keys(
-    named: Sourced, yaml_layers: Callable[[str], Iterator[Layer]]
-) -> dict[str, Sourced]:
-    """The keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
+def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
+    """Return the keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
 
     Raises:
         UsageError: no method is named, it has two stages itself, or a file of settings names it by a path.
@@ -460,32 +559,44 @@ def _stage1_keys(
             registry.plain_name(method)
         except ValueError as error:
             raise UsageError(f"{named.source}: stage1.method: {error}") from None
-    alone = _merge(yaml_layers(method))
-    if any(key.startswith("stage1.") for key in alone):
-        raise UsageError(f"stage1.method: '{method}' has two stages itself")
-    return {
-        key if section == "heads" else f"stage1.{key}": value
-        for key, value in alone.items()
-        if (section := key.partition(".")[0]) == "heads" or section in TrainingConfig.model_fields
-    }
+    keys: dict[str, Sourced] = {}
+    for key, value in _merge(yamls.layers(method)).items():
+        section = key.partition(".")[0]
+        if key.startswith("stage1."):
+            raise UsageError(f"stage1.method: '{method}' has two stages itself")
+        if section == "heads":
+            keys[key] = value
+        elif section in TrainingConfig.model_fields:
+            keys[f"stage1.{key}"] = value
+    return keys
 
 
 def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
+    """Return the configuration with these values, which knows what set each of them.
+
+    Raises:
+        UsageError: a key or value is wrong; the message begins with what set it.
+    """
     values = {key: sourced.value for key, sourced in merged.items()}
     sources = {key: sourced.source for key, sourced in merged.items()}
     try:
         config = RunConfig.model_validate(nested(values))
     except ValidationError as error:
-        wrong = ".".join(map(str, first_problem(error)["loc"])) + "."
-        set_by = (
-            name
-            for key, name in reversed(sources.items())
-            if wrong.startswith(f"{key}.") or f"{key}.".startswith(wrong)
-        )
-        origin = next(set_by, COMMAND_LINE)
+        key = ".".join(map(str, first_problem(error)["loc"]))
+        origin = _source_of_problem(key, sources)
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
     config._sources = sources
     return config
+
+
+def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
+    """Return what set a wrong key: of a section the last key in it, of a part of a value the value."""
+    for key, source in reversed(sources.items()):
+        is_part = f"{wrong}.".startswith(f"{key}.")
+        is_section = f"{key}.".startswith(f"{wrong}.")
+        if is_part or is_section:
+            return source
+    return COMMAND_LINE
 
 
 def override_value(value: Any) -> str:
