@@ -17,7 +17,8 @@ from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import well_formed
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.own_data import check_has_data, is_data_source, register, split_options
+from hifi_cli.tasks.data_options import check_has_data, split_options
+from hifi_cli.tasks.own_data import is_data_source, task_named
 
 # panels of --help
 WHAT, DATA = "What to run or read", "Data and results"
@@ -277,7 +278,7 @@ def resolve_runs(
     else:
         check_has_data(overrides or [])
         about_data, words = [], overrides or []
-    names = [register(task, about_data) if is_data_source(task) else task for task in tasks or ()]
+    names = [task_named(task, about_data) for task in tasks or ()]
     return [
         resolve(
             task=task,

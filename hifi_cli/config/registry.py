@@ -120,24 +120,22 @@ def did_you_mean(name: str, among: Iterable[str]) -> str:
     return f"; did you mean '{by_lower_case[matches[0]]}'?" if matches else ""
 
 
-def unknown_name_error(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
+def unknown_name_error(
+    kind: str, name: str, others: Iterable[str] = (), hint: str = ""
+) -> UsageError:
     """Return the error for an unknown name, which suggests the nearest: of names that it begins, the base of the others.
 
     Args:
         others: names that have no YAML and are known nevertheless.
+        hint: what else may stand in the place of the name.
     """
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
     bases = [load(kind, known).get("base") for known in begun]
     suggestion = did_you_mean(
         max(begun, key=bases.count) if begun else name, [*names(kind), *others]
     )
-    files = (
-        "; data files are .csv, .tsv, .jsonl, .json, .parquet, .conll or .conllu"
-        if kind == "tasks"
-        else ""
-    )
     return UsageError(
-        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all{files})"
+        f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all{hint})"
     )
 
 

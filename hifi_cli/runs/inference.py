@@ -161,11 +161,11 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
         UsageError: its name does not say the format, or a column is missing or does not fit; the
             line is named.
     """
-    reader = file_formats.reader_of(path)
+    of_file = file_formats.format_of(path)
     task = task.model_copy(update={"skip_incomplete": False})
-    header = task.inputs if reader == "conll" else None
-    has_quotes = reader == "tsv" and task.local.quotes
-    records = file_formats.read(path, reader, header, quotes=has_quotes)
+    header = task.inputs if of_file.numbers_columns else None
+    has_quotes = of_file.may_have_quotes and task.local.quotes
+    records = file_formats.read(path, of_file.name, header, quotes=has_quotes)
     return parse_rows(task, records, Source(), str(path), labelled=False)
 
 

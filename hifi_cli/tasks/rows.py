@@ -3,20 +3,41 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import Any
 
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.tasks.examples import IncompleteRow, Label, Row
-from hifi_cli.tasks.file_formats import SourceRow
 from hifi_cli.tasks.labels import is_missing, label_name, vector_in
+from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
-PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
-CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
+# The gap in a query of ReCoRD.
+PLACEHOLDER = "@placeholder"
+# What joins premise and choice, by COPA's question, as in EH-FT's code.
+CONNECTIVES = {"cause": "because", "effect": "so"}
 # Raised by code that reads a record with missing keys, or with values of another type.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
+
+
+@dataclass
+class _Split:
+    """The rows of a split, as they are read one after the other, with what is wrong with them.
+
+    Attributes:
+        rows: by id.
+        skipped: the labels of incomplete rows that are left out.
+        excluded: how many rows are left out by each label that stands for none.
+        lines: where each problem is.
+        has_incomplete: whether a problem is a row without a text or label.
+    """
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    skipped: list[Label | None] = field(default_factory=list)
+    excluded: Counter[str] = field(default_factory=Counter)
+    lines: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    has_incomplete: bool = False
 
 
 def parse_rows(
@@ -36,55 +57,80 @@ def parse_rows(
         UsageError: columns are missing, empty or invalid, an id is not unique, or all rows of a
             class are incomplete; the message names the lines.
     """
-    rows: dict[str, Row] = {}
-    fix = ""
-    skipped: list[Label | None] = []  # the labels of incomplete rows
-    excluded_because: Counter[str] = Counter()  # by the label that stands for none
-    lines: defaultdict[str, list[str]] = defaultdict(list)  # by what is wrong with them
+    split = _Split()
     for index, record in enumerate(records):
-        try:
-            if labelled and (word := _missing_word(spec, record, source)):
-                excluded_because[word] += 1
-                continue
-            for row in _parse(spec, record, index, source, labelled=labelled):
-                if row.id in rows:
-                    raise UsageError(f"duplicate id {row.id[:40]}")
-                rows[row.id] = row
-        except IncompleteRow as error:
-            if spec.skip_incomplete:
-                skipped.append(record.label)
-            else:
-                lines[str(error)].append(record.where)
-                fix = f"; fill it in or remove the row{', or set skip_incomplete' * labelled}"
-        except UsageError as error:
-            lines[str(error)].append(record.where)
-        except _MALFORMED as error:
-            lines[_reason_of(spec, error)].append(record.where)
-    if lines:
-        problems = [f"{abbreviate(where)}: {problem}" for problem, where in lines.items()]
+        _add_record(split, spec, record, index, source, labelled=labelled)
+    if split.lines:
+        problems = [f"{abbreviate(where)}: {problem}" for problem, where in split.lines.items()]
+        fix = ""
+        if split.has_incomplete:
+            fix = "; fill it in or remove the row"
+        if split.has_incomplete and labelled:
+            fix += ", or set skip_incomplete"
         raise UsageError(f"{origin}, {abbreviate(problems, '; ')}{fix}")
-    _check_no_class_vanished(spec, origin, skipped, list(rows.values()))
-    if skipped:
-        logger.warning(
-            f"note: {origin}: skipped {counted_noun(len(skipped), 'row')} without a text or label"
-        )
-    for word, count in excluded_because.items():
+    rows = list(split.rows.values())
+    _check_no_class_vanished(spec, origin, split.skipped, rows)
+    if split.skipped:
+        skipped = counted_noun(len(split.skipped), "row")
+        logger.warning(f"note: {origin}: skipped {skipped} without a text or label")
+    for word, count in split.excluded.items():
         logger.warning(f"note: {origin}: left out {counted_noun(count, 'row')} labelled '{word}'")
     if not rows:
         raise UsageError(f"{origin} has no rows")
-    return list(rows.values())
+    return rows
 
 
-def _missing_word(spec: TaskSpec, record: SourceRow, source: Source) -> str | None:
-    """Return the record's label if it stands for no label, as `missing` of the task says."""
+def _add_record(
+    split: _Split, spec: TaskSpec, record: SourceRow, index: int, source: Source, *, labelled: bool
+) -> None:
+    """Add the rows of a record to a split, or note what is wrong with it.
+
+    Args:
+        split: the rows that were read before.
+        spec: the task.
+        record: of a file or a hub dataset.
+        index: of the record, from 0.
+        source: the source's names of columns and labels.
+        labelled: see `parse_rows`.
+    """
+    try:
+        if labelled:
+            word = _word_for_no_label(spec, record, source)
+            if word is not None:
+                split.excluded[word] += 1
+                return
+        for row in _parse(spec, record, index, source, labelled=labelled):
+            if row.id in split.rows:
+                raise UsageError(f"duplicate id {row.id[:40]}")
+            split.rows[row.id] = row
+    except IncompleteRow as error:
+        if spec.skip_incomplete:
+            split.skipped.append(record.label)
+        else:
+            split.lines[str(error)].append(record.where)
+            split.has_incomplete = True
+    except UsageError as error:
+        split.lines[str(error)].append(record.where)
+    except _MALFORMED as error:
+        split.lines[_reason_of(spec, error)].append(record.where)
+
+
+def _word_for_no_label(spec: TaskSpec, record: SourceRow, source: Source) -> str | None:
+    """Return the label of a record if it stands for no label, as `missing` of the task says."""
     if not spec.missing:
         return None
-    column = next((name for name in source.columns.get("label", []) if name in record.values), None)
-    value = record.values.get(column or "label")
+    column = "label"
+    for name in source.columns.get("label", []):
+        if name in record.values:
+            column = name
+            break
+    value = record.values.get(column)
     if isinstance(value, list) or is_missing(value):
         return None
-    name = label_name(value)
-    return name if name in spec.missing else None
+    word = label_name(value)
+    if word in spec.missing:
+        return word
+    return None
 
 
 def _check_no_class_vanished(
@@ -110,31 +156,56 @@ def _reason_of(spec: TaskSpec, error: Exception) -> str:
 
 
 def _parse(
-    spec: TaskSpec, record: SourceRow, number: int, source: Source, *, labelled: bool
+    spec: TaskSpec, record: SourceRow, index: int, source: Source, *, labelled: bool
 ) -> list[Row]:
-    """Return the rows that a record becomes; without an id it is its number."""
-    if None in record.values:
-        cells = [*record.values.values(), *record.values[None]]  # type: ignore[index]
-        if any(isinstance(cell, str) and cell.startswith(' "') for cell in cells):
-            raise UsageError("a space stands between a comma and a quote; remove it")
-        raise UsageError("more cells than column names; in a CSV file quote texts with commas")
-    record.values |= {
-        name: record.values[column]
-        for name, columns in source.columns.items()
-        for column in columns
-        if column in record.values
-    }
+    """Return the rows that a record becomes; without an id its index is the id.
+
+    Args:
+        spec: the task.
+        record: of a file or a hub dataset; its label and id are set.
+        index: of the record, from 0.
+        source: the source's names of columns and labels.
+        labelled: see `parse_rows`.
+
+    Raises:
+        UsageError: a column is missing, empty or invalid.
+    """
+    _check_has_no_more_cells(record)
+    renamed = {}
+    for name, columns in source.columns.items():
+        for column in columns:
+            if column in record.values:
+                renamed[name] = record.values[column]
+    record.values |= renamed
     if labelled and not spec.rules.has_answers:
         if spec.label_columns:
             record.values["label"] = [record.value(column) for column in spec.label_columns]
         if spec.label_vectors:
             record.values["label"] = _names_in_vector(spec, record.value("label"))
         record.label = parse_label(spec, record, source.labels)
-    record.id = str(record.values.get(spec.id, number) if spec.id else number)
+    record.id = str(index)
+    if spec.id:
+        record.id = str(record.values.get(spec.id, index))
     rows = _FORMATS[spec.format](spec, record)
     if labelled and any(row.label is None and not row.answers for row in rows):
         raise UsageError("no answers")
     return rows
+
+
+def _check_has_no_more_cells(record: SourceRow) -> None:
+    """Refuse a row of a table that has more cells than there are names of columns.
+
+    Raises:
+        UsageError: it has; the message says why where that can be seen.
+    """
+    # Python's csv module keeps the other cells under the key None.
+    others = record.values.get(None)  # type: ignore[call-overload]
+    if others is None:
+        return
+    for cell in [*record.values.values(), *others]:
+        if isinstance(cell, str) and cell.startswith(' "'):
+            raise UsageError("a space stands between a comma and a quote; remove it")
+    raise UsageError("more cells than column names; in a CSV file quote texts with commas")
 
 
 def _names_in_vector(spec: TaskSpec, value: Any) -> list[str]:
@@ -144,7 +215,7 @@ def _names_in_vector(spec: TaskSpec, value: Any) -> list[str]:
         raise UsageError(
             f"label is {value!r:.40}, not {len(spec.labels)} numbers 0 or 1, one for each label"
         )
-    return [name for name, is_it in zip(spec.labels, vector, strict=True) if is_it]
+    return [name for name, has_it in zip(spec.labels, vector, strict=True) if has_it]
 
 
 def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = None) -> Label:
@@ -166,18 +237,23 @@ def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = Non
     return rules.parse_label(value, names or spec.labels)
 
 
+# The formats: how the columns of a record become the texts of a row
+
+
 def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:
+    """One or two texts, as they stand."""
     if not spec.one_text_suffices:
-        texts = [record.text(name) for name in spec.inputs]
-        return [Row(record.id, (tuple(texts),), record.label)]
-    is_empty = [is_missing(record.present(name)) for name in spec.inputs]
-    if all(is_empty):
+        texts = tuple(record.text(name) for name in spec.inputs)
+        return [Row(record.id, (texts,), record.label)]
+    found = []
+    for name in spec.inputs:
+        text = ""
+        if not is_missing(record.present(name)):
+            text = record.text(name)
+        found.append(text)
+    if not any(found):
         raise IncompleteRow(f"{' and '.join(spec.inputs)} are empty")
-    texts = [
-        "" if without else record.text(name)
-        for name, without in zip(spec.inputs, is_empty, strict=True)
-    ]
-    return [Row(record.id, (tuple(texts),), record.label)]
+    return [Row(record.id, (tuple(found),), record.label)]
 
 
 def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
@@ -185,9 +261,14 @@ def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
     words = record.words(spec.inputs[0])
     if isinstance(record.label, tuple) and len(record.label) != len(words):
         raise UsageError(f"{len(words)} words have {len(record.label)} tags")
-    ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
-    spans = tuple((end - len(word), end) for word, end in zip(words, ends, strict=True))
-    return [Row(record.id, ((" ".join(words),),), record.label, word_spans=spans)]
+    spans = []
+    start = 0
+    for word in words:
+        end = start + len(word)
+        spans.append((start, end))
+        # The next word begins behind a space.
+        start = end + 1
+    return [Row(record.id, ((" ".join(words),),), record.label, word_spans=tuple(spans))]
 
 
 def _copa(_: TaskSpec, record: SourceRow) -> list[Row]:
@@ -197,22 +278,23 @@ def _copa(_: TaskSpec, record: SourceRow) -> list[Row]:
     if connective is None:
         raise UsageError(f"question is '{question[:40]}', not cause or effect")
     premise = record.text("premise").strip().removesuffix(".")
-    choices = (record.text(name).strip() for name in ("choice1", "choice2"))
-    texts = tuple(
-        (f"{premise} {connective} {choice[0].lower()}{choice[1:]}",) for choice in choices
-    )
-    return [Row(record.id, texts, record.label)]
+    texts = []
+    for name in ("choice1", "choice2"):
+        choice = record.text(name).strip()
+        texts.append((f"{premise} {connective} {choice[0].lower()}{choice[1:]}",))
+    return [Row(record.id, tuple(texts), record.label)]
 
 
 def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
     """The two sentences as a pair, and the character span of the target word in each."""
     sentences = (record.text("sentence1"), record.text("sentence2"))
     spans = []
-    for index, sentence in enumerate(sentences, start=1):
-        start, end = record.integer(f"start{index}"), record.integer(f"end{index}")
+    for number, sentence in enumerate(sentences, start=1):
+        start = record.integer(f"start{number}")
+        end = record.integer(f"end{number}")
         if not 0 <= start < end <= len(sentence):
             raise UsageError(
-                f"the target word, characters {start} to {end}, is outside of sentence{index},"
+                f"the target word, characters {start} to {end}, is outside of sentence{number},"
                 f" which has {len(sentence)} characters"
             )
         spans.append((start, end))
@@ -221,60 +303,73 @@ def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
-    record.values |= record.values.get("target", {})  # the official files' spans are in it
+    # The spans of the official files are within the target.
+    record.values |= record.values.get("target", {})
     words = record.text("text").split()
     pronoun = record.text("span2_text").split()
-    is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
-    length, index = len(pronoun), record.integer("span2_index")
-    places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
+    named_at = record.integer("span2_index")
+    length = len(pronoun)
+    # Punctuation may stand around the pronoun.
+    pattern = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
+    places = []
+    for at in range(len(words)):
+        if pattern.match(" ".join(words[at : at + length])):
+            places.append(at)
     if not places:
         raise UsageError(f"the pronoun '{' '.join(pronoun)[:40]}' (span2_text) is not in the text")
     # One official validation row names the word before the pronoun.
-    first = min(places, key=lambda at: abs(at - index))
+    first = min(places, key=lambda at: abs(at - named_at))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
     return [Row(record.id, ((" ".join(marked), record.text("span1_text")),), record.label)]
 
 
 def _multirc(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
-    idx = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
-    # an official answer is empty
-    texts = (record.text("paragraph"), f"{record.text('question')} {record.values['answer']}")
-    group = f"{idx['paragraph']}-{idx['question']}"
-    return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
+    indices = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
+    paragraph = record.text("paragraph")
+    # The answer is not asked for as a text: one of the official answers is empty.
+    question = f"{record.text('question')} {record.values['answer']}"
+    group = f"{indices['paragraph']}-{indices['question']}"
+    name = f"{group}-{indices['answer']}"
+    return [Row(name, ((paragraph, question),), record.label, group=group)]
 
 
 def _record(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
-    group = str(record.values["idx"]["query"]) if "idx" in record.values else record.id
-    passage, query = record.text("passage"), record.text("query")
-    answers = record.values.get("answers") or []
-    return [
-        Row(
-            f"{group}-{entity}",
-            ((passage, query.replace(PLACEHOLDER, entity)),),
-            int(entity in answers) if answers else None,
-            answers=tuple((answer, -1) for answer in dict.fromkeys(answers)),
-            group=group,
-            candidate=entity,
+    group = record.id
+    if "idx" in record.values:
+        group = str(record.values["idx"]["query"])
+    passage = record.text("passage")
+    query = record.text("query")
+    names = record.values.get("answers") or []
+    answers = tuple((answer, -1) for answer in dict.fromkeys(names))
+    rows = []
+    for entity in dict.fromkeys(record.texts("entities")):
+        label = None
+        if answers:
+            label = int(entity in names)
+        texts = (passage, query.replace(PLACEHOLDER, entity))
+        row = Row(
+            f"{group}-{entity}", (texts,), label, answers=answers, group=group, candidate=entity
         )
-        for entity in dict.fromkeys(record.texts("entities"))
-    ]
+        rows.append(row)
+    return rows
 
 
 def _swag(_: TaskSpec, record: SourceRow) -> list[Row]:
     """One pair per ending: the first sentence, and the second one's beginning with the ending."""
-    context, start = record.text("sent1"), record.text("sent2")
-    endings = [record.text(f"ending{at}") for at in range(4)]
-    return [
-        Row(record.id, tuple((context, f"{start} {ending}") for ending in endings), record.label)
-    ]
+    context = record.text("sent1")
+    start = record.text("sent2")
+    endings = [record.text(f"ending{number}") for number in range(4)]
+    pairs = tuple((context, f"{start} {ending}") for ending in endings)
+    return [Row(record.id, pairs, record.label)]
 
 
 def _squad(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the question and the context; with the accepted answers."""
     context = record.text("context")
-    answers = record.values.get("answers", {"text": [], "answer_start": []})  # new texts have none
+    # New texts have no answers.
+    answers = record.values.get("answers", {"text": [], "answer_start": []})
     accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
     for text, start in accepted:
         if start < 0 or context[start : start + len(text)] != text:

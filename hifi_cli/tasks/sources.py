@@ -2,10 +2,9 @@
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cache
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import digest, remembered
 from hifi_cli.hub import resolve_commit, unavailable_error
-from hifi_cli.tasks import kinds, task_spec
-from hifi_cli.tasks import rows as rows_module
-from hifi_cli.tasks.file_formats import SourceRow, class_names, read, with_class_names
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.file_formats import FORMATS, read
+from hifi_cli.tasks.readers.parquet import class_names_of, with_class_names
 from hifi_cli.tasks.rows import parse_rows
+from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import (
     REQUIRED_SPLITS,
     Cut,
@@ -32,14 +32,21 @@ from hifi_cli.tasks.task_spec import (
 )
 from hifi_cli.text import abbreviate
 
-PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
-PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
+# The folders of the downloads, in which the folders of tasks are.
+PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")
+# The hub's conversion of repositories that are scripts.
+PARQUET_REVISION = "refs/convert/parquet"
 
 
 def load(
     spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS
 ) -> TaskData:
     """Load a task's rows: the demo's, from `data_dir`, or from the hub when no directory is given.
+
+    Args:
+        spec: the task.
+        data_dir: the directory of the benchmarks' files.
+        required: the splits that must be there.
 
     Raises:
         MissingError: the source is missing, or a `required` split is.
@@ -54,26 +61,37 @@ def load(
         raise MissingError(
             f"{spec.local.directory or spec.label} is neither here nor on the hub: give --data-dir"
         )
-    for split, official in spec.rows.items():
-        count = spec.count(data.splits.get(split, []))
-        if count not in (0, official):
-            logger.warning(
-                f"warning: {spec.label}: {count} rows, the official {split} split has {official}"
-                f" ({count - official:+d})"
-            )
+    _warn_of_other_counts(spec, data)
     for split, name in spec.validation_of.items():
-        task = task_spec.load(name)
-        validation = {"files": {"validation": task.local.files["validation"]}}
-        task = task.model_copy(update={"local": task.local.model_copy(update=validation)})
-        other = load(task, data_dir=data_dir, required=["validation"])
-        data.splits[split] = other.rows("validation")
-        data.fingerprint[split] = other.fingerprint["validation"]
+        other = _load_validation_of(name, data_dir)
+        data = data.with_split(split, other.rows("validation"), other.fingerprint["validation"])
     if spec.cut and "train" in data.splits:
         data = _cut(data, spec.cut)
     for split in required:
         data.rows(split)
     _warn_of_shared_texts(spec, data)
     return data
+
+
+def _warn_of_other_counts(spec: TaskSpec, data: TaskData) -> None:
+    """Say which splits have another number of rows than the official ones."""
+    for split, official in spec.rows.items():
+        count = spec.count(data.splits.get(split, []))
+        # A split that is not here is another matter.
+        if count not in (0, official):
+            logger.warning(
+                f"warning: {spec.label}: {count} rows, the official {split} split has {official}"
+                f" ({count - official:+d})"
+            )
+
+
+def _load_validation_of(name: str, data_dir: Path | None) -> TaskData:
+    """Load the validation rows of a task, and of its files no others."""
+    task = task_spec.load(name)
+    files = {"validation": task.local.files["validation"]}
+    local = task.local.model_copy(update={"files": files})
+    task = task.model_copy(update={"local": local})
+    return load(task, data_dir=data_dir, required=["validation"])
 
 
 def fingerprint_of_files(
@@ -84,6 +102,8 @@ def fingerprint_of_files(
     Rows that were read before, from files that have not changed since, are not read again.
 
     Args:
+        spec: the task.
+        data_dir: the directory of the benchmarks' files.
         load_data: reads the rows.
     """
     try:
@@ -93,11 +113,9 @@ def fingerprint_of_files(
     if not files:
         return None
     # The code that reads decides too.
-    readers = [Path(module.__file__ or "") for module in (rows_module, kinds, task_spec)]
+    code = sorted(Path(__file__).parent.rglob("*.py"))
     what = f"rows {spec.model_dump_json()}"
-    found: dict[Split, str] = remembered(
-        what, [*files, *readers, Path(__file__)], lambda: load_data().fingerprint
-    )
+    found: dict[Split, str] = remembered(what, [*files, *code], lambda: load_data().fingerprint)
     return found
 
 
@@ -110,7 +128,7 @@ def _files_read(spec: TaskSpec, data_dir: Path | None) -> list[Path]:
     directory = find_directory(spec, data_dir)
     if not directory:
         return []
-    files = [*_files(spec.local, directory).values()]
+    files = list(_files(spec.local, directory).values())
     for name in spec.validation_of.values():
         other = task_spec.load(name)
         files += _files_read(other, data_dir)
@@ -118,14 +136,16 @@ def _files_read(spec: TaskSpec, data_dir: Path | None) -> list[Path]:
 
 
 def _warn_of_shared_texts(spec: TaskSpec, data: TaskData) -> None:
-    """Say where rows to validate on are rows to train on.
+    """Warn where rows to validate on are rows to train on.
 
-    Of a benchmark's data only equal files are said: some of them share a few texts as they are.
+    Some benchmarks' splits share a few texts as they are, so that equal files alone are a mistake.
     """
-    train, validation = data.splits.get("train", []), data.splits.get("validation", [])
-    digests = [data.fingerprint.get(split) for split in ("train", "validation")]
-    is_equal = bool(train) and digests[0] == digests[1]
-    if spec.rows and not is_equal:
+    train = data.splits.get("train", [])
+    validation = data.splits.get("validation", [])
+    has_equal_digests = data.fingerprint.get("train") == data.fingerprint.get("validation")
+    is_equal = bool(train) and has_equal_digests
+    is_of_benchmark = bool(spec.rows)
+    if is_of_benchmark and not is_equal:
         return
     shared = rows_with_texts_of(validation, train)
     if is_equal or (validation and shared == len(validation)):
@@ -141,7 +161,14 @@ def _warn_of_shared_texts(spec: TaskSpec, data: TaskData) -> None:
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:
-    """Count the rows of each split that is here, of `data_dir` or of the task itself; nothing is downloaded for a count.
+    """Count the rows of each split that is here; nothing is downloaded for a count.
+
+    Args:
+        names: of the tasks.
+        data_dir: the directory of the benchmarks' files.
+
+    Returns:
+        The number of rows of each split, by the task's name.
 
     Raises:
         UsageError: the data do not fit the task.
@@ -149,9 +176,11 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
     counts: dict[str, dict[str, int]] = {}
     for name in names:
         task = task_spec.load(name).model_copy(update={"hub": None})
-        with suppress(MissingError):
-            splits = load(task, data_dir=data_dir, required=()).splits
-            counts[name] = {split: task.count(rows) for split, rows in splits.items()}
+        try:
+            data = load(task, data_dir=data_dir, required=())
+        except MissingError:
+            continue
+        counts[name] = {split: task.count(rows) for split, rows in data.splits.items()}
     return counts
 
 
@@ -166,7 +195,9 @@ def find_directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
         return demo_directory()
     if spec.local.directory and Path(spec.local.directory).is_dir():
         return Path(spec.local.directory)
-    return data_dir if spec.local.files or not spec.hub else None
+    if spec.hub and not spec.local.files:
+        return None
+    return data_dir
 
 
 # Files
@@ -178,47 +209,56 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
     splits: dict[Split, list[Row]] = {}
     for split, path in files.items():
         labelled = is_labelled(split)
-        # test files of TSV have a header line, although those of CoLA with labels have none
         reader = spec.local.readers.get(split, spec.local.reader)
-        has_names = labelled or reader == "conll"
-        header = spec.local.header if has_names else None
+        header = spec.local.header
+        if not labelled and not FORMATS[reader].numbers_columns:
+            # Test files have a header line, although those of CoLA with labels have none.
+            header = None
         records = read(path, reader, header, quotes=spec.local.quotes)
-        wanted = spec.local.only.get(split, {}).items()
-        own = (record for record in records if wanted <= record.values.items())
+        own = _with_values(records, spec.local.only.get(split, {}))
         splits[split] = parse_rows(spec, own, spec.local, str(path), labelled=labelled)
     for split, names in spec.local.files.items():
         if split not in files and is_labelled(split):
             file = os.path.normpath(Path(spec.local.folder, names[0]))
             logger.warning(f"note: no file {file}; the {split} split is missing")
     digests = {split: rows_digest(rows) for split, rows in splits.items()}
-    return TaskData(splits, digests, {split: str(path) for split, path in files.items()})
+    origin = {split: str(path) for split, path in files.items()}
+    return TaskData(splits, digests, origin)
+
+
+def _with_values(records: Iterable[SourceRow], wanted: dict[str, str]) -> Iterator[SourceRow]:
+    """Yield the records that have the wanted value in each column."""
+    for record in records:
+        if wanted.items() <= record.values.items():
+            yield record
 
 
 def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     """Find the file of each split, in the task's folder.
 
-    The folder is the directory itself, or in it, or in a benchmark's folder in it.
-
-    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder
-    RTE.
+    The folder is the directory itself, or in it, or in a benchmark's folder in it. The first folder
+    that has one of the task's files is taken: GLUE and SuperGLUE both have a folder RTE.
 
     Raises:
         MissingError: there is none.
     """
-    folders = [directory] if directory.name == local.folder else []
-    folders += [directory / parent / local.folder for parent in PARENTS]
+    folders = [directory / parent / local.folder for parent in PARENTS]
+    if directory.name == local.folder:
+        folders.insert(0, directory)
     for folder in folders:
-        found = {
-            split: [folder / name for name in names if (folder / name).is_file()]
-            for split, names in local.files.items()
-        }
-        if any(found.values()):
-            return {split: paths[0] for split, paths in found.items() if paths}
+        found = {}
+        for split, names in local.files.items():
+            existing = [folder / name for name in names if (folder / name).is_file()]
+            if existing:
+                found[split] = existing[0]
+        if found:
+            return found
+    if not directory.is_dir():
+        raise MissingError(f"there is no directory {directory} (--data-dir)")
     files = abbreviate([names[0] for names in local.files.values()])
     raise MissingError(
-        f"no folder {local.folder} with {files} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}"
-        if directory.is_dir()
-        else f"there is no directory {directory} (--data-dir)"
+        f"no folder {local.folder} with {files} in {directory}, nor in its subfolders"
+        f" {', '.join(PARENTS[1:])}"
     )
 
 
@@ -234,30 +274,38 @@ def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
         tables, commit = load_once(hub.id, hub.revision, config or hub.config)
         labelled = is_labelled(split)
         if hub_split in tables:
-            records, origin = hub_records(tables[hub_split]), f"{hub.id}, {hub_split}"
+            records = hub_records(tables[hub_split])
+            origin = f"{hub.id}, {hub_split}"
             splits[split] = parse_rows(spec, records, hub, origin, labelled=labelled)
         elif labelled:
             raise UsageError(
                 f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables)}"
             )
     digests = {split: rows_digest(rows) for split, rows in splits.items()}
-    return TaskData(
-        splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""}
-    )
+    source = {"hub": hub.id, "config": hub.config or "", "commit": commit or ""}
+    return TaskData(splits, digests, source)
 
 
 def load_tables(id: str, revision: str | None, config: str | None) -> tuple[Any, str | None]:  # noqa: A002
     """Return the splits of a repository's configuration, and the commit.
 
+    Args:
+        id: of the repository, or a local copy's directory.
+        revision: branch, tag or commit.
+        config: configuration of the repository.
+
     Raises:
         MissingError: neither the hub nor the local cache has the repository.
     """
-    import datasets  # takes a second
+    # The library takes a second to import.
+    import datasets
 
     datasets.disable_progress_bars()
     commit = resolve_commit("dataset", id, revision)
-    # the hub's conversion has a folder for each configuration
-    names = {"data_dir" if revision == PARQUET_REVISION else "name": config}
+    names = {"name": config}
+    if revision == PARQUET_REVISION:
+        # The hub's conversion has a folder for each configuration.
+        names = {"data_dir": config}
     try:
         return datasets.load_dataset(id, revision=commit or revision, **names), commit
     except (OSError, ValueError, RuntimeError) as error:
@@ -266,20 +314,24 @@ def load_tables(id: str, revision: str | None, config: str | None) -> tuple[Any,
 
 def hub_records(table: Any) -> Iterator[SourceRow]:
     """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
-    found = {column: class_names(feature) for column, feature in table.features.items()}
-    names_of = {column: names for column, names in found.items() if names}
+    names_of = class_names_of(table.features)
     for index, values in enumerate(table):
         yield SourceRow(with_class_names(values, names_of), f"row {index}")
 
 
 # Samples
 
+# Fewer validation rows are said to be few.
+_FEW_ROWS = 30
+
 
 def _shuffled(rows: Sequence[Row], seed: int) -> list[int]:
-    """Sort row numbers by SHA-256 of seed and number: no library's random generator decides."""
-    return sorted(
-        range(len(rows)), key=lambda number: hashlib.sha256(f"{seed}:{number}".encode()).digest()
-    )
+    """Return the indices of rows, sorted by SHA-256 of seed and index: no library's generator decides."""
+
+    def digest_of(index: int) -> bytes:
+        return hashlib.sha256(f"{seed}:{index}".encode()).digest()
+
+    return sorted(range(len(rows)), key=digest_of)
 
 
 def _cut(data: TaskData, cut: Cut) -> TaskData:
@@ -293,62 +345,92 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
         UsageError: there are too few rows.
     """
     train = data.rows("train")
-    first = {
-        row.sequences: number for number, row in reversed([*enumerate(train)])
-    }  # the first row with each texts
-    distinct = [at for at in _shuffled(train, cut.seed) if first[train[at].sequences] == at]
-    order = sorted(distinct, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
-    cut_off = {
-        number
-        for at, number in enumerate(order)
-        if int((at + 1) * cut.validation) > int(at * cut.validation)
-    }
-    parts = {
-        "train": [row for row in train if first[row.sequences] not in cut_off],
-        "validation": [row for row in train if first[row.sequences] in cut_off],
-    }
-    if not all(parts.values()):
+    # The first row with the same texts as each row.
+    first_with: dict[tuple[tuple[str, ...], ...], int] = {}
+    for index, row in enumerate(train):
+        first_with.setdefault(row.sequences, index)
+    distinct = []
+    for index in _shuffled(train, cut.seed):
+        if first_with[train[index].sequences] == index:
+            distinct.append(index)
+    by_label = sorted(distinct, key=lambda index: train[index].label)  # type: ignore[arg-type, return-value]
+    cut_off = set()
+    for at, index in enumerate(by_label):
+        # The row at which the running total of the fraction reaches the next whole number.
+        if int((at + 1) * cut.validation) > int(at * cut.validation):
+            cut_off.add(index)
+    kept = []
+    validation = []
+    for row in train:
+        if first_with[row.sequences] in cut_off:
+            validation.append(row)
+        else:
+            kept.append(row)
+    origin = data.origin.get("train", "the data")
+    if not kept or not validation:
         raise UsageError(
-            f"{data.origin.get('train', 'the data')}: too few different texts ({len(order)}) to cut off a validation split;"
+            f"{origin}: too few different texts ({len(distinct)}) to cut off a validation split;"
             " give a file with validation=FILE"
         )
-    cut_rows = len(parts["validation"])
-    few = f"; warning: one validation row is {100 / cut_rows:.3g} % of them; give validation=FILE or a larger fraction"
+    warning = ""
+    if len(validation) < _FEW_ROWS:
+        warning = (
+            f"; warning: one validation row is {100 / len(validation):.3g} % of them; give"
+            " validation=FILE or a larger fraction"
+        )
     logger.info(
-        f"{Path(data.origin.get('train', 'the data')).name}: {len(train)} rows: {len(parts['train'])} train,"
-        f" {cut_rows} validation{few if cut_rows < 30 else ''}"
+        f"{Path(origin).name}: {len(train)} rows: {len(kept)} train,"
+        f" {len(validation)} validation{warning}"
     )
-    digests = {split: rows_digest(part) for split, part in parts.items()}
-    return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)
+    data = data.with_split("train", kept, rows_digest(kept))
+    return data.with_split("validation", validation, rows_digest(validation))
 
 
 def few_shot_sample(
     spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int
 ) -> tuple[list[Row], list[Row]]:
-    """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev (HiFi, section 4.1).
+    """Draw the rows of a few-shot run (HiFi, section 4.1).
+
+    All rows are shuffled; of each class the first `shots` rows are train, the next `shots` dev.
+
+    Args:
+        spec: the task, whose rows have classes.
+        rows: of the train split.
+        shots: rows per class.
+        seed: of the shuffling.
+
+    Returns:
+        The rows of train and of dev.
 
     Raises:
         UsageError: a class has too few rows.
     """
-    import pandas as pd  # a third of a second, which other runs do without
-
-    shuffled = [rows[number] for number in _shuffled(rows, seed)]
-    labels = pd.Series([row.label for row in shuffled])
+    rows_of: Counter[Any] = Counter(row.label for row in rows)
     for index, label in enumerate(spec.classes):
-        if (count := int((labels == index).sum())) < 2 * shots:
+        count = rows_of[index]
+        if count < 2 * shots:
             raise UsageError(
                 f"task {spec.label} has {count} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"
             )
-    part = labels.groupby(labels).cumcount() // shots  # of each class
-    train, dev = (list(compress(shuffled, part == number)) for number in (0, 1))
+    train = []
+    dev = []
+    drawn: Counter[Any] = Counter()
+    for index in _shuffled(rows, seed):
+        row = rows[index]
+        if drawn[row.label] < shots:
+            train.append(row)
+        elif drawn[row.label] < 2 * shots:
+            dev.append(row)
+        drawn[row.label] += 1
     return train, dev
 
 
 def few_shot_rows(train: Sequence[Row], dev: Sequence[Row]) -> dict[str, Any]:
     """Return the ids of a few-shot run's rows, and a SHA-256 over ids, texts and labels."""
+    contents = [[row.id, row.sequences, row.label] for row in (*train, *dev)]
     return {
         "train": [row.id for row in train],
         "dev": [row.id for row in dev],
-        "sha256": digest([[row.id, row.sequences, row.label] for row in (*train, *dev)], 64),
+        "sha256": digest(contents, 64),
     }

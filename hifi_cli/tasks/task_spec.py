@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.tasks.examples import EncodedExample, Row
+from hifi_cli.tasks.file_formats import FORMATS
 from hifi_cli.tasks.kinds import Kind, TaskKind, class_of
 from hifi_cli.tasks.metrics import ENTITY_TAG, OF_SECOND_CLASS, metrics_for
 
@@ -41,7 +43,22 @@ __all__ = [
 
 # train, validation or test; a task may have more, such as validation_mismatched.
 Split = str
-Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
+
+
+def _check_reader(name: str) -> str:
+    """Refuse a file format that is not in the table of them."""
+    if name not in FORMATS:
+        *others, last = [f"'{known}'" for known in FORMATS]
+        expected = f"{', '.join(others)} or {last}"
+        # pydantic's own words for a value that is not among some.
+        raise PydanticCustomError(
+            "unknown_reader", "Input should be {expected}", {"expected": expected}
+        )
+    return name
+
+
+# The name of a file format.
+Reader = Annotated[str, AfterValidator(_check_reader)]
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -313,6 +330,17 @@ class TaskData:
                 f"the data have no {split} split; the splits are {', '.join(self.splits)}"
             )
         return self.splits[split]
+
+    def with_split(self, split: Split, rows: list[Row], fingerprint: str) -> "TaskData":
+        """Return the data with other rows of a split.
+
+        Args:
+            split: the split, which may be a new one.
+            rows: its rows.
+            fingerprint: the SHA-256 of the rows as they were read.
+        """
+        splits = {**self.splits, split: rows}
+        return TaskData(splits, {**self.fingerprint, split: fingerprint}, self.origin)
 
 
 def load(name: str) -> TaskSpec:

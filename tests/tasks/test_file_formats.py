@@ -1,7 +1,9 @@
 """Every task's official files as rows, and what a bad file is told."""
 
 import json
+import re
 import string
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from tiny_inputs import write_lines
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import scores, task_spec
+from hifi_cli.tasks import file_formats, scores, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Row
 
@@ -319,3 +321,16 @@ def test_every_task_with_a_hub_names_its_splits_and_counts():
                 len(task.labels) if has_labels else 0,
                 len(task.labels),
             )
+
+
+def test_every_suffix_is_in_the_documentation_and_in_the_messages(hifi):
+    """The table of formats is the only list: messages are made from it, and the page is compared with it."""
+    suffixes = [suffix for known in file_formats.FORMATS.values() for suffix in known.suffixes]
+    assert len({*suffixes}) == len(suffixes) > 5
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    assert f"({', '.join(f'`{suffix}`' for suffix in suffixes)})" in page
+    *others, last = suffixes
+    answer = hifi("train --task nowhere --method full-ft")
+    assert f"data files are {', '.join(others)} or {last})" in answer.err
+    with pytest.raises(UsageError, match=re.escape(", ".join(suffixes))):
+        file_formats.format_of(Path("data.xlsx"))

@@ -19,7 +19,8 @@ from hifi_cli.tasks import metrics, own_data, scores, task_spec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import tokenize
 from hifi_cli.tasks.examples import UNREAD, EncodedExample
-from hifi_cli.tasks.rows import SourceRow, parse_rows
+from hifi_cli.tasks.rows import parse_rows
+from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.training.losses import loss_normalizer, task_loss
 
 CONLL = task_spec.load("conll2003")
