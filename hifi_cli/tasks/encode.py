@@ -1,7 +1,7 @@
 """From rows to what a model reads: tokens, the order of an epoch, and padded batches."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,8 +16,13 @@ from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate
 
 Item = TypeVar("Item", bound=Sized)
-MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
-_WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
+# A question has at most this part of a window's tokens: the context needs the others.
+MAX_QUESTION_FRACTION = 0.25
+# So many batches are sorted together by length: enough for similar lengths, few enough that epochs
+# differ.
+_WINDOW = 32
+# The tokenizer's lists that a model reads.
+_MODEL_INPUTS = ("input_ids", "token_type_ids")
 
 
 def tokenize(
@@ -25,51 +30,147 @@ def tokenize(
 ) -> list[EncodedExample]:
     """Tokenize rows, without padding, by `max_length`, `truncation`, `swap_texts` and `stride`.
 
+    Args:
+        tokenizer: of the encoder; a fast one of transformers.
+        spec: the task, whose kind says how token ids are made.
+        rows: the rows; each becomes one example, or several windows.
+        config: of the run.
+
     Raises:
         UsageError: a target word is truncated.
     """
     encoding = spec.rules.encoding
     if encoding == "windows":
         return _tokenize_windows(tokenizer, rows, config)
-    order = slice(None, None, -1 if config.swap_texts else 1)
-    columns = [
-        list(column)
-        for column in zip(
-            *(sequence[order] for row in rows for sequence in row.sequences), strict=True
-        )
-    ]
-    is_pair = len(columns) == 2
-    is_cut = [False] * len(columns[0])  # each sequence
-    if is_pair and config.truncation != "longest_first":
-        # The text that is not truncated must leave room for a token of the other one.
-        protected = 1 if config.truncation == "only_first" else 0
-        room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
-        columns[protected], is_cut = _truncate(tokenizer, columns[protected], room)
-    encoded = tokenizer(
-        *columns,
-        truncation=config.truncation if is_pair else "only_first",
-        max_length=config.max_length,
-    )
-    examples, indices = [], iter(range(len(columns[0])))
+    sequences: list[tuple[str, ...]] = []
     for row in rows:
-        numbers = list(islice(indices, len(row.sequences)))
-        sequences = tuple(_model_inputs(encoded, number) for number in numbers)
-        is_truncated = any(
-            is_cut[number] or encoded.encodings[number].overflowing for number in numbers
-        )
-        spans: tuple[Span, ...] = ()
+        sequences += row.sequences
+    encoded = _tokenize_sequences(tokenizer, sequences, config)
+    examples = []
+    # A row's sequences follow one another.
+    index = 0
+    for row in rows:
+        indices = range(index, index + len(row.sequences))
+        index = indices.stop
+        inputs = tuple(encoded.inputs(number) for number in indices)
+        is_truncated = any(encoded.is_truncated(number) for number in indices)
+        word_spans: tuple[Span, ...] = ()
+        word_tokens: tuple[int, ...] = ()
         if encoding == "target words":
-            spans = _token_spans(encoded, numbers[0], row, order, is_truncated=is_truncated)
-        tagged = row.word_spans if encoding == "words" else ()
-        tokens = tuple(_first_token(encoded, numbers[0], span) for span in tagged)
-        examples.append(EncodedExample(row, sequences, spans, tokens, is_truncated=is_truncated))
+            word_spans = _tokens_of_target_words(encoded, indices[0], row)
+        if encoding == "words":
+            word_tokens = tuple(encoded.first_token(indices[0], span) for span in row.word_spans)
+        examples.append(
+            EncodedExample(row, inputs, word_spans, word_tokens, is_truncated=is_truncated)
+        )
     _warn_of_unread_words(examples, config.max_length)
     return examples
 
 
+@dataclass(frozen=True)
+class _EncodedSequences:
+    """Sequences as a tokenizer encoded them.
+
+    Attributes:
+        encoded: what the tokenizer returned.
+        was_cut: whether a text of each sequence was cut before, [sequences].
+        swaps_texts: whether the second text of a pair stands before the first.
+    """
+
+    encoded: Any
+    was_cut: list[bool]
+    swaps_texts: bool
+
+    def inputs(self, index: int) -> dict[str, NDArray[np.int32]]:
+        """Return what a model reads of a sequence."""
+        return _model_inputs(self.encoded, index)
+
+    def is_truncated(self, index: int) -> bool:
+        """Return whether a text of a sequence was cut."""
+        return self.was_cut[index] or bool(self.encoded.encodings[index].overflowing)
+
+    def first_token(self, index: int, span: Span) -> int:
+        """Return the first token of a word of a sequence of one text, or UNREAD if it has none.
+
+        Args:
+            index: of the sequence.
+            span: the word's characters [start, end).
+        """
+        for character in range(*span):
+            token: int | None = self.encoded.char_to_token(index, character)
+            if token is not None:
+                return token
+        return UNREAD
+
+
+def _tokenize_sequences(
+    tokenizer: Any, sequences: Sequence[tuple[str, ...]], config: RunConfig
+) -> _EncodedSequences:
+    """Tokenize sequences of one or two texts.
+
+    Args:
+        tokenizer: of the encoder.
+        sequences: all with the same number of texts.
+        config: of the run.
+    """
+    # One list of all first texts, and for pairs one of all second texts.
+    columns = [list(column) for column in zip(*sequences, strict=True)]
+    is_pair = len(columns) == 2
+    if config.swap_texts:
+        columns.reverse()
+    was_cut = [False] * len(sequences)
+    truncation = "only_first"
+    if is_pair:
+        truncation = config.truncation
+    if is_pair and truncation != "longest_first":
+        # The text that is not truncated must leave room for a token of the other one.
+        protected = 1 if truncation == "only_first" else 0
+        room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
+        columns[protected], was_cut = _truncate(tokenizer, columns[protected], room)
+    encoded = tokenizer(*columns, truncation=truncation, max_length=config.max_length)
+    return _EncodedSequences(encoded, was_cut, config.swap_texts)
+
+
+def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
+    """Return the lists that a model reads of a sequence, int32."""
+    inputs = {}
+    for name in encoded:
+        if name in _MODEL_INPUTS:
+            inputs[name] = np.array(encoded[name][index], dtype=np.int32)
+    return inputs
+
+
+def _tokens_of_target_words(sequences: _EncodedSequences, index: int, row: Row) -> tuple[Span, ...]:
+    """Return the token span [first, last) of the target word of each text of a pair.
+
+    Args:
+        sequences: the encoded sequences.
+        index: of the row's sequence.
+        row: has the characters of the words.
+
+    Raises:
+        UsageError: a word has no token.
+    """
+    texts = [*zip(row.sequences[0], row.word_spans, strict=True)]
+    if sequences.swaps_texts:
+        texts.reverse()
+    spans = []
+    for place, (text, (start, end)) in enumerate(texts):
+        first = sequences.encoded.char_to_token(index, start, place)
+        last = sequences.encoded.char_to_token(index, end - 1, place)
+        if first is None or last is None:
+            problem = f"{text[start:end]!r:.40} has no token of this tokenizer"
+            if sequences.is_truncated(index):
+                problem = "is truncated; increase max_length"
+            raise UsageError(f"row {row.id}: the target word {problem}")
+        spans.append((first, last + 1))
+    return tuple(spans)
+
+
 def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -> None:
     """Say how many words have no token, because of `max_length` or because of the tokenizer."""
-    words, cut = 0, 0
+    words = 0
+    cut = 0
     dropped: list[str] = []
     for example in examples:
         tokens = example.word_tokens
@@ -77,71 +178,32 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
         # The words behind the last one with a token are cut where the text is; the tokenizer drops
         # the others: spaces, and characters that it does not know as any.
         read = [at for at, token in enumerate(tokens) if token != UNREAD]
-        last = read[-1] if read and example.is_truncated else len(tokens)
+        last = len(tokens)
+        if read and example.is_truncated:
+            last = read[-1]
         for at, token in enumerate(tokens):
-            if token == UNREAD and at > last:
+            if token != UNREAD:
+                continue
+            if at > last:
                 cut += 1
-            elif token == UNREAD:
+            else:
                 dropped.append(example.row.words[at])
-    without = "they are not trained on and count as tagged O"
+    consequence = "they are not trained on and count as tagged O"
     if cut:
         logger.warning(
-            f"note: max_length={max_length} leaves {cut:,} of {words:,} words without a token: {without}"
+            f"note: max_length={max_length} leaves {cut:,} of {words:,} words without a token:"
+            f" {consequence}"
         )
     if dropped:
-        shown = abbreviate([ascii(word) for word in dict.fromkeys(dropped)])
+        different = dict.fromkeys(dropped)
+        shown = abbreviate([ascii(word) for word in different])
         logger.warning(
-            f"note: the tokenizer has no token for {len(dropped):,} of {words:,} words ({shown}): {without}"
+            f"note: the tokenizer has no token for {len(dropped):,} of {words:,} words ({shown}):"
+            f" {consequence}"
         )
 
 
-def rows_of(examples: Iterable[EncodedExample]) -> list[Row]:
-    """Return the rows of some examples, each row once, in order."""
-    return list({example.row.id: example.row for example in examples}.values())
-
-
-def truncated_rows(examples: Iterable[EncodedExample]) -> int:
-    """Return how many rows have a text that was cut."""
-    return len({example.row.id for example in examples if example.is_truncated})
-
-
-def single_sequences(examples: Iterable[EncodedExample]) -> list[EncodedExample]:
-    """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
-    return [
-        EncodedExample(example.row, (sequence,))
-        for example in examples
-        for sequence in example.sequences
-    ]
-
-
-def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
-    return {
-        name: np.array(encoded[name][index], dtype=np.int32)
-        for name in encoded
-        if name in ("input_ids", "token_type_ids")
-    }
-
-
-def _token_spans(
-    encoded: Any, index: int, row: Row, order: slice, *, is_truncated: bool
-) -> tuple[Span, ...]:
-    """Return the span of the tokens of the target word of each text."""
-    token_spans = []
-    for text, (start, end) in enumerate(row.word_spans[order]):
-        first, last = (encoded.char_to_token(index, at, text) for at in (start, end - 1))
-        if first is None or last is None:
-            problem = "is truncated; increase max_length"
-            if not is_truncated:
-                word = row.sequences[0][order][text][start:end]
-                problem = f"{word!r:.40} has no token of this tokenizer"
-            raise UsageError(f"row {row.id}: the target word {problem}")
-        token_spans.append((first, last + 1))
-    return tuple(token_spans)
-
-
-def _first_token(encoded: Any, index: int, span: Span) -> int:
-    tokens = (encoded.char_to_token(index, character) for character in range(*span))
-    return next((token for token in tokens if token is not None), UNREAD)
+# Windows over long contexts
 
 
 def _tokenize_windows(
@@ -151,9 +213,8 @@ def _tokenize_windows(
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
     special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
     room = config.max_length - special_tokens - question_length
-    questions, is_cut = _truncate(
-        tokenizer, [row.sequences[0][0].strip() for row in rows], question_length
-    )
+    whole_questions = [row.sequences[0][0].strip() for row in rows]
+    questions, was_cut = _truncate(tokenizer, whole_questions, question_length)
     encoded = tokenizer(
         questions,
         [row.sequences[0][1] for row in rows],
@@ -164,24 +225,32 @@ def _tokenize_windows(
         return_offsets_mapping=True,
     )
     examples = []
-    for window, row_number in enumerate(encoded["overflow_to_sample_mapping"]):
-        text_ids = encoded.sequence_ids(window)
-        offsets = tuple(
-            tuple(span) if text == 1 else OUTSIDE
-            for span, text in zip(encoded["offset_mapping"][window], text_ids, strict=True)
-        )
-        row = rows[row_number]
-        answer = _answer_tokens(row, offsets) if row.answers else (0, 0)
+    for window, row_index in enumerate(encoded["overflow_to_sample_mapping"]):
+        row = rows[row_index]
+        offsets = _offsets_in_context(encoded, window)
+        answer = (0, 0)
+        if row.answers:
+            answer = _answer_tokens(row, offsets)
         examples.append(
             EncodedExample(
                 row,
                 (_model_inputs(encoded, window),),
                 offsets=offsets,
                 answer=answer,
-                is_truncated=is_cut[row_number],
+                is_truncated=was_cut[row_index],
             )
         )
     return examples
+
+
+def _offsets_in_context(encoded: Any, window: int) -> tuple[Span, ...]:
+    """Return the character span of each token in the context, or OUTSIDE."""
+    offsets = []
+    texts = encoded.sequence_ids(window)
+    for (start, end), text in zip(encoded["offset_mapping"][window], texts, strict=True):
+        # The context is the second text of the pair.
+        offsets.append((start, end) if text == 1 else OUTSIDE)
+    return tuple(offsets)
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
@@ -193,59 +262,97 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
         max_length=max_tokens,
         return_offsets_mapping=True,
     )
-    # a character of several tokens is left out whole where only some of them fit
-    ends = [
-        min(
-            [
-                *(end for _, end in one.offsets[-1:]),
-                *(rest.offsets[0][0] for rest in one.overflowing),
-            ],
-            default=0,
-        )
-        for one in encoded.encodings
-    ]
-    return [text[:end] for text, end in zip(texts, ends, strict=True)], [
-        bool(one.overflowing) for one in encoded.encodings
-    ]
+    shortened = []
+    was_cut = []
+    for text, encoding in zip(texts, encoded.encodings, strict=True):
+        ends = [end for _, end in encoding.offsets[-1:]]
+        # A character of several tokens is left out whole where only some of them fit.
+        ends += [rest.offsets[0][0] for rest in encoding.overflowing]
+        shortened.append(text[: min(ends, default=0)])
+        was_cut.append(bool(encoding.overflowing))
+    return shortened, was_cut
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
-    """Return the first and last token of the first answer; (0, 0) if it is not all in the window."""
+    """Return the first and last token of the first answer; (0, 0) if it is not all in the window.
+
+    Args:
+        row: has an answer.
+        offsets: the character span of each token in the context, or OUTSIDE.
+    """
     text, start = row.answers[0]
     end = start + len(text)
-    context_tokens = [token for token, span in enumerate(offsets) if span != OUTSIDE]
-    if (
-        not context_tokens
-        or offsets[context_tokens[0]][0] > start
-        or offsets[context_tokens[-1]][1] < end
-    ):
+    context = [token for token, span in enumerate(offsets) if span != OUTSIDE]
+    if not context:
         return (0, 0)
-    answer_tokens = [
-        token for token in context_tokens if offsets[token][0] < end and offsets[token][1] > start
-    ]
-    return (answer_tokens[0], answer_tokens[-1]) if answer_tokens else (0, 0)
+    window_start, _ = offsets[context[0]]
+    _, window_end = offsets[context[-1]]
+    if window_start > start or window_end < end:
+        return (0, 0)
+    answer = []
+    for token in context:
+        token_start, token_end = offsets[token]
+        if token_start < end and token_end > start:
+            answer.append(token)
+    if not answer:
+        return (0, 0)
+    return (answer[0], answer[-1])
+
+
+# Examples and their rows
+
+
+def rows_of(examples: Iterable[EncodedExample]) -> list[Row]:
+    """Return the rows of some examples, each row once, in order."""
+    by_id = {example.row.id: example.row for example in examples}
+    return list(by_id.values())
+
+
+def truncated_rows(examples: Iterable[EncodedExample]) -> int:
+    """Return how many rows have a text that was cut."""
+    return len({example.row.id for example in examples if example.is_truncated})
+
+
+def single_sequences(examples: Iterable[EncodedExample]) -> list[EncodedExample]:
+    """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
+    singles = []
+    for example in examples:
+        for sequence in example.sequences:
+            singles.append(EncodedExample(example.row, (sequence,)))
+    return singles
+
+
+# Batches
 
 
 def epoch_batches(config: RunConfig, examples: Sequence[Item], epoch: int) -> list[list[Item]]:
-    """Return the batches of an epoch, counted from 0: every example once, in random order.
+    """Return the batches of an epoch: every example once, in random order.
 
     The result depends only on the arguments, so that a resumed run gets the same batches. The
     strategy `random` cuts the shuffled examples into batches. `group_by_length` sorts windows of
     shuffled examples by length, cuts them into batches and shuffles the batches: less padding, but
     a batch holds similar lengths only.
+
+    Args:
+        config: of the run: seed, batch size and strategy.
+        examples: anything with a length.
+        epoch: counted from 0.
     """
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     order = torch.randperm(len(examples), generator=generator).tolist()
-    shuffled, size = [examples[index] for index in order], config.batch_size
+    shuffled = [examples[index] for index in order]
+    size = config.batch_size
     if config.train_sampling_strategy == "random":
         return list(_batches(shuffled, size))
-    windows = [sorted(window, key=len) for window in _batches(shuffled, size * _WINDOW)]
-    batches = [batch for window in windows for batch in _batches(window, size)]
-    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+    batches: list[list[Item]] = []
+    for window in _batches(shuffled, size * _WINDOW):
+        batches += _batches(sorted(window, key=len), size)
+    order = torch.randperm(len(batches), generator=generator).tolist()
+    return [batches[index] for index in order]
 
 
 def evaluation_order(examples: Sequence[Sized], batch_size: int) -> list[list[int]]:
-    """Return batches of all examples' numbers, longest first: one that is too large fails at once."""
+    """Return batches of all examples' indices, longest first: a batch that is too large fails at once."""
     order = sorted(range(len(examples)), key=lambda index: -len(examples[index]))
     return list(_batches(order, batch_size))
 
@@ -272,6 +379,7 @@ def collate(
     """
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = np.array([len(sequence["input_ids"]) for sequence in sequences])
+    # Rounded up.
     width = -(-lengths.max() // multiple) * multiple
     is_real = np.arange(width) < lengths[:, None]
     batch = {"attention_mask": torch.from_numpy(is_real.astype(np.int64))}
@@ -289,7 +397,8 @@ def collate(
 
 def split_batch(batch: list[int], micro_batches: int) -> Iterator[list[int]]:
     """Split a batch into at most `micro_batches` consecutive micro-batches of nearly equal size."""
-    return _batches(batch, -(-len(batch) // micro_batches))
+    size = -(-len(batch) // micro_batches)
+    return _batches(batch, size)
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
