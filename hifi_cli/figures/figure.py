@@ -33,7 +33,7 @@ from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs.run import run
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace, prepare_run
-from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.loop import Callback, StepPlan, Trainer
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",
@@ -215,11 +215,20 @@ def train(
     """
     splits = replace(load_splits(config, workspace), reported=[])
     prepared = prepare_run(config, workspace, head_selection.selected_heads(config, workspace))
-    trainer = Trainer(prepared, splits, callback=callback)
-    for stage in trainer.stages:  # a callback reads all gradients and weights in every step
-        stage.method.trains_occurring_words = False
-    trainer.max_steps = [0, *trainer.stage_ends][-2] if only_stage1 else None
-    if trainer.max_steps != 0:
+    max_steps = None
+    if only_stage1:
+        plan = StepPlan.of(prepared.config, len(splits.train), prepared.method.stages())
+        max_steps = plan.stages[-1].start
+    trainer = Trainer(
+        prepared,
+        prepared.method,
+        splits,
+        callback=callback,
+        max_steps=max_steps,
+        # A callback reads all gradients and weights in every step.
+        trains_all_words=True,
+    )
+    if max_steps != 0:
         logger.info(f"{config.run_label}: training for this figure alone")
         trainer.train()
     return trainer

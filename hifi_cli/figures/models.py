@@ -268,8 +268,9 @@ class TrajectoryRecorder(Callback):
 
     def on_step_end(self, trainer: Trainer) -> None:
         method, head = trainer.stage.method, trainer.encoder.task_head
-        stage_step = trainer.progress.step - method.steps.start
-        if stage_step in (1, len(method.steps)) or stage_step % self.every == 0:
+        steps = trainer.stage_steps
+        stage_step = trainer.progress.step - steps.start
+        if stage_step in (1, len(steps)) or stage_step % self.every == 0:
             method.before_evaluation(trainer.model)
             weights = dict(trainer.model.named_parameters())
             moved = (
@@ -382,7 +383,7 @@ class SnapshotRecorder(Callback):
     snapshots: dict[int, Tensor] = field(default_factory=dict)
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        if len(trainer.stage_ends) > 1:
+        if len(trainer.stages) > 1:
             raise UsageError(
                 f"{trainer.config.method} trains in several stages; this figure is for one trajectory"
             )
@@ -390,7 +391,7 @@ class SnapshotRecorder(Callback):
 
     def on_step_end(self, trainer: Trainer) -> None:
         step = trainer.progress.step
-        if step in np.linspace(0, trainer.total_steps, self.count + 1).round():
+        if step in np.linspace(0, trainer.plan.total, self.count + 1).round():
             self.snapshots[step] = parameters_to_vector(trained(trainer.model)).detach().cpu()
 
 

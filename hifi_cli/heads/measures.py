@@ -1,6 +1,7 @@
 """Rankings that are measured on the model: each is a function from some examples to one value per head."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -24,7 +25,9 @@ def measure_heads(
 ) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
-    runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
+    # One example of a packed batch could not be masked by itself.
+    padded = runner.config.model_copy(update={"padding_free": False})
+    runner = replace(runner, config=padded)
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
     for indices in processes.progress(
         evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"

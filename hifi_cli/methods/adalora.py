@@ -61,13 +61,15 @@ class AdaLoRA(Peft):
         }
         return "adalora", options
 
-    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
-        config, settings = self.tuner.peft_config["default"], self.settings
-        steps = len(self.steps)
-        config.total_step, config.tinit = steps, round(settings.warmup_fraction * steps)
-        latest = steps - max(config.tinit, 1) - 1  # peft chooses from the second step on
-        config.tfinal = min(round(settings.final_fraction * steps), latest)
-        self._step = step - self.steps.start + 1
+    def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
+        config = self.tuner.peft_config["default"]
+        total = len(steps)
+        config.total_step = total
+        config.tinit = round(self.settings.warmup_fraction * total)
+        # peft chooses singular values from the second step on.
+        latest = total - max(config.tinit, 1) - 1
+        config.tfinal = min(round(self.settings.final_fraction * total), latest)
+        self._step = step - steps.start + 1
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:
         rows = [

@@ -65,11 +65,9 @@ class Method:
         """The method's own settings, `settings.*` in a configuration; a method's own extends it."""
 
     needs_heads: ClassVar[bool] = False
-    # numbers of the stage's steps within the run; the Trainer sets them before `param_groups`
-    steps = range(0)
-    # whether only the words of the train examples train: of other words a method must read no
-    # gradient and no weight
-    trains_occurring_words = False
+    # Whether the word embedding's rows of words that occur in no train example may be left out of
+    # training. The method must then read no gradient and no weight of these rows.
+    may_leave_out_words: ClassVar[bool] = False
     mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
 
     def __init__(self, settings: Any, context: MethodContext) -> None:
@@ -133,8 +131,13 @@ class Method:
 
     # --- a step
 
-    def before_step(self, model: nn.Module, step: int) -> None:
-        """Called before a step's forward passes; `step` counts all finished steps of the run."""
+    def before_step(self, model: nn.Module, step: int, steps: range) -> None:
+        """Called before a step's forward passes.
+
+        Args:
+            step: the number of the step in the run, from 0.
+            steps: the numbers of all steps of the stage.
+        """
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         """A term of the parameters alone that is added to the loss of every step."""

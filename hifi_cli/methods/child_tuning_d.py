@@ -8,7 +8,7 @@ from torch import nn
 
 from hifi_cli.methods.common import SparseMethod
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import SparseParameters, top_k_masks
+from hifi_cli.models.modules import top_k_masks
 
 
 class ChildTuningD(SparseMethod):
@@ -48,7 +48,7 @@ class ChildTuningD(SparseMethod):
                     if most:
                         nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
-        self.chosen = SparseParameters(model, top_k_masks(fisher, self.settings.p))
+        self.choose(model, top_k_masks(fisher, self.settings.p))
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         return [list(model.parameters())]

@@ -25,7 +25,7 @@ class ChildTuningF(Method):
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
 
-    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
+    def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
         self._step = step
 
     def before_optimizer_step(self, model: nn.Module) -> None:

@@ -1,23 +1,37 @@
 """What several methods share: sparse training, what is frozen, rows of attention heads, a generator for each step."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from torch import Generator, Tensor, device, nn
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Heads, Method
+from hifi_cli.methods.base import Heads, Method, MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.modules import SparseParameters
 
 
 class SparseMethod(Method):
-    """A method that trains single entries of some parameters: `chosen`, once it is known which.
+    """A method that trains single entries of some parameters, which a subclass passes to `choose`.
 
     A subclass calls `chosen.gather_gradients()` before or after the clipping.
+
+    Attributes:
+        chosen: the entries; none before `choose`.
     """
 
-    chosen = SparseParameters(nn.Module(), {})
+    def __init__(self, settings: Any, context: MethodContext) -> None:
+        super().__init__(settings, context)
+        self.choose(nn.Module(), {})
+
+    def choose(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
+        """Train the entries of a model's parameters where the masks are True, and no others.
+
+        Args:
+            masks: by a parameter's name, bool, as many entries as the parameter has.
+        """
+        self.chosen = SparseParameters(model, masks)
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         whole, chosen = super().trainable_parameters(model), self.chosen.values
@@ -30,7 +44,7 @@ class SparseMethod(Method):
         return super().delta(model) | self.chosen.masks
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self.chosen = SparseParameters.from_delta(model, delta)
+        self.choose(model, SparseParameters.masks_of_delta(model, delta))
         super().load_delta(model, delta)
         self.chosen.scatter()
 

@@ -12,7 +12,7 @@ from hifi_cli.errors import logger
 from hifi_cli.methods.base import Method, Stage
 from hifi_cli.methods.common import SparseMethod, names_without_pretrained_values, step_generator
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import SparseParameters, top_k_masks
+from hifi_cli.models.modules import top_k_masks
 
 # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
 _LOW, _HIGH = -1.5, 1.5
@@ -82,7 +82,7 @@ class _Search(Method):
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
         return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
 
-    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
+    def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
         self._sampled = self.weights(step_generator(self.context.seed, step, self.gate.device))
         self.write(self._sampled)
 
@@ -184,7 +184,7 @@ class DiffPruning(SparseMethod):
         masks = top_k_masks(search.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))
         search.write(search.pretrained + difference * kept)
-        self.chosen = SparseParameters(encoder.model, masks)
+        self.choose(encoder.model, masks)
         del search.pretrained, search.difference, search.gate  # each as large as the model
 
     def param_groups(

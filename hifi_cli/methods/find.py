@@ -1,6 +1,7 @@
 """From a method's name to its class, and the user's own code."""
 
 import importlib
+import inspect
 import runpy
 from functools import cache
 from pathlib import Path
@@ -110,9 +111,26 @@ def _only_method(names: dict[str, Any]) -> type[Method]:
             f"{names['__file__']}: {own[0].__name__}.{former[0]} is called {_FORMER_HOOKS[former[0]]} now:"
             " rename it (CHANGELOG.md)"
         )
+    _check_arguments_of_before_step(own[0], names["__file__"])
     if own[0].prepare is Method.prepare:
         raise UsageError(
             f"{names['__file__']}: {own[0].__name__} has no prepare(self, encoder), which says what"
             " trains"
         )
     return own[0]
+
+
+def _check_arguments_of_before_step(method_class: type[Method], file: str) -> None:
+    """Refuse a `before_step` that does not take what it is called with.
+
+    Raises:
+        UsageError: it takes other arguments, as it did in earlier versions.
+    """
+    signature = inspect.signature(method_class.before_step)
+    try:
+        signature.bind("self", "model", "step", "steps")
+    except TypeError:
+        raise UsageError(
+            f"{file}: {method_class.__name__}.before_step is called with (model, step, steps) now:"
+            " add the argument (CHANGELOG.md)"
+        ) from None

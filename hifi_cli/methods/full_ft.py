@@ -7,7 +7,7 @@ from hifi_cli.models.encoder import Encoder
 class FullFineTuning(Method):
     """Train everything."""
 
-    trains_occurring_words = True
+    may_leave_out_words = True
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)

@@ -48,7 +48,7 @@ class MixoutLinear(nn.Module):
 class Mixout(Method):
     """Train everything; Linear layers are mixed with their initial weights, instead of dropout."""
 
-    trains_occurring_words = True
+    may_leave_out_words = True
 
     class Settings(Method.Settings):
         """How and where weights are mixed."""

@@ -8,7 +8,6 @@ from hifi_cli.config.base import PositiveCount
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.common import SparseMethod, freeze_except
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.modules import SparseParameters
 
 
 class RandomParameters(SparseMethod):
@@ -33,7 +32,7 @@ class RandomParameters(SparseMethod):
             )
         masks = random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*encoder.task_head, *masks])
-        self.chosen = SparseParameters(encoder.model, masks)
+        self.choose(encoder.model, masks)
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
         self.chosen.gather_gradients()

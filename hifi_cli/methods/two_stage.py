@@ -22,7 +22,7 @@ class TwoStage(Method):
     schedule. The run's steps are divided between the stages.
     """
 
-    trains_occurring_words = True
+    may_leave_out_words = True
 
     class Settings(Method.Settings):
         """Length of stage 1 and what stage 2 takes from it."""

@@ -242,13 +242,17 @@ class SparseParameters:
             self.values[name] = nn.Parameter(parameter.detach().flatten()[index])
             self.masks[name + _MASK] = torch.from_numpy(np.packbits(mask.cpu().numpy()))
 
-    @classmethod
-    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
-        """Take the entries that the masks of a delta select."""
-        bits = {name.removesuffix(_MASK): delta[name] for name in delta if name.endswith(_MASK)}
-        sizes = {name: model.get_parameter(name).numel() for name in bits}
-        masks = {name: np.unpackbits(bits[name].numpy(), count=sizes[name]) for name in bits}
-        return cls(model, {name: torch.from_numpy(mask).bool() for name, mask in masks.items()})
+    @staticmethod
+    def masks_of_delta(model: nn.Module, delta: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the flat masks that a delta has, by the parameters' names."""
+        masks = {}
+        for name, bits in delta.items():
+            if name.endswith(_MASK):
+                parameter = name.removesuffix(_MASK)
+                size = model.get_parameter(parameter).numel()
+                mask = np.unpackbits(bits.numpy(), count=size)
+                masks[parameter] = torch.from_numpy(mask).bool()
+        return masks
 
     def gather_gradients(self) -> None:
         """Move the selected entries' gradients to `values`, and drop the others."""

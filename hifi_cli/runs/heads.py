@@ -310,11 +310,11 @@ def _warm_up(runner: ModelRunner, examples: list[EncodedExample], missing_keys: 
             "scoring.warm_steps requires one process: run hifi score first, without torchrun"
         )
     config = runner.config.model_copy(update={"method": "full-ft", "settings": {}, "stage1": None})
-    runner.method = build_and_prepare(config, runner.encoder, None, missing_keys)
-    trainer = Trainer(runner, Splits(examples), max_steps=steps)
-    if steps > trainer.total_steps:
+    method = build_and_prepare(config, runner.encoder, None, missing_keys)
+    trainer = Trainer(runner, method, Splits(examples), max_steps=steps)
+    if steps > trainer.plan.total:
         raise UsageError(
-            f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"
+            f"scoring.warm_steps={steps} is more than the run's {trainer.plan.total} steps"
         )
     trainer.train()
 

@@ -24,23 +24,28 @@ from hifi_cli.training.loop import Callback, Trainer
 class MetricLogger(Callback):
     """Writes the log lines of a run, shows them and sends them to trackers.
 
+    Bar and trackers start with the training.
+
     Args:
+        directory: of the run.
         report_to: names of trackers.
         shows_memory: whether the peak memory is that of this run alone.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
+        config: RunConfig,
         directory: RunDirectory,
         report_to: Sequence[str] = (),
         *,
         shows_memory: bool = True,
     ) -> None:
+        self.config = config
+        self.directory = directory
+        self.report_to = report_to
         self.shows_memory = shows_memory
-        self.trainer, self.directory, self.config = trainer, directory, trainer.config
-        self.run = self.config.run_label
-        self.trackers = start_trackers(report_to, self.config, directory)
+        self.run = config.run_label
+        self.trackers: list[Any] = []
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -53,7 +58,7 @@ class MetricLogger(Callback):
             refresh_per_second=2,
             disable=not processes.shows_progress(console),
         )
-        self.bar.start()
+        self.task = self.bar.add_task(self.run, start=False, visible=False, status="")
 
     def close(self) -> None:
         """Remove the progress bar, and let the trackers send the rest."""
@@ -63,46 +68,54 @@ class MetricLogger(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
-        step, history = trainer.progress.step, trainer.progress.log_history
+        self.trackers = start_trackers(self.report_to, self.config, self.directory)
+        self.bar.start()
+        step = trainer.progress.step
+        history = trainer.progress.log_history
         self.directory.write_metrics(history)
         if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
-        status = self.describe(history[-1]) if history else ""
-        self.task = self.bar.add_task(
-            self.run, total=trainer.total_steps, completed=step, status=status
+        status = ""
+        if history:
+            status = self.describe(history[-1], trainer.runner.task.primary)
+        self.bar.reset(
+            self.task, total=trainer.plan.total, completed=step, visible=True, status=status
         )
 
     def on_step_end(self, trainer: Trainer) -> None:
         """Move the progress bar."""
         self.bar.update(self.task, completed=trainer.progress.step)
 
-    def on_log(self, line: MetricsLine) -> None:
+    def on_log(self, trainer: Trainer, line: MetricsLine) -> None:
         """Write a line, show it and send it."""
         self.directory.append_metrics(line)
-        step, status = self.trainer.progress.step, self.describe(line)
+        step = trainer.progress.step
+        status = self.describe(line, trainer.runner.task.primary)
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=status)
         if isinstance(line, StepMetrics):
             logger.debug(f"{self.run}: {status}")
             return
-        left = (
-            (time.monotonic() - self.trainer.started_at) / step * (self.trainer.total_steps - step)
-        )
-        if not self.trainer.has_trained():
+        seconds_per_step = (time.monotonic() - trainer.started_at) / step
+        left = seconds_per_step * (trainer.plan.total - step)
+        if not trainer.has_trained():
             status += " (warm-up only: nothing trained yet)"
         if self.shows_memory:
-            peak = peak_memory(self.trainer.runner.device)
+            peak = peak_memory(trainer.runner.device)
             status += f", peak memory {peak / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {format_duration(left)} left")
 
-    def describe(self, line: MetricsLine) -> str:
-        """Say a line in a few words."""
+    def describe(self, line: MetricsLine, primary: str) -> str:
+        """Say a line in a few words.
+
+        Args:
+            primary: the task's primary metric.
+        """
         if isinstance(line, StepMetrics):
             return f"step {line.step}, loss {line.loss:.4f}"
         where = "" if line.selection is None else " on the selection split"
-        primary = self.trainer.runner.task.primary
         score = f"{primary}{where} {100 * line.selecting_score(primary):.2f}"
         return f"epoch {line.epoch} of {self.config.epochs}, {score}"
 

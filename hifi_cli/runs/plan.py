@@ -1,6 +1,5 @@
 """What a run would do, for `--dry-run`: nothing is written, and the network is not asked."""
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -27,7 +26,7 @@ from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.text import counted_noun
 from hifi_cli.training.device import select_device
-from hifi_cli.training.loop import stage_ends
+from hifi_cli.training.loop import StepPlan
 
 T = TypeVar("T")
 
@@ -69,9 +68,10 @@ def plan(config: RunConfig, workspace: Workspace) -> list[tuple[str, str]]:
     epochs = counted_noun(config.epochs, "epoch")
     steps = f"{epochs} of an unknown number of examples in batches of {batch}"
     if examples:
-        count = config.epochs * math.ceil(examples / batch)
+        of_run = config.model_copy(update={"batch_size": batch})
+        # It refuses fewer steps than stages.
+        count = StepPlan.of(of_run, examples, sized[2] if sized else []).total
         steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
-        stage_ends(sized[2] if sized else [], count)  # refuses too few of them
     parameters = "unknown without the backbone's configuration"
     if sized:
         total, sizes, *_ = sized

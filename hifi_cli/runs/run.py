@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ from hifi_cli.tasks.task_spec import TaskSpec, rows_with_texts_of, task_digest
 from hifi_cli.training import processes
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.device import set_up_device
-from hifi_cli.training.loop import Callback, Splits, Trainer, measure_reported
+from hifi_cli.training.loop import Splits, Trainer, measure_reported
 from hifi_cli.training.runner import Diverged
 
 
@@ -99,11 +99,22 @@ def run(
             prepared.pretrained.backbone_weights,
             data.fingerprint,
             # several processes train all words
-            prepared.method.trains_occurring_words and prepared.processes.num_processes > 1,
+            prepared.method.may_leave_out_words and prepared.processes.num_processes > 1,
         ]
         checkpoint = Checkpoint(directory.checkpoint, digest(decisive))
         process = describe_process(config, device)
-        trainer = Trainer(prepared, splits, checkpoint=checkpoint, process=process)
+        memory_is_own = reset_peak_memory(device)
+        log = None
+        if processes.is_main():
+            log = MetricLogger(config, directory, report_to, shows_memory=memory_is_own)
+        trainer = Trainer(
+            prepared,
+            prepared.method,
+            splits,
+            callback=log,
+            checkpoint=checkpoint,
+            process=process,
+        )
         # nothing can refuse the run any more: what the directory holds of a former one goes
         processes.run_on_main(lambda: directory.begin(config, anew=force))
         if cut := truncated_rows(splits.train):
@@ -119,9 +130,9 @@ def run(
                     " the epoch have the texts of a train row"
                 )
         code = own_code_digest(config)  # as it is now: the file may change while the run trains
-        memory_is_own = reset_peak_memory(device)
         start = time.monotonic()
-        reason = _train(trainer, directory, report_to, shows_memory=memory_is_own)
+        with closing(log) if log else nullcontext():
+            reason = _train(trainer, directory)
         params = count_parameters(prepared)
         if reason:
             outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
@@ -202,29 +213,21 @@ def _finished(
     return finished
 
 
-def _train(
-    trainer: Trainer, directory: RunDirectory, report_to: Sequence[str], *, shows_memory: bool
-) -> str:
+def _train(trainer: Trainer, directory: RunDirectory) -> str:
     """Train to the end; returns why the run diverged, if it did."""
-    is_main, label = processes.is_main(), trainer.config.run_label
-    with ExitStack() as stack:
-        log = None
-        if is_main:
-            log = MetricLogger(trainer, directory, report_to, shows_memory=shows_memory)
-            stack.enter_context(closing(log))
-        trainer.callback = log or Callback()
-        try:
-            trainer.train()
-        except Diverged as error:
-            # the last stage's parameters are counted and recorded, as of a finished run
-            enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage)
-            return f"{error} at step {trainer.progress.step}"
-        except (KeyboardInterrupt, Terminated):
-            if directory.checkpoint.is_file():
-                logger.warning(
-                    f"{label}: stopped; the same command without --force continues from its checkpoint"
-                )
-            raise
+    try:
+        trainer.train()
+    except Diverged as error:
+        # The last stage's parameters are counted and recorded, as of a finished run.
+        enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage)
+        return f"{error} at step {trainer.progress.step}"
+    except (KeyboardInterrupt, Terminated):
+        if directory.checkpoint.is_file():
+            logger.warning(
+                f"{trainer.config.run_label}: stopped; the same command without --force continues"
+                " from its checkpoint"
+            )
+        raise
     return ""
 
 
@@ -271,7 +274,7 @@ def _store(
         "classes": class_counts(task, splits.reported, predictions),
         "losses": losses_of(
             [line for line in progress.log_history if isinstance(line, StepMetrics)],
-            trainer.steps_per_epoch,
+            trainer.plan.per_epoch,
         ),
         "scores": scores(task.primary),
         "epochs": Epochs(

@@ -215,9 +215,11 @@ class PreparedRun(ModelRunner):
     Attributes:
         task: with the primary metric that the configuration names.
         config: with the batch size of a few-shot run.
+        method: has prepared the model.
         pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
     """
 
+    method: Method
     pretrained: Pretrained
 
 
@@ -268,12 +270,11 @@ def prepare_run(config: RunConfig, workspace: Workspace, heads: Heads | None = N
     # The Trainer and evaluations read this config: a few-shot run trains on all examples at once.
     # `load_splits` and the scoring of heads read the caller's, with the task's own batch size.
     config = config.model_copy(update={"batch_size": batch_size(config, task)})
-    prepared = PreparedRun(
-        encoder, task, config, padding_values(pretrained.tokenizer), device, pretrained
-    )
-    prepared.method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
-    encoder.model.to(device)  # with what the method added
-    return prepared
+    # The method may compute with the pretrained weights, as PiSSA does: on the run's device.
+    encoder.model.to(device)
+    method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
+    pad = padding_values(pretrained.tokenizer)
+    return PreparedRun(encoder, task, config, pad, device, method, pretrained)
 
 
 def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:

@@ -12,18 +12,19 @@ import torch
 from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed, Terminated, UsageError, logger
 from hifi_cli.files import digest, has_room
-from hifi_cli.methods.base import Stage
+from hifi_cli.methods.base import Method, Stage
 from hifi_cli.models.modules import WordRows
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.examples import Values
-from hifi_cli.tasks.task_spec import EncodedExample
+from hifi_cli.tasks.task_spec import EncodedExample, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
-from hifi_cli.training.losses import balanced_weights
+from hifi_cli.training.losses import ClassWeights, balanced_weights
 from hifi_cli.training.runner import Diverged, ModelRunner
 from hifi_cli.training.schedule import learning_rate_factor
 
@@ -93,6 +94,65 @@ class Progress:
         return [line for line in self.log_history if isinstance(line, EpochMetrics)]
 
 
+@dataclass(frozen=True)
+class StepPlan:
+    """The optimizer steps of a run, numbered from 0.
+
+    Attributes:
+        per_epoch: steps of an epoch.
+        total: steps of the whole run.
+        stages: the numbers of each stage's steps; every stage has at least one.
+    """
+
+    per_epoch: int
+    total: int
+    stages: list[range]
+
+    @classmethod
+    def of(cls, config: RunConfig, examples: int, stages: Sequence[Stage]) -> "StepPlan":
+        """Plan the steps of a run.
+
+        Args:
+            config: has the batch size of the run, and its epochs.
+            examples: their number in an epoch.
+            stages: those of the run's method.
+
+        Raises:
+            UsageError: there are fewer steps than stages.
+        """
+        per_epoch = math.ceil(examples / config.batch_size)
+        total = config.epochs * per_epoch
+        return cls(per_epoch, total, _steps_of_stages(stages, total))
+
+
+def _steps_of_stages(stages: Sequence[Stage], total: int) -> list[range]:
+    """Share the steps of a run by the stages' fractions; every stage gets at least one."""
+    if total < len(stages):
+        raise UsageError(
+            f"{counted_noun(total, 'training step')} cannot be shared by {len(stages)} stages;"
+            " train for more epochs"
+        )
+    steps: list[range] = []
+    start = 0
+    fractions = accumulate(stage.fraction for stage in stages)
+    for index, fraction in enumerate(fractions, start=1):
+        # Every later stage needs a step of its own.
+        latest_end = total - (len(stages) - index)
+        end = min(max(round(fraction * total), start + 1), latest_end)
+        steps.append(range(start, end))
+        start = end
+    return steps
+
+
+def class_weights_of(
+    config: RunConfig, task: TaskSpec, examples: Sequence[EncodedExample]
+) -> ClassWeights:
+    """Return the weight of each class in the loss of training steps; None: equal ones."""
+    if config.class_weights == "balanced":
+        return balanced_weights(task, examples)
+    return config.class_weights
+
+
 class Callback:
     """Hooks that a trainer calls; each may stay as it is here."""
 
@@ -105,7 +165,7 @@ class Callback:
     def on_step_end(self, trainer: "Trainer") -> None:
         """Called after every optimizer step."""
 
-    def on_log(self, line: MetricsLine) -> None:
+    def on_log(self, trainer: "Trainer", line: MetricsLine) -> None:
         """Called with each line of metrics.jsonl, after `on_step_end`."""
 
 
@@ -113,15 +173,16 @@ class Trainer:
     """Trains a prepared model through the stages of its method and evaluates it after each epoch.
 
     Args:
+        method: has prepared the runner's model.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
+        trains_all_words: also those that no train example has, whatever the method says.
         process: what the record says of this process; see `runs.provenance.describe_process`.
 
     Attributes:
         delta: what training changed, at the epoch that is reported.
         logits: of the reported split at that epoch; None where it was not evaluated then.
-        total_steps: optimizer steps of the whole run.
-        stage_ends: for each stage, the number of finished steps after which it ends.
+        plan: the optimizer steps of the run.
         optimizer, lr_scheduler: of the current stage.
         clip_groups: parameters whose gradients are clipped by one norm.
         word_rows: the words that train, where those that do not occur are left out of training.
@@ -135,26 +196,24 @@ class Trainer:
     def __init__(
         self,
         runner: ModelRunner,
+        method: Method,
         splits: Splits,
         *,
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
         max_steps: int | None = None,
+        trains_all_words: bool = False,
         process: Mapping[str, Any] | None = None,
     ) -> None:
         self.process = dict(process or {})
         self.runner, self.splits, self.callback = runner, splits, callback or Callback()
         self.checkpoint, self.max_steps = checkpoint, max_steps
-        self.config, self.method, self.encoder = runner.config, runner.method, runner.encoder
+        self.trains_all_words = trains_all_words
+        self.config, self.method, self.encoder = runner.config, method, runner.encoder
         self.model = self.encoder.model
-        weights = self.config.class_weights
-        runner.class_weights = (
-            balanced_weights(runner.task, splits.train) if weights == "balanced" else weights
-        )
-        self.steps_per_epoch = math.ceil(len(splits.train) / self.config.batch_size)
-        self.total_steps = self.config.epochs * self.steps_per_epoch
-        self.stages = self.method.stages()
-        self.stage_ends = stage_ends(self.stages, self.total_steps)
+        self.class_weights = class_weights_of(self.config, runner.task, splits.train)
+        self.stages = method.stages()
+        self.plan = StepPlan.of(self.config, len(splits.train), self.stages)
         self.progress = Progress()
         self.word_rows: WordRows | None = None
         self.graphs: StepGraphs | None = None
@@ -166,6 +225,11 @@ class Trainer:
     def stage(self) -> Stage:
         """The current stage."""
         return self.stages[self.progress.stage]
+
+    @property
+    def stage_steps(self) -> range:
+        """The numbers of the current stage's steps."""
+        return self.plan.stages[self.progress.stage]
 
     @property
     def is_finished(self) -> bool:
@@ -208,12 +272,12 @@ class Trainer:
                 self.model.train()
                 batches = epoch_batches(self.config, self.splits.train, progress.epoch)
                 # a resumed run has trained on the first ones of its epoch
-                for batch in batches[progress.step - progress.epoch * self.steps_per_epoch :]:
-                    if progress.step == self.stage_ends[progress.stage]:
+                for batch in batches[progress.step - progress.epoch * self.plan.per_epoch :]:
+                    if progress.step == self.plan.stages[progress.stage].stop:
                         self.setup_stage(progress.stage + 1)
                     self.train_step(batch)
                     step = progress.step
-                    if step % self.config.log_every == 0 or step == self.total_steps:
+                    if step % self.config.log_every == 0 or step == self.plan.total:
                         self.log_loss()
                     if step == self.max_steps:
                         self.before_evaluation()
@@ -277,7 +341,7 @@ class Trainer:
         if number:  # the method prepared the model for the first stage
             self.stage.prepare_model(self.encoder)
         self.model.train()
-        gradients = batch_gradients(self.runner, self.splits.gradient_batches)
+        gradients = batch_gradients(self.runner, self.splits.gradient_batches, self.class_weights)
         self.stage.method.on_stage_start(self.model, gradients)
         self.create_optimizer()
 
@@ -287,8 +351,7 @@ class Trainer:
         That is the learning rate schedule, the groups that are clipped, the words that train, the
         model's wrapping in DDP and the graphs of steps.
         """
-        number, method = self.progress.stage, self.stage.method
-        method.steps = range(self.stage_ends[number - 1] if number else 0, self.stage_ends[number])
+        method, steps = self.stage.method, self.stage_steps
         training, decay = self.stage.training or self.config, self.config.layer_decay
         groups = method.param_groups(self.model, training.weight_decay)
         if decay < 1:
@@ -306,11 +369,11 @@ class Trainer:
         if self.word_rows:
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
         schedules: dict[str, Callable[[int], float]] = {
-            "run": lambda step: learning_rate_factor(training, len(method.steps), step),
+            "run": lambda step: learning_rate_factor(training, len(steps), step),
             "constant": lambda _: 1.0,
         }
         # the warm-up of a stage of one step would train nothing
-        usual = "constant" if len(method.steps) == 1 else "run"
+        usual = "constant" if len(steps) == 1 else "run"
         factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
         self.runner.wrap()
@@ -350,7 +413,9 @@ class Trainer:
         """
         embedding = self.encoder.word_embedding
         may_leave_out = (
-            self.stage.method.trains_occurring_words and self.runner.processes.num_processes == 1
+            self.stage.method.may_leave_out_words
+            and not self.trains_all_words
+            and self.runner.processes.num_processes == 1
         )
         if not (may_leave_out and embedding and embedding.weight.requires_grad):
             return None
@@ -363,9 +428,9 @@ class Trainer:
         """One optimizer step on a batch; nothing waits for its loss."""
         method = self.stage.method
         self.seed_process(self.runner.processes.process_index)
-        method.before_step(self.model, self.progress.step)
+        method.before_step(self.model, self.progress.step, self.stage_steps)
         compute = (self.graphs or self.runner).accumulate_gradient
-        self.losses.append(compute(batch, method.regularization_loss))
+        self.losses.append(compute(batch, self.class_weights, method.regularization_loss))
         method.after_backward(self.model)
         self.callback.on_backward_end(self)
         if self.max_grad_norm:
@@ -450,9 +515,7 @@ class Trainer:
     def is_candidate(self) -> bool:
         """Whether the model may be reported: the last stage has trained it, or it is the last."""
         is_last_stage = self.progress.stage == len(self.stages) - 1
-        return is_last_stage and (
-            self.stage_has_trained() or self.progress.step == self.total_steps
-        )
+        return is_last_stage and (self.stage_has_trained() or self.progress.step == self.plan.total)
 
     def stage_has_trained(self) -> bool:
         """Whether a step of the current stage has had a learning rate above 0.
@@ -469,7 +532,7 @@ class Trainer:
     def log(self, line: MetricsLine) -> None:
         """Keep a line, and give it to the callback."""
         self.progress.log_history.append(line)
-        self.callback.on_log(line)
+        self.callback.on_log(self, line)
 
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
@@ -516,29 +579,15 @@ def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, flo
     return measured, logits
 
 
-def stage_ends(stages: list[Stage], steps: int) -> list[int]:
-    """The number of finished steps after which each stage ends; every stage has at least one step.
-
-    Raises:
-        UsageError: there are fewer steps than stages.
-    """
-    if steps < len(stages):
-        raise UsageError(
-            f"{counted_noun(steps, 'training step')} cannot be shared by {len(stages)} stages;"
-            " train for more epochs"
-        )
-    ends: list[int] = []
-    for index, fraction in enumerate(accumulate(stage.fraction for stage in stages), start=1):
-        lowest, highest = (ends[-1] if ends else 0) + 1, steps - len(stages) + index
-        ends.append(min(max(round(fraction * steps), lowest), highest))
-    return ends
-
-
-def batch_gradients(runner: ModelRunner, batches: Sequence[list[EncodedExample]]) -> Iterator[None]:
+def batch_gradients(
+    runner: ModelRunner,
+    batches: Sequence[list[EncodedExample]],
+    class_weights: ClassWeights = None,
+) -> Iterator[None]:
     """Leave the gradient of each batch in the parameters, the same bits in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()
-        runner.accumulate_gradient(batch)
+        runner.accumulate_gradient(batch, class_weights)
         if runner.processes.num_processes > 1:
             # GPUs add in any order, and a method chooses by these gradients
             for parameter in runner.encoder.model.parameters():

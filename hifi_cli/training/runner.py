@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
-from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import (
     PackedBatch,
@@ -29,7 +28,7 @@ from hifi_cli.tasks.task_spec import EncodedExample, Split, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training import processes
 from hifi_cli.training.device import tf32, uses_bf16
-from hifi_cli.training.losses import logits_of, loss_normalizer, task_loss
+from hifi_cli.training.losses import ClassWeights, logits_of, loss_normalizer, task_loss
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
@@ -43,8 +42,6 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
-        method: what trains it; it has prepared the model.
-        class_weights: in the loss of training steps.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
             processes train it.
     """
@@ -54,8 +51,6 @@ class ModelRunner:
     config: RunConfig
     pad: dict[str, int]
     device: torch.device
-    method: Method = field(init=False)
-    class_weights: list[float] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.processes = processes.process_state()
@@ -116,6 +111,7 @@ class ModelRunner:
     def accumulate_gradient(
         self,
         examples: list[EncodedExample],
+        class_weights: ClassWeights = None,
         regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
@@ -123,6 +119,7 @@ class ModelRunner:
         Under DDP each process computes a part of the batch, and the gradients are averaged.
 
         Args:
+            class_weights: one for each class, in the loss; None: equal ones.
             regularization_loss: a term that depends on the parameters alone, added once.
 
         Raises:
@@ -137,8 +134,8 @@ class ModelRunner:
         count = self.config.gradient_accumulation_steps
         parts = list(split_batch(indices or [0], count))
         # DDP averages over processes; times `world` it is the mean over the whole batch
-        weight = world * bool(indices) / loss_normalizer(self.task, examples, self.class_weights)
-        how = self.class_weights, self.config.label_smoothing
+        weight = world * bool(indices) / loss_normalizer(self.task, examples, class_weights)
+        how = class_weights, self.config.label_smoothing
         total = torch.zeros((), device=self.device)
         with step_out_of_memory(len(examples), count), tf32(self.config.tf32):
             for number, part in enumerate(parts, start=1):

@@ -60,7 +60,7 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
         "no GPU": runner.device.type != "cuda",
         "several processes": runner.processes.num_processes > 1,
         "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,
-        "class_weights": runner.class_weights is not None,  # `task_loss` copies them from the host
+        "class_weights": config.class_weights is not None,  # `task_loss` copies them from the host
         f"task {config.task}": not task.rules.is_recordable,
         f"method {config.method}": hooks.before_step is not Method.before_step
         or hooks.regularization_loss is not Method.regularization_loss,
@@ -110,7 +110,7 @@ class StepGraphs:
         self.gradients.clear()
         self.pool = None
 
-    def accumulate_gradient(self, examples: list[EncodedExample], _: Any = None) -> Tensor:
+    def accumulate_gradient(self, examples: list[EncodedExample], *_: Any) -> Tensor:
         """Compute the gradient of the mean loss over a batch; returns that loss.
 
         Raises:

@@ -71,7 +71,7 @@ class StepLosses(Callback):
             self.stop_at = None
             signal.raise_signal(signal.SIGTERM)
 
-    def on_log(self, line: MetricsLine) -> None:
+    def on_log(self, _: Trainer, line: MetricsLine) -> None:
         if isinstance(line, StepMetrics):
             self.losses.append(line.loss)
 
@@ -263,7 +263,9 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
         steps, splits = StepLosses(stop_at), load_splits(config, workspace)
         for _ in range(2 if stop_at else 1):
             prepared = prepared_model(config, workspace)
-            trainer = Trainer(prepared, splits, callback=steps, checkpoint=checkpoint)
+            trainer = Trainer(
+                prepared, prepared.method, splits, callback=steps, checkpoint=checkpoint
+            )
             with suppress(Terminated):
                 trainer.train()
         model = prepared_model(config, workspace)

@@ -143,13 +143,12 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     with (device := set_up_device(config)):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, device)
-    heads = placeholder_heads(config, encoder)
-    runner.method = build_and_prepare(config, encoder, heads, [])
+    method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     runner.model.to(runner.device)
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
     gradient_batches = [examples[: setting.batch_size]]
-    trainer = Trainer(runner, Splits(examples, gradient_batches=gradient_batches))
+    trainer = Trainer(runner, method, Splits(examples, gradient_batches=gradient_batches))
     trainer.model.train()
     trainer.setup_stage(0)
     return trainer

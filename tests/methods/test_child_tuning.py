@@ -87,7 +87,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
     batches = in_batches(config, workspace)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     train = [example for batch in batches for example in batch]
-    trainer = Trainer(prepared, Splits(train, gradient_batches=batches))
+    trainer = Trainer(prepared, prepared.method, Splits(train, gradient_batches=batches))
     trainer.setup_stage(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}

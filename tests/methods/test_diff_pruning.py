@@ -27,7 +27,7 @@ def start(prepared, config, workspace, steps):
     prepared.config = config.model_copy(
         update={"epochs": steps + 1}
     )  # one batch an epoch, one step for stage 2
-    trainer = Trainer(prepared, Splits(batches[0]))
+    trainer = Trainer(prepared, prepared.method, Splits(batches[0]))
     trainer.setup_stage(0)
     return trainer, batches
 

@@ -238,7 +238,7 @@ def test_loss_falls(make, workspace, method):
         make, workspace, method, *quick, *LEARNING.get(method, [])
     )
     examples = load_splits(config, workspace).train
-    trainer = Trainer(prepared, Splits(examples, gradient_batches=[examples]))
+    trainer = Trainer(prepared, prepared.method, Splits(examples, gradient_batches=[examples]))
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])

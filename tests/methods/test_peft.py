@@ -39,10 +39,9 @@ def two_steps(prepared, batch):
     """Train for two steps with weight decay, as the trainer does."""
     method, model = prepared.method, prepared.encoder.model
     optimizer = torch.optim.AdamW(method.param_groups(model, 0.5), lr=0.01)
-    method.steps = range(2)
     model.train()
     for step in range(2):
-        method.before_step(model, step)
+        method.before_step(model, step, range(2))
         (model(**batch).logits.square().sum() + method.regularization_loss(model)).backward()
         optimizer.step()
         method.after_optimizer_step(model)
@@ -144,12 +143,11 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
     singular = [name for name in values if ".lora_E." in name]
     for value in values.values():
         torch.nn.init.normal_(value)
-    method.steps = range(5, 15)
     counts, kept = [], []
     for step in range(5, 15):
         for value in values.values():
             value.grad = torch.randn_like(value)
-        method.before_step(model, step)
+        method.before_step(model, step, range(5, 15))
         method.after_optimizer_step(model)
         counts.append(sum(int(values[name].count_nonzero()) for name in singular))
         kept.append([values[name] != 0 for name in singular])
@@ -159,7 +157,6 @@ def test_adalora_keeps_every_singular_value_at_first_and_the_target_at_the_end(m
             state = method.training_state(model)
             prepared, _ = prepare(make, workspace, "adalora", *settings)
             method, model = prepared.method, prepared.encoder.model
-            method.steps = range(5, 15)
             method.load_training_state(model, state)
             values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
     budgets = [

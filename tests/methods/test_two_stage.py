@@ -132,8 +132,12 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
         ([0.06, 0.04, 0.9], 50, [3, 5, 50]),
     ],
 )
-def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert loop.stage_ends([base.Stage(None, share) for share in shares], steps) == ends
+def test_iterations_are_shared_as_said_and_no_stage_goes_without(make, shares, steps, ends):
+    stages = [base.Stage(None, share) for share in shares]
+    config = make("full-ft", f"epochs={steps}", "batch_size=1")
+    planned = loop.StepPlan.of(config, 1, stages).stages
+    assert [numbers.stop for numbers in planned] == ends
+    assert [numbers.start for numbers in planned] == [0, *ends[:-1]]
 
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):

@@ -76,7 +76,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(
         ffn.register_forward_hook(
             lambda _, inputs, __, tokens=tokens: tokens.append(inputs[0].shape[:-1].numel())
         )
-        prepared.method.before_step(model, 0)
+        prepared.method.before_step(model, 0, range(1))
         loss = prepared.loss(examples)
         loss.backward()
         assert tokens == [sum(map(len, examples)) if padding_free else 6 * max(map(len, examples))]

@@ -198,6 +198,10 @@ CODE = "from hifi_cli.methods.base import Method\n\n\nclass Mine(Method):\n"
             "    def on_phase_start(self, model, gradients):\n        pass\n",
             "Mine.on_phase_start is called on_stage_start now: rename it",
         ),
+        (
+            "    def before_step(self, model, step):\n        pass\n",
+            "Mine.before_step is called with (model, step, steps) now",
+        ),
         ("    def prepared(self, encoder):\n        pass\n", "Mine has no prepare"),
         (
             "    def prepare(self, encoder):\n        encoder.model.requires_grad_(False)\n",

@@ -23,7 +23,7 @@ def test_weights_that_the_last_step_spoils_are_a_diverged_run(
 
     def spoil(self, batch):
         train_step(self, batch)
-        if self.progress.step == self.total_steps:
+        if self.progress.step == self.plan.total:
             with torch.no_grad():
                 for parameter in self.method.trainable_parameters(self.model).values():
                     parameter.fill_(math.nan)

@@ -172,8 +172,7 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
     with torch.device(device):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
     runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
-    heads = placeholder_heads(config, encoder)
-    runner.method = build_and_prepare(config, encoder, heads, [])
+    method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     runner.model.to(runner.device)
     ids = np.random.default_rng(0).integers(
         10, TINY_SHAPE["vocab_size"], (BATCH_SIZE, 24), dtype=np.int32
@@ -185,7 +184,7 @@ def new_trainer(config: RunConfig, device: str) -> Trainer:
         )
         for index, tokens in enumerate(ids)
     ]
-    trainer = Trainer(runner, Splits(batch * 10, gradient_batches=[batch]))
+    trainer = Trainer(runner, method, Splits(batch * 10, gradient_batches=[batch]))
     trainer.model.train()
     return trainer
 

@@ -52,29 +52,27 @@ def start_logger(make, workspace):
         trainer = SimpleNamespace(
             config=config,
             runner=runner,
-            total_steps=6,
+            plan=SimpleNamespace(total=6),
             progress=progress,
             started_at=time.monotonic(),
             has_trained=lambda: True,
         )
-        with closing(MetricLogger(trainer, directory, report_to)) as metric_logger:
+        with closing(MetricLogger(config, directory, report_to)) as metric_logger:
             metric_logger.on_train_begin(trainer)
-            yield metric_logger
+            yield metric_logger, trainer
 
     return start
 
 
-def log_lines(metric_logger, lines):
+def log_lines(metric_logger, trainer, lines):
     for line in lines:
-        metric_logger.trainer.progress.step = (
-            line.step if isinstance(line, StepMetrics) else 3 * line.epoch
-        )
-        metric_logger.on_log(line)
+        trainer.progress.step = line.step if isinstance(line, StepMetrics) else 3 * line.epoch
+        metric_logger.on_log(trainer, line)
 
 
 def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger, caplog):
-    with start_logger() as metric_logger:
-        log_lines(metric_logger, LINES)
+    with start_logger() as (metric_logger, trainer):
+        log_lines(metric_logger, trainer, LINES)
     stored = [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()]
     assert stored[:2] == [
         {"step": 2, "loss": 0.75, "learning_rate": 1e-4},
@@ -95,8 +93,8 @@ def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(
         log=lambda values, step: logged.append((step, values)), finish=lambda: logged.append("end")
     )
     monkeypatch.setattr(run_log, "start_trackers", lambda *_: [tracker])
-    with start_logger("tensorboard", earlier=LINES[:2]) as metric_logger:
-        log_lines(metric_logger, LINES[2:])
+    with start_logger("tensorboard", earlier=LINES[:2]) as (metric_logger, trainer):
+        log_lines(metric_logger, trainer, LINES[2:])
     stored = metric_logger.directory.metrics.read_text().splitlines()
     assert [metrics_line(json.loads(line)) for line in stored] == LINES
     said = [
@@ -126,8 +124,8 @@ def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
 ):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", term)
-    with caplog.at_level(level, "hifi"), start_logger() as metric_logger:
-        log_lines(metric_logger, LINES[1:2])
+    with caplog.at_level(level, "hifi"), start_logger() as (metric_logger, trainer):
+        log_lines(metric_logger, trainer, LINES[1:2])
     assert (
         "\x1b[?25l" in sys.stderr.getvalue()
     ) == is_shown  # the cursor is hidden while the bar is there

@@ -77,7 +77,7 @@ class RepeatedSteps(StepGraphs):
         self.recordings.append(recording)
         return recording.replay, loss
 
-    def accumulate_gradient(self, examples, _=None):
+    def accumulate_gradient(self, examples, *_):
         random_state = torch.get_rng_state()
         recordings = len(self.recordings)
         loss = super().accumulate_gradient(examples)
@@ -142,7 +142,7 @@ def new_trainer(make, workspace, monkeypatch):
     monkeypatch.setattr(cpu_kernels, "install", lambda _: None)
     monkeypatch.setattr(token_packing.PackedBatch, "spare", 0)
 
-    def build(method, *words, dtype=torch.float32):
+    def build(method, *words, dtype=torch.float32, callback=None):
         words = ["kernels=graphs", "epochs=4", "report=last", *words]
         if method_spec(method).implementation == "two_stage":
             # A first stage of the usual length ends before a size of a batch is recorded.
@@ -154,7 +154,9 @@ def new_trainer(make, workspace, monkeypatch):
         runner.encoder.model.to(dtype)
         runner.uses_varlen = True
         runner.width_multiple = GPU_MULTIPLE
-        return loop.Trainer(runner, load_splits(config, workspace))
+        return loop.Trainer(
+            runner, runner.method, load_splits(config, workspace), callback=callback
+        )
 
     return build
 
@@ -258,7 +260,6 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
     monkeypatch.setattr(step_graphs, "StepGraphs", StepGraphs)
     loss = torch.zeros(())
     monkeypatch.setattr(StepGraphs, "record", lambda _, step: (lambda: loss.copy_(step()), loss))
-    trainer = new_trainer(method, "dropout=0", "epochs=2")
     in_use, survivors = [], []
 
     def nodes():
@@ -280,8 +281,8 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
             if trainer.graphs:
                 survivors.append(marked_nodes())
 
+    trainer = new_trainer(method, "dropout=0", "epochs=2", callback=CountSurvivors())
     trainer.model.register_forward_hook(mark)
-    trainer.callback = CountSurvivors()
     gc.disable()
     try:
         trainer.train()

@@ -50,7 +50,7 @@ def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
             "learning_rate=0.003",
         )
         prepared.encoder.model.double()
-        trainer = loop.Trainer(prepared, load_splits(config, workspace))
+        trainer = loop.Trainer(prepared, prepared.method, load_splits(config, workspace))
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
@@ -101,26 +101,23 @@ class FakeGraphs:
         return sum(graph() is not None for graph in self.made)
 
 
-def recorded_trainer(make, workspace, *words):
+def recorded_trainer(make, workspace, *words, callback=None):
     prepared, config = prepare(make, workspace, *words, "kernels=graphs", "epochs=6")
-    return loop.Trainer(prepared, load_splits(config, workspace))
+    splits = load_splits(config, workspace)
+    return loop.Trainer(prepared, prepared.method, splits, callback=callback)
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit"])
 def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch, method):
     """By reference counts alone: a collection could come while the next run records its graphs."""
     fakes, alive = FakeGraphs(monkeypatch), {}
-    trainer = recorded_trainer(make, workspace, method)
 
     class CountGraphs(loop.Callback):
         def on_step_end(self, trainer):
-            first_step = (
-                trainer.stage_ends[trainer.progress.stage - 1] if trainer.progress.stage else 0
-            )
-            if trainer.progress.step == first_step + 1:
+            if trainer.progress.step == trainer.stage_steps.start + 1:
                 alive[trainer.progress.stage] = fakes.alive()
 
-    trainer.callback = CountGraphs()
+    trainer = recorded_trainer(make, workspace, method, callback=CountGraphs())
     gc.collect()
     gc.disable()
     try:
@@ -137,7 +134,6 @@ def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch
 def test_a_failed_run_frees_its_graphs_though_its_error_is_kept(make, workspace, monkeypatch):
     """The frames of an error's traceback hold what was computing the step."""
     fakes = FakeGraphs(monkeypatch)
-    trainer = recorded_trainer(make, workspace, "full-ft")
 
     class FailOnceRecorded(loop.Callback):
         def on_backward_end(self, trainer):
@@ -146,7 +142,7 @@ def test_a_failed_run_frees_its_graphs_though_its_error_is_kept(make, workspace,
                 self.held = len(trainer.graphs.gradients), trainer.graphs.pool, fakes.alive()
                 raise RunFailed("stopped")
 
-    trainer.callback = FailOnceRecorded()
+    trainer = recorded_trainer(make, workspace, "full-ft", callback=FailOnceRecorded())
     with pytest.raises(RunFailed, match="stopped"):
         trainer.train()
     graphs, (gradients, pool, alive) = trainer.callback.graphs, trainer.callback.held
@@ -156,7 +152,6 @@ def test_a_failed_run_frees_its_graphs_though_its_error_is_kept(make, workspace,
 
 def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, workspace, monkeypatch):
     fakes = FakeGraphs(monkeypatch)
-    trainer = recorded_trainer(make, workspace, "full-ft")
 
     class MakeGarbage(loop.Callback):
         """Leaves a graph in a cycle, which only a collection frees, after the trainer started."""
@@ -165,7 +160,7 @@ def test_graphs_of_a_failed_run_are_not_freed_while_another_records(make, worksp
             cycle = [fakes.new_graph()]
             cycle.append(cycle)
 
-    trainer.callback = MakeGarbage()
+    trainer = recorded_trainer(make, workspace, "full-ft", callback=MakeGarbage())
     trainer.train()
     recorded = len(fakes.made) - trainer.progress.step
     assert recorded > 1 and fakes.freed_while_recording == 0

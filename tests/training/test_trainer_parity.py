@@ -91,7 +91,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, workspace, encode
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
     train_with_trainer(model, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared, Splits(examples)).train()
+    loop.Trainer(prepared, prepared.method, Splits(examples)).train()
     assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
@@ -121,7 +121,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, enco
         for name, value in theirs.items():
             value.copy_(start[name])
     train_with_trainer(peft, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
-    loop.Trainer(prepared, Splits(examples)).train()
+    loop.Trainer(prepared, prepared.method, Splits(examples)).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
 
 
@@ -136,8 +136,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
     for occurring in (True, False):
         prepared, splits = prepare_run(config, workspace), load_splits(config, workspace)
         prepared.encoder.model.double()
-        prepared.method.trains_occurring_words = occurring
-        trainer = loop.Trainer(prepared, splits)
+        trainer = loop.Trainer(prepared, prepared.method, splits, trains_all_words=not occurring)
         trainer.train()
         assert (trainer.word_rows is not None) == occurring
         weights.append({**prepared.encoder.model.state_dict(), **trainer.delta})

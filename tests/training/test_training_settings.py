@@ -105,14 +105,16 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, workspace
             f"gradient_accumulation_steps={parts}",
         )
         examples = load_splits(config, workspace).train[:9]
-        Trainer(prepared, Splits(examples))
         labels = np.array([example.row.label for example in examples])
         expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
-        assert prepared.class_weights == pytest.approx(expected.tolist())
+        trainer = Trainer(prepared, prepared.method, Splits(examples))
+        assert trainer.class_weights == pytest.approx(expected.tolist())
         prepared.encoder.model.eval()
         weight = torch.tensor(expected, dtype=torch.float32)
         by_hand = functional.cross_entropy(prepared.logits(examples), torch.tensor(labels), weight)
-        torch.testing.assert_close(prepared.accumulate_gradient(examples), by_hand.detach())
+        torch.testing.assert_close(
+            prepared.accumulate_gradient(examples, trainer.class_weights), by_hand.detach()
+        )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_run_or_stage_of_one_step_trains(make, workspace, steps, method):
     words = [*method, f"epochs={steps}", "limit=8", "warmup=0.1"]
     prepared, config = prepare(make, workspace, *words)
     before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
-    trainer = Trainer(prepared, load_splits(config, workspace))
+    trainer = Trainer(prepared, prepared.method, load_splits(config, workspace))
     trainer.train()
     assert trainer.progress.step == steps
     assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
@@ -155,7 +157,9 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
     prepared, config = prepare(
         make, workspace, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
     )
-    trainer = Trainer(prepared, Splits(load_splits(config, workspace).train), max_steps=1)
+    trainer = Trainer(
+        prepared, prepared.method, Splits(load_splits(config, workspace).train), max_steps=1
+    )
     trainer.train()
     rates = {
         value: group["initial_lr"]
