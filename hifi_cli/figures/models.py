@@ -268,7 +268,7 @@ class TrajectoryRecorder(Callback):
 
     def on_step_end(self, trainer: Trainer) -> None:
         method, head = trainer.stage.method, trainer.encoder.task_head
-        steps = trainer.stage_steps
+        steps = trainer.stage.steps
         stage_step = trainer.progress.step - steps.start
         if stage_step in (1, len(steps)) or stage_step % self.every == 0:
             method.before_evaluation(trainer.model)

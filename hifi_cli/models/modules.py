@@ -132,29 +132,56 @@ class WordRows:
     The other rows have gradient 0 in every step: AdamW would only shrink them, by weight decay, all
     by the same factor. Gradient, moments, clipping and updates exist for `rows` only.
 
+    Args:
+        embedding: has W.
+        word_ids: the words that occur.
+
     Attributes:
         rows: what trains instead of W, [words that occur, width]; `merge` copies it into W.
     """
 
-    def __init__(
-        self, embedding: nn.Embedding, word_ids: set[int], optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Let a new AdamW update `rows`, not W."""
-        ids, padding = sorted(word_ids), embedding.padding_idx
-        self._padding = ids.index(padding) if padding in word_ids else None
-        self._weight, self._optimizer = embedding.weight, optimizer
+    def __init__(self, embedding: nn.Embedding, word_ids: set[int]) -> None:
+        ids = sorted(word_ids)
+        self._padding = None
+        if embedding.padding_idx in word_ids:
+            self._padding = ids.index(embedding.padding_idx)
+        self._weight = embedding.weight
         self._index = torch.tensor(ids, device=self._weight.device)
         self.rows = nn.Parameter(self._weight.detach()[self._index])
-        for group in optimizer.param_groups:
-            if any(parameter is self._weight for parameter in group["params"]):
-                group["params"] = self.replace_in(group["params"])
-                group["pending_decay"] = 1.0  # a key of the group, so that a checkpoint has it
-        optimizer.register_step_pre_hook(self._count_decay)
-        self.hook = embedding.register_forward_hook(self._embed_occurring)
+        # AdamW's weight decay of the other rows since the last `merge`.
+        self._pending_decay = 1.0
+        self._hook = embedding.register_forward_hook(self._embed_occurring)
 
     def replace_in(self, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-        """The parameters with `rows` in the place of W."""
+        """Return the parameters with `rows` in the place of W."""
         return [self.rows if parameter is self._weight else parameter for parameter in parameters]
+
+    def count_decay(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Count AdamW's weight decay of a step; a hook that the optimizer calls before each."""
+        for group in optimizer.param_groups:
+            if any(parameter is self.rows for parameter in group["params"]):
+                self._pending_decay *= 1 - group["lr"] * group["weight_decay"]
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Bring all of W to what training has reached."""
+        self._weight.mul_(self._pending_decay)
+        self._pending_decay = 1.0
+        self._weight.index_copy_(0, self._index, self.rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what continuing needs besides W."""
+        return {"rows": self.rows.detach(), "pending_decay": self._pending_decay}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of the same words."""
+        self.rows.data.copy_(state["rows"])
+        self._pending_decay = state["pending_decay"]
+
+    def close(self) -> None:
+        """Merge, and let the embedding read W again."""
+        self.merge()
+        self._hook.remove()
 
     def _embed_occurring(
         self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor
@@ -162,27 +189,8 @@ class WordRows:
         """In training, what takes the place of the embedding's output."""
         if not embedding.training:
             return None
-        return functional.embedding(
-            torch.searchsorted(self._index, args[0]), self.rows, self._padding
-        )
-
-    @property
-    def _group(self) -> dict[str, Any]:
-        """The optimizer's group of `rows`."""
-        return next(group for group in self._optimizer.param_groups if "pending_decay" in group)
-
-    def _count_decay(self, *_: Any) -> None:
-        """Multiply up the factors of AdamW's weight decay since the last `merge`."""
-        group = self._group
-        group["pending_decay"] *= 1 - group["lr"] * group["weight_decay"]
-
-    @torch.no_grad()
-    def merge(self) -> None:
-        """Bring all of W to what training has reached."""
-        group = self._group
-        self._weight.mul_(group["pending_decay"])
-        group["pending_decay"] = 1.0
-        self._weight.index_copy_(0, self._index, self.rows)
+        places = torch.searchsorted(self._index, args[0])
+        return functional.embedding(places, self.rows, self._padding)
 
 
 class BottleneckAdapter(nn.Module):

@@ -14,7 +14,7 @@ from hifi_cli.files import atomic_path
 
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _MIN_RATIO = 20  # at least this many times what saving took lies between two checkpoints
-_LAYOUT = 11  # of the file; one of another layout is not used
+_LAYOUT = 12  # of the file; one of another layout is not used
 
 
 class Checkpoint:

@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import accumulate
+from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import reduce, set_seed
 from torch import Tensor
@@ -16,7 +16,6 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed, Terminated, UsageError, logger
 from hifi_cli.files import digest, has_room
 from hifi_cli.methods.base import Method, Stage
-from hifi_cli.models.modules import WordRows
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import epoch_batches
@@ -26,11 +25,7 @@ from hifi_cli.text import counted_noun
 from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
 from hifi_cli.training.losses import ClassWeights, balanced_weights
 from hifi_cli.training.runner import Diverged, ModelRunner
-from hifi_cli.training.schedule import learning_rate_factor
-
-if TYPE_CHECKING:
-    from hifi_cli.training.step_graphs import StepGraphs
-
+from hifi_cli.training.stage import TrainingStage, batch_gradients
 
 # --- the examples of a run
 
@@ -183,10 +178,7 @@ class Trainer:
         delta: what training changed, at the epoch that is reported.
         logits: of the reported split at that epoch; None where it was not evaluated then.
         plan: the optimizer steps of the run.
-        optimizer, lr_scheduler: of the current stage.
-        clip_groups: parameters whose gradients are clipped by one norm.
-        word_rows: the words that train, where those that do not occur are left out of training.
-        graphs: what computes the steps of the current stage instead of the runner.
+        stages: those of the method, in order.
         losses: of the steps since the last logged one of the epoch, on the model's device.
 
     Raises:
@@ -215,21 +207,16 @@ class Trainer:
         self.stages = method.stages()
         self.plan = StepPlan.of(self.config, len(splits.train), self.stages)
         self.progress = Progress()
-        self.word_rows: WordRows | None = None
-        self.graphs: StepGraphs | None = None
+        self._stage: TrainingStage | None = None
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
         self.losses: list[Tensor] = []
 
     @property
-    def stage(self) -> Stage:
-        """The current stage."""
-        return self.stages[self.progress.stage]
-
-    @property
-    def stage_steps(self) -> range:
-        """The numbers of the current stage's steps."""
-        return self.plan.stages[self.progress.stage]
+    def stage(self) -> TrainingStage:
+        """The stage that trains; there is one as soon as a stage has begun."""
+        assert self._stage is not None
+        return self._stage
 
     @property
     def is_finished(self) -> bool:
@@ -252,7 +239,7 @@ class Trainer:
         if saved := self.checkpoint and self.checkpoint.read():
             self.resume(saved)
         else:
-            self.setup_stage(0)
+            self.begin_stage(0)
         step = progress.step
         progress.processes.append(
             {**self.process, "first_step": step + 1, "last_step": step, "seconds": 0.0}
@@ -261,7 +248,7 @@ class Trainer:
         try:
             self._train_epochs()
         finally:
-            self.close_graphs()
+            self.close_stage()
         if progress.epoch < self.config.epochs and self.is_finished:
             logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
 
@@ -274,24 +261,18 @@ class Trainer:
                 # a resumed run has trained on the first ones of its epoch
                 for batch in batches[progress.step - progress.epoch * self.plan.per_epoch :]:
                     if progress.step == self.plan.stages[progress.stage].stop:
-                        self.setup_stage(progress.stage + 1)
+                        self.begin_stage(progress.stage + 1)
                     self.train_step(batch)
                     step = progress.step
                     if step % self.config.log_every == 0 or step == self.plan.total:
                         self.log_loss()
                     if step == self.max_steps:
-                        self.before_evaluation()
+                        self.stage.before_evaluation()
                         return
                     self.stop_or_save(signals)
-                self.before_evaluation()
+                self.stage.before_evaluation()
                 self.end_epoch()
                 self.stop_or_save(signals)
-
-    def close_graphs(self) -> None:
-        """Free the recorded steps of the current stage."""
-        if self.graphs:
-            self.graphs.close()
-            self.graphs = None
 
     def stop_or_save(self, signals: list[int]) -> None:
         """Save a checkpoint if it is time, or if a signal came, and then stop."""
@@ -329,118 +310,42 @@ class Trainer:
         other_bytes = _RECORD_BYTES + _PREDICTION_BYTES * len(self.splits.reported)
         return has_room(self.checkpoint.path.parent, [delta_bytes, other_bytes])
 
-    def setup_stage(self, number: int) -> None:
-        """Start a stage: prepare the model, call the method's hook, create the optimizer."""
-        self.progress.stage = number
+    def begin_stage(self, index: int) -> None:
+        """Begin a stage: prepare the model, let the method choose what trains, make the optimizer."""
+        self.close_stage()
+        self.progress.stage = index
         self.seed_process(0)
-        self.close_graphs()
-        self.runner.unwrap()
-        if self.word_rows:
-            self.word_rows.merge()
-            self.word_rows.hook.remove()
-        if number:  # the method prepared the model for the first stage
-            self.stage.prepare_model(self.encoder)
+        stage = self.stages[index]
+        # The method has prepared the model for its first stage.
+        if index > 0:
+            stage.prepare_model(self.encoder)
         self.model.train()
         gradients = batch_gradients(self.runner, self.splits.gradient_batches, self.class_weights)
-        self.stage.method.on_stage_start(self.model, gradients)
-        self.create_optimizer()
+        stage.method.on_stage_start(self.model, gradients)
+        self._stage = self.new_stage()
 
-    def create_optimizer(self) -> None:
-        """Create AdamW over what the current stage trains, and all that depends on its parameters.
-
-        That is the learning rate schedule, the groups that are clipped, the words that train, the
-        model's wrapping in DDP and the graphs of steps.
-        """
-        method, steps = self.stage.method, self.stage_steps
-        training, decay = self.stage.training or self.config, self.config.layer_decay
-        groups = method.param_groups(self.model, training.weight_decay)
-        if decay < 1:
-            groups = self.decay_by_layer(groups, training.learning_rate, decay)
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            lr=training.learning_rate,
-            betas=training.adam_betas,
-            eps=training.adam_epsilon,
-            fused=True,
+    def new_stage(self) -> TrainingStage:
+        """Make what trains in the current stage, whose method has chosen its parameters."""
+        index = self.progress.stage
+        return TrainingStage(
+            self.runner,
+            self.stages[index],
+            self.plan.stages[index],
+            self.splits.train,
+            self.class_weights,
+            trains_all_words=self.trains_all_words,
         )
-        self.max_grad_norm = training.max_grad_norm
-        self.clip_groups = method.clip_groups(self.model)
-        self.word_rows = self.train_only_occurring_words()
-        if self.word_rows:
-            self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
-        schedules: dict[str, Callable[[int], float]] = {
-            "run": lambda step: learning_rate_factor(training, len(steps), step),
-            "constant": lambda _: 1.0,
-        }
-        # the warm-up of a stage of one step would train nothing
-        usual = "constant" if len(steps) == 1 else "run"
-        factors = [schedules[group.get("lr_schedule", usual)] for group in groups]
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
-        self.runner.wrap()
-        if self.runner.config.kernels == "graphs":
-            from hifi_cli.training import step_graphs  # of no use to other runs
 
-            trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
-            if unsupported_because := step_graphs.unsupported_because(self.runner, method):
-                logger.info(f"kernels=graphs computes as kernels=auto here: {unsupported_because}")
-            else:
-                self.graphs = step_graphs.StepGraphs(
-                    self.runner,
-                    [*self.model.parameters(), *trained],
-                    max(map(len, self.splits.train)),
-                )
-
-    def decay_by_layer(
-        self, groups: list[dict[str, Any]], learning_rate: float, decay: float
-    ) -> list[dict[str, Any]]:
-        """Layer-wise learning rate decay: split the optimizer's groups by layer, the task head first.
-
-        The learning rate of a group is multiplied by `decay` for each layer above it.
-        """
-        trained = self.stage.method.trainable_parameters(self.model)
-        distances = {value: self.encoder.layers_above(name) for name, value in trained.items()}
-        return [
-            {**group, "params": params, "lr": learning_rate * decay**distance}
-            for distance in sorted({*distances.values()})
-            for group in groups
-            if (params := [value for value in group["params"] if distances[value] == distance])
-        ]
-
-    def train_only_occurring_words(self) -> WordRows | None:
-        """Put the rows of the words in the train examples in the optimizer, not the embedding.
-
-        None, and nothing changes, if the method needs other words or several processes train.
-        """
-        embedding = self.encoder.word_embedding
-        may_leave_out = (
-            self.stage.method.may_leave_out_words
-            and not self.trains_all_words
-            and self.runner.processes.num_processes == 1
-        )
-        if not (may_leave_out and embedding and embedding.weight.requires_grad):
-            return None
-        sequences = chain.from_iterable(example.sequences for example in self.splits.train)
-        words = np.unique(np.concatenate([sequence["input_ids"] for sequence in sequences]))
-        ids = {*words.tolist(), self.runner.pad["input_ids"]}
-        return WordRows(embedding, ids, self.optimizer)
+    def close_stage(self) -> None:
+        """End the current stage, if there is one."""
+        if self._stage:
+            self._stage.close()
 
     def train_step(self, batch: list[EncodedExample]) -> None:
-        """One optimizer step on a batch; nothing waits for its loss."""
-        method = self.stage.method
+        """Take one optimizer step on a batch; nothing waits for its loss."""
         self.seed_process(self.runner.processes.process_index)
-        method.before_step(self.model, self.progress.step, self.stage_steps)
-        compute = (self.graphs or self.runner).accumulate_gradient
-        self.losses.append(compute(batch, self.class_weights, method.regularization_loss))
-        method.after_backward(self.model)
-        self.callback.on_backward_end(self)
-        if self.max_grad_norm:
-            for parameters in self.clip_groups:
-                torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
-        method.before_optimizer_step(self.model)
-        self.optimizer.step()
-        self.lr_scheduler.step()
-        method.after_optimizer_step(self.model)
-        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.stage.step(batch, partial(self.callback.on_backward_end, self))
+        self.losses.append(loss)
         self.progress.step += 1
         self.callback.on_step_end(self)
 
@@ -449,15 +354,9 @@ class Trainer:
         loss = float(sum(self.losses)) / len(self.losses)
         if not math.isfinite(loss):
             raise Diverged(f"the training loss is {loss}")
-        learning_rate = float(self.lr_scheduler.get_last_lr()[0])
-        self.log(StepMetrics(step=self.progress.step, loss=loss, learning_rate=learning_rate))
+        rate = self.stage.learning_rate
+        self.log(StepMetrics(step=self.progress.step, loss=loss, learning_rate=rate))
         self.losses.clear()
-
-    def before_evaluation(self) -> None:
-        """Bring the model's weights to what training has reached."""
-        self.stage.method.before_evaluation(self.model)
-        if self.word_rows:
-            self.word_rows.merge()
 
     def seed_process(self, rank: int) -> None:
         """If several processes train, seed torch for a step, or for a stage (as rank 0 in all).
@@ -515,19 +414,11 @@ class Trainer:
     def is_candidate(self) -> bool:
         """Whether the model may be reported: the last stage has trained it, or it is the last."""
         is_last_stage = self.progress.stage == len(self.stages) - 1
-        return is_last_stage and (self.stage_has_trained() or self.progress.step == self.plan.total)
-
-    def stage_has_trained(self) -> bool:
-        """Whether a step of the current stage has had a learning rate above 0.
-
-        The first step of a warm-up has a learning rate of 0 and trains nothing.
-        """
-        steps = range(self.lr_scheduler.last_epoch)  # steps, in spite of its name
-        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in steps)
+        return is_last_stage and (self.stage.has_trained() or self.progress.step == self.plan.total)
 
     def has_trained(self) -> bool:
         """Whether any step of the run has trained something: a later stage follows trained ones."""
-        return self.progress.stage > 0 or self.stage_has_trained()
+        return self.progress.stage > 0 or self.stage.has_trained()
 
     def log(self, line: MetricsLine) -> None:
         """Keep a line, and give it to the callback."""
@@ -545,9 +436,7 @@ class Trainer:
                 "delta": self.delta,
                 "logits": self.logits,
                 "method": self.stage.method.training_state(self.model),
-                "word_rows": self.word_rows and self.word_rows.rows.detach(),
-                "optimizer": self.optimizer.state_dict(),
-                "lr_scheduler": self.lr_scheduler.state_dict(),
+                "stage": self.stage.state_dict(),
             }
             self.checkpoint.save(state, self.runner.device)
 
@@ -560,13 +449,12 @@ class Trainer:
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
         for stage in self.stages[1 : self.progress.stage + 1]:
             stage.prepare_model(self.encoder)
+        method = self.stages[self.progress.stage].method
+        # The optimizer is made for the parameters that the method chose when the stage began.
         with torch.no_grad():
-            self.stage.method.load_training_state(self.model, saved["method"])
-        self.create_optimizer()
-        if self.word_rows:
-            self.word_rows.rows.data.copy_(saved["word_rows"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.lr_scheduler.load_state_dict(saved["lr_scheduler"])
+            method.load_training_state(self.model, saved["method"])
+        self._stage = self.new_stage()
+        self._stage.load_state_dict(saved["stage"])
         set_rng_state(saved["rng"], self.runner.device)
 
 
@@ -577,21 +465,3 @@ def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, flo
         extra, _ = runner.measure(examples, f"validation_{split}")
         measured |= {f"{metric}_{split}": score for metric, score in extra.items()}
     return measured, logits
-
-
-def batch_gradients(
-    runner: ModelRunner,
-    batches: Sequence[list[EncodedExample]],
-    class_weights: ClassWeights = None,
-) -> Iterator[None]:
-    """Leave the gradient of each batch in the parameters, the same bits in every process."""
-    for batch in batches:
-        runner.encoder.model.zero_grad()
-        runner.accumulate_gradient(batch, class_weights)
-        if runner.processes.num_processes > 1:
-            # GPUs add in any order, and a method chooses by these gradients
-            for parameter in runner.encoder.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad = reduce(parameter.grad, "mean")
-        yield
-    runner.encoder.model.zero_grad()

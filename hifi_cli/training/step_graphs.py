@@ -110,7 +110,7 @@ class StepGraphs:
         self.gradients.clear()
         self.pool = None
 
-    def accumulate_gradient(self, examples: list[EncodedExample], *_: Any) -> Tensor:
+    def accumulate_gradient(self, examples: list[EncodedExample]) -> Tensor:
         """Compute the gradient of the mean loss over a batch; returns that loss.
 
         Raises:

@@ -150,7 +150,7 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     gradient_batches = [examples[: setting.batch_size]]
     trainer = Trainer(runner, method, Splits(examples, gradient_batches=gradient_batches))
     trainer.model.train()
-    trainer.setup_stage(0)
+    trainer.begin_stage(0)
     return trainer
 
 
@@ -163,7 +163,9 @@ def batches_of(trainer: Trainer) -> list[list[EncodedExample]]:
 def seconds_per_step(trainer: Trainer) -> tuple[float, float]:
     """The mean time of the steps of an epoch, and of the host's work for them, once all is warm."""
     batches = batches_of(trainer)
-    for batch in batches * (3 if trainer.graphs else 1):  # the third time, a graph is recorded
+    for batch in batches * (
+        3 if trainer.stage.graphs else 1
+    ):  # the third time, a graph is recorded
         trainer.train_step(batch)
     wait_for(trainer.runner.device)
     start = time.perf_counter()

@@ -139,7 +139,7 @@ def our_step(
         and (row["precision"], row["tokens"]) == (precision, tokens)
         and "ms" in row
     ]
-    graphs = len(trainer.graphs.graphs) if trainer.graphs else 0
+    graphs = len(trainer.stage.graphs.graphs) if trainer.stage.graphs else 0
     rate = model_flops(trainer) / seconds
     highest_rate = peak(results.get("rates", []), precision)
     return {

@@ -13,7 +13,8 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
-from hifi_cli.training.loop import Splits, Trainer, batch_gradients
+from hifi_cli.training.loop import Splits, Trainer
+from hifi_cli.training.stage import batch_gradients
 
 
 def loss_of(model, batch):
@@ -88,7 +89,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
     train = [example for batch in batches for example in batch]
     trainer = Trainer(prepared, prepared.method, Splits(train, gradient_batches=batches))
-    trainer.setup_stage(0)
+    trainer.begin_stage(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     fixed = masks_of(prepared) if method == "child-tuning-d" else {}

@@ -28,7 +28,7 @@ def start(prepared, config, workspace, steps):
         update={"epochs": steps + 1}
     )  # one batch an epoch, one step for stage 2
     trainer = Trainer(prepared, prepared.method, Splits(batches[0]))
-    trainer.setup_stage(0)
+    trainer.begin_stage(0)
     return trainer, batches
 
 

@@ -23,21 +23,22 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(
         for name, value in workspace.encoder(config)[0].model.state_dict().items()
     }
     stages = []
-    create = loop.Trainer.create_optimizer
+    new_stage = loop.Trainer.new_stage
 
     def recording(trainer):
-        create(trainer)
+        stage = new_stage(trainer)
         weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
         stages.append(
             (
                 weights,
-                dict(trainer.optimizer.state),
-                trainer.optimizer.defaults["lr"],
-                trainer.stage.method,
+                dict(stage.optimizer.state),
+                stage.optimizer.defaults["lr"],
+                stage.method,
             )
         )
+        return stage
 
-    monkeypatch.setattr(loop.Trainer, "create_optimizer", recording)
+    monkeypatch.setattr(loop.Trainer, "new_stage", recording)
     runs.run(config, workspace)
     (*_, first_rate, first), (state, moments, second_rate, second) = stages
     head = {

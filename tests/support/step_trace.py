@@ -196,7 +196,7 @@ def trace_steps(config: RunConfig) -> list[StepCounts]:
         batch = trainer.splits.train[:BATCH_SIZE]
         for stage in range(len(trainer.stages)):
             with CountOperations(StepCounts()):
-                trainer.setup_stage(stage)
+                trainer.begin_stage(stage)
                 trainer.train_step(batch)  # the first step makes what later ones reuse
             counts = StepCounts()
             with _CountTensorsFromPython(counts), CountOperations(counts):

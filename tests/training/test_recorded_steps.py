@@ -77,7 +77,7 @@ class RepeatedSteps(StepGraphs):
         self.recordings.append(recording)
         return recording.replay, loss
 
-    def accumulate_gradient(self, examples, *_):
+    def accumulate_gradient(self, examples):
         random_state = torch.get_rng_state()
         recordings = len(self.recordings)
         loss = super().accumulate_gradient(examples)
@@ -210,9 +210,9 @@ def test_the_stages_that_are_not_recorded_name_why(new_trainer, method):
     trainer = new_trainer(method, "dropout=0")
     found = []
     for index in range(len(trainer.stages)):
-        trainer.setup_stage(index)
+        trainer.begin_stage(index)
         reason = step_graphs.unsupported_because(trainer.runner, trainer.stage.method)
-        assert bool(reason) == (trainer.graphs is None)
+        assert bool(reason) == (trainer.stage.graphs is None)
         found.append(reason)
     assert found == OBSTACLES[method]
 
@@ -263,14 +263,14 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
     in_use, survivors = [], []
 
     def nodes():
-        parameters = {*trainer.graphs.parameters}
+        parameters = {*trainer.stage.graphs.parameters}
         return [get_gradient_edge(value).node for value in parameters if value.requires_grad]
 
     def marked_nodes():
         return sum("of this step" in node.metadata for node in nodes())
 
     def mark(*_):
-        if trainer.model.training and trainer.graphs:
+        if trainer.model.training and trainer.stage.graphs:
             for node in nodes():
                 node.metadata["of this step"] = True
             # A node that the forward pass did not use is gone already.
@@ -278,7 +278,7 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
 
     class CountSurvivors(loop.Callback):
         def on_step_end(self, trainer):
-            if trainer.graphs:
+            if trainer.stage.graphs:
                 survivors.append(marked_nodes())
 
     trainer = new_trainer(method, "dropout=0", "epochs=2", callback=CountSurvivors())

@@ -114,7 +114,7 @@ def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch
 
     class CountGraphs(loop.Callback):
         def on_step_end(self, trainer):
-            if trainer.progress.step == trainer.stage_steps.start + 1:
+            if trainer.progress.step == trainer.stage.steps.start + 1:
                 alive[trainer.progress.stage] = fakes.alive()
 
     trainer = recorded_trainer(make, workspace, method, callback=CountGraphs())
@@ -138,8 +138,12 @@ def test_a_failed_run_frees_its_graphs_though_its_error_is_kept(make, workspace,
     class FailOnceRecorded(loop.Callback):
         def on_backward_end(self, trainer):
             if fakes.made:
-                self.graphs = trainer.graphs
-                self.held = len(trainer.graphs.gradients), trainer.graphs.pool, fakes.alive()
+                self.graphs = trainer.stage.graphs
+                self.held = (
+                    len(trainer.stage.graphs.gradients),
+                    trainer.stage.graphs.pool,
+                    fakes.alive(),
+                )
                 raise RunFailed("stopped")
 
     trainer = recorded_trainer(make, workspace, "full-ft", callback=FailOnceRecorded())
@@ -178,8 +182,8 @@ def test_a_stage_begins_without_the_graphs_of_a_failed_run(make, workspace, monk
         cycle.append(cycle)
         del cycle
         assert fakes.alive() == 1
-        trainer.setup_stage(0)
-        assert trainer.graphs and fakes.alive() == 0
+        trainer.begin_stage(0)
+        assert trainer.stage.graphs and fakes.alive() == 0
     finally:
         gc.enable()
 
@@ -218,7 +222,7 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
     monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         trainer = new_trainer(gpu_config(method, "kernels=graphs"), DEVICE)
-        trainer.setup_stage(0)
+        trainer.begin_stage(0)
         for _ in range(3):
             trainer.train_step(trainer.splits.train[:BATCH_SIZE])
     assert counts.operations and counts.copies + counts.synchronizations == []

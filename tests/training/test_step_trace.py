@@ -70,7 +70,7 @@ def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     config = small_config(method)
     trainer = new_trainer(config, "cpu")
     for stage in range(len(trainer.stages)):
-        trainer.setup_stage(stage)
+        trainer.begin_stage(stage)
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
         loaded = new_trainer(config, "meta")

@@ -138,7 +138,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
         prepared.encoder.model.double()
         trainer = loop.Trainer(prepared, prepared.method, splits, trains_all_words=not occurring)
         trainer.train()
-        assert (trainer.word_rows is not None) == occurring
+        assert (trainer.stage.word_rows is not None) == occurring
         weights.append({**prepared.encoder.model.state_dict(), **trainer.delta})
     assert len(trainer.encoder.word_embedding.weight) > 1 + len(
         {*chain(*(e.sequences[0]["input_ids"] for e in splits.train))}

@@ -163,21 +163,21 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
     trainer.train()
     rates = {
         value: group["initial_lr"]
-        for group in trainer.optimizer.param_groups
+        for group in trainer.stage.optimizer.param_groups
         for value in group["params"]
     }
     parameters = prepared.method.trainable_parameters(prepared.encoder.model)
-    if words := trainer.word_rows:  # the rows that train in the place of the word embedding
+    if words := trainer.stage.word_rows:  # the rows that train in the place of the word embedding
         parameters = dict(zip(parameters, words.replace_in([*parameters.values()]), strict=True))
     assert len(rates) == len(parameters)
     for name, value in parameters.items():
         layer = name.partition("encoder.layer.")[2][:1]
         power = 2 - int(layer) if layer else 3 if "embeddings" in name else 0
         assert rates[value] == 0.01 * 0.5**power, name
-    assert trainer.optimizer.param_groups[0]["initial_lr"] == 0.01  # the one that is logged
+    assert trainer.stage.optimizer.param_groups[0]["initial_lr"] == 0.01  # the one that is logged
     decays = {
         value: group["weight_decay"]
-        for group in trainer.optimizer.param_groups
+        for group in trainer.stage.optimizer.param_groups
         for value in group["params"]
     }
     assert all(
