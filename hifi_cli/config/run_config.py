@@ -28,6 +28,8 @@ from hifi_cli.config.base import (
     flatten,
 )
 from hifi_cli.config.decides import Decides, Effect, values_that_decide
+from hifi_cli.config.epoch_rule import EpochChoice as EpochChoice
+from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.files import digest
 from hifi_cli.run_paths import relative_run_path, run_path_of
@@ -64,7 +66,6 @@ def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
 # Or a file of the user's own: its name, which carries the path unless a run has stored it.
 RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(lambda rank: rank)]
 # The epoch of a score: the best on the selection split, the last, or that with the highest score.
-EpochChoice = Literal["best", "last", "max"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 _SETTINGS_DEPTH = 3  # of mappings within one another, as `settings.options.rank_pattern` has
 _TYPES_OF_SETTINGS = ({bool}, {int}, {float}, {str}, {type(None)})
@@ -407,9 +408,9 @@ class RunConfig(TrainingConfig):
         return "/".join(part for part in parts if part)
 
     @property
-    def evaluates_every_epoch(self) -> bool:
-        """Whether the reported split is evaluated after every epoch: it selects the epoch, or the maximum is reported."""
-        return self.report == "max" or (self.selection == "validation" and not self.shots)
+    def epoch_rule(self) -> EpochRule:
+        """The rule by which the run chooses the epoch that it reports."""
+        return EpochRule(self.report, "few-shot" if self.shots else self.selection)
 
     @property
     def heads_vary_with_seed(self) -> bool:

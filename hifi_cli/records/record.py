@@ -14,7 +14,8 @@ from pydantic import (
 )
 
 from hifi_cli.config.base import Model, StoredName, describe_problem, parse
-from hifi_cli.config.run_config import EpochChoice, RunConfig
+from hifi_cli.config.epoch_rule import EpochChoice, EpochRule, Selection
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import json_text, read_json, write_text
 from hifi_cli.run_paths import run_path_of
 
@@ -191,15 +192,6 @@ class ClassCounts(Record):
     predicted: dict[str, int]
 
 
-def kept_score(report: EpochChoice) -> Literal["last", "best"]:
-    """The score of the model that a run keeps, which is the best one also where tables show `max`.
-
-    Args:
-        report: the score that tables show.
-    """
-    return "last" if report == "last" else "best"
-
-
 class TrainingProcess(Record):
     """A process that trained a run, or a part of it: a stopped run may go on elsewhere.
 
@@ -258,7 +250,7 @@ class RunResult(StoredFile):
     """Name of a run with other settings than the usual one, of a search for example."""
     split: str
     """The reported split: the one that the scores are of."""
-    selection: Literal["validation", "holdout", "few-shot"]
+    selection: Selection
     """The examples that chose the best epoch."""
     report: EpochChoice
     """The score that tables show."""
@@ -368,7 +360,12 @@ class RunResult(StoredFile):
     @property
     def kept_score(self) -> Literal["last", "best"]:
         """The score of the model that was kept, at its epoch."""
-        return kept_score(self.report)
+        return self.epoch_rule.kept
+
+    @property
+    def epoch_rule(self) -> EpochRule:
+        """The rule by which the run chose the epoch that it reports."""
+        return EpochRule(self.report, self.selection)
 
     def score(self, name: EpochChoice | None = None) -> float:
         """The primary metric of a run that is done on the reported split, a fraction of 1.

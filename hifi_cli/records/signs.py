@@ -32,7 +32,7 @@ def signs_of(results: Sequence[RunResult], *, with_selection: bool = True) -> li
 
 def is_chosen_on_reported(result: RunResult) -> bool:
     """Whether the epoch of a run's score was chosen on the rows that the score is of."""
-    return result.report == "max" or (result.report == "best" and result.selection == "validation")
+    return result.epoch_rule.is_chosen_on_reported
 
 
 def losses_of(lines: Sequence[StepMetrics], steps_per_epoch: int) -> TrainingLosses | None:

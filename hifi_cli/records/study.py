@@ -18,6 +18,7 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
+from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import (
@@ -31,7 +32,7 @@ from hifi_cli.files import (
     well_formed,
 )
 from hifi_cli.records.layout import USER_FILES, RunDirectory, unfinished_runs
-from hifi_cli.records.record import RunResult, kept_score, labelled_splits, validated
+from hifi_cli.records.record import RunResult, labelled_splits, validated
 from hifi_cli.run_paths import RUN_PATTERNS, names_in
 from hifi_cli.text import abbreviate, counted_noun
 
@@ -355,7 +356,7 @@ class Study:
     def _score(self, run: Any, name: str, metric: str) -> Any:
         if metric == run.metric:
             return getattr(run, name)
-        if name == kept_score(run.report):
+        if name == EpochRule(run.report, run.selection).kept:
             return run.metrics.get(metric)
         lines = self.records[run.path].get("epoch_metrics", [])
         by_epoch = {line["epoch"]: line[metric] for line in lines if metric in line}
@@ -440,7 +441,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     """The score of a run's kept epoch on the split that chooses it; None if it diverged."""
     if run.status != "done":
         return None
-    if run.report == "max" or run.selection == "validation":
+    if EpochRule(run.report, run.selection).has_max:
         return float(getattr(run, run.report))
     lines = study.records[run.path]["epoch_metrics"]
     by_epoch = {line["epoch"]: line.get("selection") for line in lines}

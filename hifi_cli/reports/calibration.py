@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
 from hifi_cli.errors import HifiError
-from hifi_cli.records.record import kept_score
 from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.metrics import METRICS, OF_PREDICTIONS
@@ -35,7 +34,8 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
 
     It is NaN where there are no predictions of the epoch whose `score` is asked for.
     """
-    kept = runs["report"].map(kept_score)
+    rules = map(EpochRule, runs["report"], runs["selection"])
+    kept = pd.Series([rule.kept for rule in rules], runs.index, dtype=object)
     chosen = runs[kept.eq(score) | (score is None)]
     stored = {index: _stored(study, run.path, run.task) for index, run in chosen.iterrows()}
     known = {index: table for index, table in stored.items() if table is not None}

@@ -9,7 +9,6 @@ import pandas as pd
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
-from hifi_cli.records.record import kept_score
 from hifi_cli.records.study import Study
 from hifi_cli.reports.render import Table
 from hifi_cli.reports.row_scores import score_of_rows
@@ -149,7 +148,7 @@ def _aligned_predictions(
     for side in ("path_first", "path_second"):
         tables: dict[str, pd.DataFrame] = {}
         for path in pairs[side]:
-            kept = kept_score(study.results[path].report)
+            kept = study.results[path].kept_score
             if score not in (None, kept):
                 raise NotTested(f"predictions are stored of the {kept} epoch, not of the {score}")
             table = study.usable_predictions(path)

@@ -26,7 +26,6 @@ from hifi_cli.records.record import (
     RunScores,
     StepMetrics,
     TrainingProcess,
-    kept_score,
 )
 from hifi_cli.records.signs import losses_of
 from hifi_cli.runs.heads import selected_heads
@@ -240,7 +239,7 @@ def _store(
     the reported one may not have been evaluated then; it is now, with the delta.
     """
     task, config, progress = prepared.task, prepared.config, trainer.progress
-    kept_epoch = progress.epoch if kept_score(config.report) == "last" else progress.best_epoch
+    kept_epoch = progress.epoch if config.epoch_rule.kept == "last" else progress.best_epoch
     by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
     if trainer.logits is not None:
         logits = trainer.logits.numpy()
@@ -264,7 +263,7 @@ def _store(
 
     def scores(metric: str) -> RunScores:
         known = {epoch: values[metric] for epoch, values in by_epoch.items() if metric in values}
-        highest = max(known.values()) if config.evaluates_every_epoch else None
+        highest = max(known.values()) if config.epoch_rule.has_max else None
         return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
 
     reported = {epoch: values[task.primary] for epoch, values in by_epoch.items() if values}
@@ -281,7 +280,7 @@ def _store(
             total=progress.epoch,
             last=progress.epoch,
             best=progress.best_epoch,
-            max=best_of_all if config.evaluates_every_epoch else None,
+            max=best_of_all if config.epoch_rule.has_max else None,
         ),
         "metrics": by_epoch[kept_epoch],
         "extra_validation": {

@@ -383,33 +383,44 @@ class Trainer:
         process["seconds"] = round(now - self.process_started_at, 3)
 
     def evaluate(self) -> None:
-        """Measure the model, update the best epoch, log the metrics; keep what may be reported.
-
-        That is the delta, and the logits of the reported split, of the best or of the last epoch.
-        """
-        config, progress, splits = self.config, self.progress, self.splits
-        logits: Values | None
-        selects_apart = splits.selection is not splits.reported
-        if selects_apart:
-            scores, logits = self.runner.measure(splits.selection)
+        """Measure the model after an epoch, log its metrics, and keep it if it may be reported."""
+        rule = self.config.epoch_rule
+        primary = self.runner.task.primary
+        selecting_score = None
+        scores: dict[str, float] = {}
+        logits: Values | None = None
+        if rule.selects_apart:
+            selecting_scores, _ = self.runner.measure(self.splits.selection)
+            selecting_score = selecting_scores[primary]
+            is_best = self.is_best_so_far(selecting_score)
+            if rule.measures_reported(is_best=is_best, is_last=self.is_finished):
+                scores, logits = measure_reported(self.runner, self.splits)
         else:
-            scores, logits = measure_reported(self.runner, splits)
-        score, selection = scores[self.runner.task.primary], None
-        is_candidate, keeps_last = self.is_candidate(), config.report == "last"
-        is_best = is_candidate and score > progress.best_score
+            scores, logits = measure_reported(self.runner, self.splits)
+            is_best = self.is_best_so_far(scores[primary])
+        epoch = self.progress.epoch
+        self.log(EpochMetrics(epoch=epoch, selection=selecting_score, **scores))
+        if rule.keeps(is_best=is_best, is_candidate=self.is_candidate()):
+            self.keep(logits)
+
+    def is_best_so_far(self, score: float) -> bool:
+        """Whether the epoch that ends may be reported and beats those before; note it if so.
+
+        Args:
+            score: the primary metric on the selecting examples.
+        """
+        is_best = self.is_candidate() and score > self.progress.best_score
         if is_best:
-            progress.best_epoch, progress.best_score = progress.epoch, score
-        if selects_apart:
-            # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            is_read = config.report == "max" or self.is_finished or (keeps_last and is_best)
-            scores, logits = measure_reported(self.runner, splits) if is_read else ({}, None)
-            selection = score
-        self.log(EpochMetrics(epoch=progress.epoch, selection=selection, **scores))
-        if is_best or (is_candidate and keeps_last):
-            self.logits = None if logits is None else torch.from_numpy(logits)
-            # on its device: a copy to the host at each better epoch would wait for it
-            delta = self.method.delta(self.model)
-            self.delta = {name: value.detach().clone() for name, value in delta.items()}
+            self.progress.best_epoch = self.progress.epoch
+            self.progress.best_score = score
+        return is_best
+
+    def keep(self, logits: Values | None) -> None:
+        """Keep what training has changed, and the logits of the reported split, if it was measured."""
+        self.logits = None if logits is None else torch.from_numpy(logits)
+        # On its device: a copy to the host at each better epoch would wait for it.
+        delta = self.method.delta(self.model)
+        self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
         """Whether the model may be reported: the last stage has trained it, or it is the last."""

@@ -1,0 +1,63 @@
+"""Which epoch of a run is reported: what is measured after each, what is kept, which scores follow."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+EpochChoice = Literal["best", "last", "max"]
+Selection = Literal["validation", "holdout", "few-shot"]
+
+
+@dataclass(frozen=True)
+class EpochRule:
+    """The rule by which a run chooses the epoch that it reports.
+
+    Attributes:
+        report: the score that tables show: after the epoch that is `best` by the selecting examples,
+            after the `last` one, or the `max` over all epochs.
+        selection: the examples that select the best epoch: `validation`, the reported split itself,
+            or rows that are taken from the train split, `holdout` or `few-shot`.
+    """
+
+    report: EpochChoice
+    selection: Selection
+
+    @property
+    def selects_apart(self) -> bool:
+        """Whether other examples than the reported ones select the best epoch."""
+        return self.selection != "validation"
+
+    @property
+    def kept(self) -> Literal["last", "best"]:
+        """The epoch whose model and predictions are kept: the best one also where tables show `max`."""
+        return "last" if self.report == "last" else "best"
+
+    @property
+    def has_max(self) -> bool:
+        """Whether the reported split is measured after every epoch, so that its maximum is known."""
+        return self.report == "max" or not self.selects_apart
+
+    @property
+    def is_chosen_on_reported(self) -> bool:
+        """Whether the epoch is chosen by the very rows that its score is of, which is then too high."""
+        return self.report == "max" or (self.report == "best" and not self.selects_apart)
+
+    def measures_reported(self, *, is_best: bool, is_last: bool) -> bool:
+        """Whether the reported split is measured after an epoch.
+
+        The best epoch of a run that keeps it can be measured later, with the kept model. A run that
+        keeps the last one cannot go back.
+
+        Args:
+            is_best: whether no epoch before was as good, by the selecting examples.
+            is_last: whether the training ends with the epoch.
+        """
+        return self.has_max or is_last or (is_best and self.kept == "last")
+
+    def keeps(self, *, is_best: bool, is_candidate: bool) -> bool:
+        """Whether model and predictions of an epoch take the place of those kept so far.
+
+        Args:
+            is_best: as for `measures_reported`.
+            is_candidate: whether the last stage has trained the model.
+        """
+        return is_best or (is_candidate and self.kept == "last")

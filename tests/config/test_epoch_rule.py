@@ -1,0 +1,61 @@
+"""The rule by which a run chooses the epoch that it reports, case by case."""
+
+import pytest
+
+from hifi_cli.config.epoch_rule import EpochRule
+
+
+@pytest.mark.parametrize(
+    ("report", "selection", "kept", "has_max", "is_chosen_on_reported"),
+    [
+        ("best", "validation", "best", True, True),
+        ("last", "validation", "last", True, False),
+        ("max", "validation", "best", True, True),
+        ("best", "holdout", "best", False, False),
+        ("last", "holdout", "last", False, False),
+        ("max", "holdout", "best", True, True),
+        ("best", "few-shot", "best", False, False),
+        ("last", "few-shot", "last", False, False),
+        ("max", "few-shot", "best", True, True),
+    ],
+)
+def test_what_is_kept_and_which_scores_follow(
+    report, selection, kept, has_max, is_chosen_on_reported
+):
+    rule = EpochRule(report, selection)
+    assert rule.kept == kept
+    assert rule.has_max == has_max
+    assert rule.is_chosen_on_reported == is_chosen_on_reported
+
+
+@pytest.mark.parametrize("is_best", [True, False])
+@pytest.mark.parametrize("is_last", [True, False])
+def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_last):
+    """A run that keeps the best epoch can measure it after the training."""
+
+    def measures(report, selection):
+        return EpochRule(report, selection).measures_reported(is_best=is_best, is_last=is_last)
+
+    assert measures("best", "validation") and measures("max", "holdout")
+    assert measures("best", "holdout") == is_last
+    assert measures("last", "holdout") == (is_last or is_best)
+
+
+@pytest.mark.parametrize(
+    ("report", "is_best", "is_candidate", "keeps"),
+    [
+        ("best", True, True, True),
+        ("best", False, True, False),
+        ("max", False, True, False),
+        ("last", False, True, True),
+        ("last", False, False, False),
+    ],
+)
+def test_the_model_of_an_epoch_is_kept(report, is_best, is_candidate, keeps):
+    rule = EpochRule(report, "validation")
+    assert rule.keeps(is_best=is_best, is_candidate=is_candidate) == keeps
+
+
+def test_a_configuration_has_the_rule_of_its_selection(make):
+    assert make("bitfit", "selection=holdout").epoch_rule == EpochRule("best", "holdout")
+    assert make("bitfit", "shots=4", "report=last").epoch_rule == EpochRule("last", "few-shot")
