@@ -1,6 +1,7 @@
 """An encoder as the program sees it: embeddings, layers of attention heads, and a task head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -272,6 +273,34 @@ class Encoder:
         AttentionMaskInterface.register(name, _attention_mask)
         self.base.config._attn_implementation = name  # type: ignore[union-attr]
         return previous
+
+    @contextmanager
+    def attention_replaced(
+        self, name: str, function: AttentionFunction | None = None
+    ) -> Iterator[None]:
+        """In this context, every layer computes attention with another function.
+
+        Afterwards nothing of it is left in the model, nor in transformers.
+
+        Args:
+            name: of the function in transformers' attention interface.
+            function: gets no attention mask; None: transformers' own of this name, with its mask.
+        """
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        config: Any = self.base.config
+        previous = config._attn_implementation
+        if function is not None:
+            # No mask function has this name, so that transformers makes no mask [tokens, tokens].
+            ALL_ATTENTION_FUNCTIONS[name] = function
+        config._attn_implementation = name
+        try:
+            yield
+        finally:
+            config._attn_implementation = previous
+            # The function may hold tensors of a batch.
+            if function is not None:
+                del ALL_ATTENTION_FUNCTIONS[name]
 
 
 def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:

@@ -32,15 +32,16 @@ GROUP_SIZE = 40_000
 def copy_to_device(values: Any, device: torch.device) -> Tensor:
     """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
     tensor = torch.from_numpy(np.asarray(values))
-    return (
-        tensor.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else tensor.to(device)
-    )
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 class _Pack(Function):
-    """The rows of a tensor that an index names; autograd's own backward pass would add to zeros."""
+    """Take the rows of a tensor that an index names.
+
+    The backward pass of `index_select` would add the gradients to zeros, one by one.
+    """
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
@@ -55,14 +56,23 @@ class _Pack(Function):
 
 
 def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
-    """A tensor of zeros with the given rows at an index."""
+    """Return a tensor of zeros with the given rows at an index."""
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
 def real_token_index(token_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`index` and `offsets` of a PackedBatch, on the device of the mask [sequences, width]."""
+    """Return `index` and `offsets` of a PackedBatch.
+
+    Args:
+        token_mask: which tokens are real, [sequences, width].
+
+    Returns:
+        int64 [tokens] and int32 [sequences + 1], on the device of the mask.
+    """
+    index = token_mask.flatten().nonzero()[:, 0]
     ends = token_mask.sum(1).cumsum(0)
-    return token_mask.flatten().nonzero()[:, 0], functional.pad(ends, (1, 0)).int()
+    offsets = functional.pad(ends, (1, 0)).int()
+    return index, offsets
 
 
 @dataclass(frozen=True)
@@ -86,35 +96,39 @@ class PaddingLayout:
         return len(self.index) < self.token_mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
-        """[sequences, width, ...] to [tokens, ...]."""
+        """Take the real tokens: [sequences, width, ...] to [tokens, ...]."""
         packed: Tensor = _Pack.apply(padded.flatten(0, 1), self.index)
         return packed
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
+        """Undo `pack`: [tokens, ...] to [sequences, width, ...], zero where there is padding."""
         padded = _scatter(packed, self.index, self.token_mask.numel())
         return padded.view(*self.token_mask.shape, *packed.shape[1:])
 
     def attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor | None:
-        """What to add to attention scores, made once for all layers.
+        """Return what is added to attention scores; it is made once for all layers.
 
         Args:
+            dtype: of the mask.
             window: tokens attend to those less than this many positions away; None: to all.
 
         Returns:
-            [sequences, 1, width or 1, width].
+            [sequences, 1, width or 1, width]; None if every token attends to every other.
         """
-        if (dtype, window) not in self._attention_masks and (
-            self.has_padding or window is not None
-        ):
-            visible = self.token_mask[:, None, None]
-            if window is not None:
-                positions = torch.arange(visible.shape[-1], device=visible.device)
-                visible = visible & ((positions[:, None] - positions).abs() < window)
-            mask = torch.zeros_like(visible, dtype=dtype)
-            mask.masked_fill_(~visible, torch.finfo(dtype).min)
-            self._attention_masks[dtype, window] = mask
-        return self._attention_masks.get((dtype, window))
+        if not self.has_padding and window is None:
+            return None
+        if (dtype, window) not in self._attention_masks:
+            self._attention_masks[dtype, window] = self._new_attention_mask(dtype, window)
+        return self._attention_masks[dtype, window]
+
+    def _new_attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        visible = self.token_mask[:, None, None]
+        if window is not None:
+            positions = torch.arange(visible.shape[-1], device=visible.device)
+            distances = (positions[:, None] - positions).abs()
+            visible = visible & (distances < window)
+        mask = torch.zeros_like(visible, dtype=dtype)
+        return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
@@ -143,100 +157,55 @@ class PackedBatch(PaddingLayout):
             device_mask: the same on the model's device.
             varlen: whether `varlen_attention` may compute attention.
         """
-        lengths = token_mask.sum(1)
-        if varlen:
-            index, offsets = (
-                copy_to_device(each, device_mask.device) for each in real_token_index(token_mask)
-            )
-            return cls(index, device_mask.bool(), offsets, int(lengths.max()))
-        if device_mask.device.type == "cpu":
-            lengths, order = lengths.sort(stable=True)
-            places = torch.arange(token_mask.numel()).view_as(token_mask)[order]
-            groups = [_padded_group(group) for group in _groups_by_length(lengths.tolist())]
-            return cls(places[token_mask[order].bool()], token_mask.bool(), groups=groups)
-        index, _ = real_token_index(token_mask)
-        return cls(copy_to_device(index, device_mask.device), device_mask.bool())
+        device = device_mask.device
+        if device.type == "cpu" and not varlen:
+            return cls._in_groups(token_mask)
+        index, offsets = real_token_index(token_mask)
+        index = copy_to_device(index, device)
+        if not varlen:
+            return cls(index, device_mask.bool())
+        longest = int(token_mask.sum(1).max())
+        return cls(index, device_mask.bool(), copy_to_device(offsets, device), longest)
+
+    @classmethod
+    def _in_groups(cls, token_mask: Tensor) -> "PackedBatch":
+        """Describe a padded batch on a CPU: its sequences are packed by length, in groups."""
+        lengths, order = token_mask.sum(1).sort(stable=True)
+        places = torch.arange(token_mask.numel()).view_as(token_mask)[order]
+        index = places[token_mask[order].bool()]
+        groups = [_padded_group(group) for group in _groups_by_length(lengths.tolist())]
+        return cls(index, token_mask.bool(), groups=groups)
 
     @property
     def spare(self) -> int:
-        """Rows of zeros after the packed tokens: at most a sixteenth, and none in float32.
+        """Number of zero rows after the packed tokens: at most a sixteenth of them, none in float32.
 
-        In bf16, a CPU compiles products of each new shape for milliseconds; so they have few.
+        In bf16, oneDNN compiles its products for milliseconds for each new shape. Rounding the
+        number of rows up leaves few shapes.
         """
+        if not torch.is_autocast_enabled("cpu"):
+            return 0
         tokens = len(self.index)
         multiple = 1 << max(tokens.bit_length() - 5, 0)
-        return -tokens % multiple if torch.is_autocast_enabled("cpu") else 0
+        return -tokens % multiple
 
     @property
     def position_ids(self) -> Tensor:
         """Position of each packed token in its sequence, [1, tokens and spare rows]."""
-        return functional.pad(self.index % self.token_mask.shape[1], (0, self.spare))[None]
-
-    def attend(
-        self,
-        attention: AttentionFunction,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        _: Tensor | None,
-        **settings: Any,
-    ) -> tuple[Tensor, None]:
-        """Attention over packed tokens, by `varlen_attention` or on padded groups.
-
-        Args:
-            attention: what computes the attention of a padded batch.
-            query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
-
-        Returns:
-            [1, tokens, heads, head size], and no weights.
-        """
-        from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
-
-        window, dropout = settings.get("sliding_window"), settings.get("dropout", 0.0)
-        # under autocast, some adapters and rotary positions give float32
-        dtype = (
-            torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
-        )
-        has_kernel = (
-            attention is sdpa_attention_forward  # Prefix-Tuning's own adds keys to each sequence
-            # the float32 kernel has no two-sided windows, and see `varlen_attention` for dropout
-            and (dtype != torch.float32 or (window is None and dropout == 0))
-        )
-        if self.offsets is not None and has_kernel:
-            repeats = query.shape[1] // key.shape[1]
-            whole = query, repeat_kv(key, repeats), repeat_kv(value, repeats)
-            q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in whole)
-            output = varlen_attention(
-                *(q, k, v, self.offsets, self.longest),
-                dropout=dropout,
-                scale=settings.get("scaling"),
-                window=window,
-            )
-            return output[None], None
-        groups = self.groups or [self]
-        sizes = [*(len(group.index) for group in groups), self.spare]
-        tokens = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))
-        queries, keys, values = (each.split(sizes) if self.groups else [each] for each in tokens)
-        outputs = []
-        for group, *states in zip(
-            groups, queries, keys, values, strict=False
-        ):  # no group has the spare rows
-            padded = (group.unpack(each).transpose(1, 2) for each in states)
-            mask = group.attention_mask(query.dtype, window)
-            output, _ = attention(module, *padded, mask, **settings)
-            outputs.append(group.pack(output))
-        output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        return _with_rows(output, self.spare)[None], None
+        positions = self.index % self.token_mask.shape[1]
+        return functional.pad(positions, (0, self.spare))[None]
 
 
 def _with_rows(packed: Tensor, spare: int) -> Tensor:
-    """A tensor with rows of zeros at its end."""
-    return torch.cat((packed, packed.new_zeros(spare, *packed.shape[1:]))) if spare else packed
+    """Return a tensor with rows of zeros at its end."""
+    if not spare:
+        return packed
+    zeros = packed.new_zeros(spare, *packed.shape[1:])
+    return torch.cat((packed, zeros))
 
 
 def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
-    """Split ascending lengths into groups of sequences with little padding and few weights."""
+    """Split ascending lengths into groups with little padding, and few attention weights."""
     group: list[int] = []
     for length in lengths:
         if group and (len(group) + 1) * length**2 > GROUP_SIZE:
@@ -247,15 +216,153 @@ def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
 
 
 def _padded_group(lengths: list[int]) -> PaddingLayout:
-    """The places of sequences of given lengths that are padded at their end."""
+    """Return the layout of sequences of given lengths that are padded at their end."""
     token_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return PaddingLayout(real_token_index(token_mask)[0], token_mask)
+    index, _ = real_token_index(token_mask)
+    return PaddingLayout(index, token_mask)
+
+
+# --- attention over packed tokens
+
+
+def packed_attention(
+    batch: PackedBatch,
+    attention: AttentionFunction,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor | None,
+    **settings: Any,
+) -> tuple[Tensor, None]:
+    """Attention over packed tokens: by a kernel for sequences of any length, or on padded groups.
+
+    It is an `AttentionFunction` once batch and attention are given. transformers gives no mask.
+
+    Args:
+        batch: where the tokens are.
+        attention: computes the attention of a padded batch.
+        module: the layer's.
+        query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
+        settings: `scaling`, `dropout`, `sliding_window` and others of `attention`.
+
+    Returns:
+        [1, tokens, heads, head size], and no weights.
+    """
+    dropout = settings.get("dropout", 0.0)
+    window = settings.get("sliding_window")
+    # Under autocast, some adapters and rotary positions give float32.
+    dtype = query.dtype
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+    if batch.offsets is not None and _has_kernel(attention, dtype, dropout, window):
+        scale = settings.get("scaling")
+        output = attend_by_kernel(
+            batch, query, key, value, dtype=dtype, dropout=dropout, scale=scale, window=window
+        )
+    else:
+        output = attend_in_groups(batch, attention, module, query, key, value, **settings)
+    return output, None
+
+
+def _has_kernel(
+    attention: AttentionFunction, dtype: torch.dtype, dropout: float, window: int | None
+) -> bool:
+    """Whether `varlen_attention` computes the same as a function on padded batches."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    # Prefix-Tuning's own attention adds keys to each sequence.
+    if attention is not sdpa_attention_forward:
+        return False
+    # The kernel for float32 has no two-sided windows; see `varlen_attention` for its dropout.
+    return dtype != torch.float32 or (window is None and dropout == 0)
+
+
+def attend_by_kernel(
+    batch: PackedBatch,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    dtype: torch.dtype,
+    dropout: float,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    """Attention within each sequence of a batch that has `offsets`, by `varlen_attention`.
+
+    Args:
+        query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
+        dtype: that the kernel computes in.
+        dropout: rate of the attention weights.
+        scale: factor on the scores; None: 1 / sqrt(head size).
+        window: tokens attend to those less than this many positions away; None: to all.
+
+    Returns:
+        [1, tokens, heads, head size].
+    """
+    from transformers.integrations.sdpa_attention import repeat_kv
+
+    assert batch.offsets is not None
+    heads_per_key = query.shape[1] // key.shape[1]
+    key = repeat_kv(key, heads_per_key)
+    value = repeat_kv(value, heads_per_key)
+    q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value))
+    output = varlen_attention(
+        q, k, v, batch.offsets, batch.longest, dropout=dropout, scale=scale, window=window
+    )
+    return output[None]
+
+
+def attend_in_groups(
+    batch: PackedBatch,
+    attention: AttentionFunction,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    **settings: Any,
+) -> Tensor:
+    """Attention on padded groups of a batch's sequences, one after the other.
+
+    Args:
+        attention: computes the attention of a padded batch.
+        module: the layer's.
+        query, key, value: [1, heads, tokens and spare rows, head size]; K and V may have fewer
+            heads.
+        settings: those of `attention`.
+
+    Returns:
+        [1, tokens and spare rows, heads, head size].
+    """
+    window = settings.get("sliding_window")
+    groups: Sequence[PaddingLayout] = batch.groups or [batch]
+    parts = (_split(states.squeeze(0).transpose(0, 1), batch) for states in (query, key, value))
+    outputs = []
+    for group, *states in zip(groups, *parts, strict=True):
+        padded = (group.unpack(each).transpose(1, 2) for each in states)
+        mask = group.attention_mask(query.dtype, window)
+        output, _ = attention(module, *padded, mask, **settings)
+        outputs.append(group.pack(output))
+    joined = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+    return _with_rows(joined, batch.spare)[None]
+
+
+def _split(packed: Tensor, batch: PackedBatch) -> Sequence[Tensor]:
+    """Split packed states among the groups of a batch; no group has the spare rows."""
+    if not batch.groups:
+        return [packed]
+    sizes = [len(group.index) for group in batch.groups]
+    *parts, _ = packed.split([*sizes, batch.spare])
+    return parts
 
 
 def has_varlen_kernels(device: torch.device, head_size: int) -> bool:
     """Whether `varlen_attention` can compute: on NVIDIA's GPUs from Ampere on, for usual heads."""
-    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
-    is_recent = is_nvidia and torch.cuda.get_device_capability(device) >= (8, 0)
+    # AMD's GPUs have the type "cuda" too.
+    if device.type != "cuda" or torch.version.cuda is None:
+        return False
+    is_recent = torch.cuda.get_device_capability(device) >= (8, 0)
     return is_recent and head_size % 8 == 0 and head_size <= 128
 
 
@@ -287,28 +394,42 @@ def varlen_attention(
     Raises:
         ValueError: dropout or a window in float32.
     """
-    lengths = offsets, offsets, longest, longest
+    lengths = (offsets, offsets, longest, longest)
     if query.dtype == torch.float32:
         if dropout or window is not None:
             raise ValueError("attention in float32 has no dropout and no window")
-        batch = (states.unsqueeze(0) for states in (query, key, value))
-        for_backward = torch.is_grad_enabled()
-        output, *_ = torch.ops.aten._efficient_attention_forward(
-            *batch, None, *lengths, 0.0, 0, for_backward, scale=scale
-        )
-        return output.squeeze(0)
+        return _efficient_attention(query, key, value, lengths, scale)
     reach = None if window is None else window - 1
     output, *_ = torch.ops.aten._flash_attention_forward(
-        *(query, key, value),
+        query,
+        key,
+        value,
         *lengths,
         dropout,
-        False,  # causal
-        False,  # no mask for debugging
+        # Not causal, and no mask for debugging.
+        False,
+        False,
         scale=scale,
         window_size_left=reach,
         window_size_right=reach,
     )
     return output
+
+
+def _efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: tuple[Tensor, Tensor, int, int],
+    scale: float | None,
+) -> Tensor:
+    """Call PyTorch's memory-efficient kernel, without bias, dropout and causal mask."""
+    batch = (states.unsqueeze(0) for states in (query, key, value))
+    for_backward = torch.is_grad_enabled()
+    output, *_ = torch.ops.aten._efficient_attention_forward(
+        *batch, None, *lengths, 0.0, 0, for_backward, scale=scale
+    )
+    return output.squeeze(0)
 
 
 @contextmanager
@@ -320,11 +441,12 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     Raises:
         UsageError: this family computes attention by itself.
     """
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-        positions = {"position_ids": batch.position_ids} if encoder.module_names.rotary else {}
-        return args, settings | {"attention_mask": None} | positions
+        settings = settings | {"attention_mask": None}
+        if encoder.module_names.rotary:
+            settings["position_ids"] = batch.position_ids
+        return args, settings
 
     def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
         return _with_rows(batch.pack(padded), batch.spare)[None]
@@ -332,18 +454,11 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     def after_layers(_: nn.Module, __: tuple[Any, ...], packed: Tensor) -> Tensor:
         return batch.unpack(packed[0, : len(batch.index)])
 
-    config: Any = encoder.base.config
-    attention_name = config._attn_implementation
-    # no mask function has this name: transformers then makes no mask [tokens, tokens]
-    ALL_ATTENTION_FUNCTIONS[ATTENTION] = partial(batch.attend, encoder.attention_function)
-    config._attn_implementation = ATTENTION
-    try:
-        with (
-            encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
-            encoder.embeddings.register_forward_hook(after_embeddings),
-            encoder.layers[-1].register_forward_hook(after_layers),
-        ):
-            yield
-    finally:
-        config._attn_implementation = attention_name
-        del ALL_ATTENTION_FUNCTIONS[ATTENTION]  # it holds tensors of the batch
+    attention = partial(packed_attention, batch, encoder.attention_function)
+    with (
+        encoder.attention_replaced(ATTENTION, attention),
+        encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
+        encoder.embeddings.register_forward_hook(after_embeddings),
+        encoder.layers[-1].register_forward_hook(after_layers),
+    ):
+        yield

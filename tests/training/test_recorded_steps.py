@@ -277,12 +277,14 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
             in_use.append(marked_nodes())
 
     class CountSurvivors(loop.Callback):
+        def on_train_begin(self, trainer):
+            trainer.model.register_forward_hook(mark)
+
         def on_step_end(self, trainer):
             if trainer.stage.graphs:
                 survivors.append(marked_nodes())
 
     trainer = new_trainer(method, "dropout=0", "epochs=2", callback=CountSurvivors())
-    trainer.model.register_forward_hook(mark)
     gc.disable()
     try:
         trainer.train()
