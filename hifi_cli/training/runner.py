@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -22,11 +21,12 @@ from hifi_cli.models.token_packing import (
     packed_forward,
 )
 from hifi_cli.tasks import scores
-from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
+from hifi_cli.tasks.encode import collate, rows_of, split_batch
 from hifi_cli.tasks.examples import Values
 from hifi_cli.tasks.task_spec import EncodedExample, Split, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training import processes
+from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.device import tf32, uses_bf16
 from hifi_cli.training.losses import ClassWeights, logits_of, loss_normalizer, task_loss
 
@@ -161,18 +161,20 @@ class ModelRunner:
         """
         self.encoder.model.eval()
         size = self.config.eval_batch_size
-        batches = evaluation_order(examples, size)
-        own = batches[self.processes.process_index :: self.processes.num_processes]
-        # no TF32, also where the user allows it for the whole process
+        batches = batches_by_length(examples, size)
+        rank, world = self.processes.process_index, self.processes.num_processes
+        # No TF32, also where the user allows it for the whole process.
         with (
             _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),
             tf32(False),
         ):
-            outputs = [
-                (batch, self.logits([examples[index] for index in batch]).cpu().numpy())
-                for batch in own
+            own_logits = [
+                self.logits(batch.examples).cpu().numpy() for batch in batches[rank::world]
             ]
-        return _in_order([*chain.from_iterable(processes.gather(outputs))], len(examples))
+        of_batches: list[Values] = [np.empty(0)] * len(batches)
+        for process, logits in enumerate(processes.gather(own_logits)):
+            of_batches[process::world] = logits
+        return _padded(in_order(batches, of_batches))
 
     def measure(
         self, examples: list[EncodedExample], split: Split = "validation"
@@ -189,13 +191,17 @@ class ModelRunner:
         return scores.compute(self.task.on_split(split), rows_of(examples), predictions), logits
 
 
-def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
-    """The logits of batches, by the numbers of their examples; -inf where a batch is narrower."""
-    widest = max((logits for _, logits in batches), key=lambda logits: logits.shape[-1])
-    joined = np.full((examples, *widest.shape[1:]), -np.inf)
-    for batch, logits in batches:
-        joined[batch, ..., : logits.shape[-1]] = logits
-    return joined
+def _padded(logits: list[Values]) -> Values:
+    """Stack the logits of examples; -inf where those of a batch had fewer tokens.
+
+    Args:
+        logits: [..., classes or tokens] of each example.
+    """
+    widest = max(logits, key=lambda values: values.shape[-1])
+    stacked = np.full((len(logits), *widest.shape), -np.inf)
+    for row, values in zip(stacked, logits, strict=True):
+        row[..., : values.shape[-1]] = values
+    return stacked
 
 
 def step_out_of_memory(examples: int, parts: int) -> AbstractContextManager[None]:
