@@ -1,5 +1,7 @@
-"""Write the golden files again: `python tests/golden/regenerate.py [NAME...]`, a name as `compare-two-runs.json`; default: all,
-which is needed on another machine or torch, because `machine.json` says where the bits are from.
+"""Write the golden files again.
+
+`PYTHONPATH=tests/support python tests/golden/regenerate.py [NAME...]` writes the named files, such as `compare-two-runs.json`.
+Without a name it writes all, which is needed on another machine or torch, because `machine.json` says where the bits are from.
 
 With HIFI_DATA_DIR=path/to/glue_data it also writes `rows.json`. A golden file changes only on purpose: say why in the commit.
 """
