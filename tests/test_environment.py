@@ -62,3 +62,26 @@ except SystemExit:
 print(os.environ["GOMP_SPINCOUNT"], "torch" in sys.modules)
 """
     assert printed_by(code)[-2:] == ["4000", "False"]
+
+
+def test_windows_is_refused_in_one_line():
+    """As on Windows: a platform of that name, no module fcntl, and no SIGHUP."""
+    code = """
+import signal
+import sys
+
+sys.platform = "win32"
+sys.modules["fcntl"] = None
+del signal.SIGHUP
+sys.argv = ["hifi", "ls"]
+from hifi_cli.cli.app import main
+
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("hifi: Windows is not supported")
+    assert ended.stdout == ""

@@ -87,18 +87,18 @@ Include = Annotated[
     several(
         "--include",
         choices=("limited", "unequal", "draws"),
-        help="Also count runs that are left out by default.",
+        help="Also use runs that are left out by default.",
     ),
 ]
 Backbones = Annotated[
     list[str] | None,
-    several("--backbones", help="Backbones beside one another, under one method."),
+    several("--backbones", help="Several backbones with one method, side by side."),
 ]
 Score = Annotated[
     EpochChoice | None,
     typer.Option(
         "--score",
-        help="Which epoch's score, or the maximum; default: the protocol's.",
+        help="Epoch whose score is shown, or the maximum; default: the protocol's.",
         rich_help_panel=WHAT,
     ),
 ]
@@ -176,7 +176,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Trust code that belongs to a run: a method's own file, a metric of the evaluate library.",
+        help="Execute code that belongs to a run: a method's own file, a metric of the evaluate library.",
         rich_help_panel=HOW,
     ),
 ]
