@@ -172,6 +172,7 @@ def processor() -> str:
 def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     """The tokenized training and validation examples that every program gets, and the pretrained encoder."""
     from hifi_cli.config.sources import resolve
+    from hifi_cli.runs.inputs import load_task
     from hifi_cli.runs.workspace import Workspace
 
     words = [*SETTINGS, f"limit={rows}", "precision=fp32", "kernels=torch"]
@@ -180,10 +181,10 @@ def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     )
     data = os.environ.get("HIFI_DATA_DIR")
     workspace = Workspace(Path("unused"), Path(data) if data else None)
-    train, validation = (
-        workspace.examples(config, split, MAX_LENGTH) for split in ("train", "validation")
-    )
-    return train[:rows], validation, workspace.pretrained(config)
+    inputs = workspace.inputs(config, load_task(config))
+    train = inputs.examples("train", MAX_LENGTH)
+    validation = inputs.examples("validation", MAX_LENGTH)
+    return train[:rows], validation, inputs.pretrained
 
 
 def train_with_trainer(task: str, rows: int) -> None:

@@ -35,9 +35,10 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.encoder_files import resolve_source
+from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.prepare import own_encoder
 from hifi_cli.runs.run import run
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
 
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}
@@ -117,8 +118,10 @@ def train_with_hifi(config: RunConfig, workspace: Workspace) -> float:
 def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
     """The last epoch's score, in points."""
     source, _ = resolve_source(config.backbone)
-    encoder, pretrained = workspace.encoder(config)
-    labels = len(task_spec.load(config.task).labels)
+    inputs = workspace.inputs(config, load_task(config))
+    pretrained = inputs.pretrained
+    encoder = own_encoder(pretrained, config.seed)
+    labels = len(inputs.task.labels)
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
     model.load_state_dict(encoder.model.state_dict())
     if config.method == "lora":
@@ -136,7 +139,7 @@ def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
     train, validation = (
         [
             {**example.sequences[0], "labels": int(example.row.label or 0)}
-            for example in workspace.examples(config, split, 128)
+            for example in inputs.examples(split, 128)
         ]
         for split in ("train", "validation")
     )

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from prepared_models import examples_of, heads_of
 from tiny_inputs import FAMILIES, HEADS, LAYERS
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hifi_cli import score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
-from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.heads import HeadSelector, sample
 from hifi_cli.tasks.encode import collate
 
 pytestmark = pytest.mark.slow
@@ -47,10 +48,10 @@ def batches(encoders, sizes=(3, 2)):
 
 def test_scores_are_those_of_the_command_line(make, workspace, encoders):
     config = make("hifi-layerwise")
-    stored = head_selection.compute_scores(config, workspace)
+    stored = HeadSelector.of(config, workspace).compute_scores()
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
-    train = workspace.examples(config, "train", config.scoring.max_length)
-    sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
+    train = examples_of(config, workspace, "train", config.scoring.max_length)
+    sampled = sample(train, config.scoring.samples, config.scoring.seed)
     head_scores = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert head_scores.samples == 12
     np.testing.assert_allclose(
@@ -58,7 +59,7 @@ def test_scores_are_those_of_the_command_line(make, workspace, encoders):
     )  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(head_scores.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
     chosen = select_heads(head_scores, k=2)
-    assert chosen.heads == head_selection.selected_heads(config, workspace)
+    assert chosen.heads == heads_of(config, workspace)
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(

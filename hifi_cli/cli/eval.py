@@ -1,5 +1,6 @@
 """`hifi eval`: trained models evaluated again."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,26 +54,45 @@ def evaluate(
         return print(*files, sep="\n")
     evaluations: list[Evaluation] = []
     for path in run_dirs:
-        evaluations.append(inference.evaluate(path, workspace))
+        evaluation = inference.evaluate(path, workspace)
+        evaluations.append(evaluation)
         if format == "text":
-            _print_evaluation(evaluations[-1])
+            _print_evaluation(evaluation)
     if format == "json":
         options.print_json(evaluations)
-    if differing := [
-        f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing
-    ]:
+    _refuse_differing(evaluations)
+
+
+def _refuse_differing(evaluations: Sequence["Evaluation"]) -> None:
+    """End the command with an error if runs do not reproduce what they stored.
+
+    Raises:
+        RunFailed: some do not.
+    """
+    differing = []
+    for evaluation in evaluations:
+        if evaluation.differing:
+            differing.append(f"{evaluation.path}: {', '.join(evaluation.differing)}")
+    if differing:
         raise RunFailed(
-            f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({abbreviate(differing, '; ')});"
-            " evaluate with the library versions in results.json, or train again with --force"
+            f"{len(differing)} of {len(evaluations)} runs do not reproduce their stored results"
+            f" ({abbreviate(differing, '; ')}); evaluate with the library versions in results.json,"
+            " or train again with --force"
         )
 
 
 def _print_evaluation(evaluation: "Evaluation") -> None:
-    """Scores now and stored, and how far the logits are apart."""
+    """Print scores now and stored, and how far the logits are apart."""
     difference = evaluation.largest_difference
-    verdict = (
-        "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
-    )
-    for name, scores in evaluation.compared.items():
-        now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
-        print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
+    verdict = f"logits differ by at most {difference:.1e}"
+    if difference == 0:
+        verdict = "logits identical"
+    for name, (now, stored) in evaluation.compared.items():
+        print(f"{evaluation.path}  {name} {_percent(now)}  stored {_percent(stored)}  {verdict}")
+
+
+def _percent(score: float | None) -> str:
+    """Give a score in percent; None: there is none."""
+    if score is None:
+        return "none"
+    return f"{100 * score:.2f}"

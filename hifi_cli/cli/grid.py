@@ -89,56 +89,94 @@ def grid(
         "seeds": options.parse_seeds(seeds),
     }
     spec = grid_cells.load(name, changes)
-    words = tuple(overrides or ())
     name = safe_name(Path(name).stem)
-    if spec.figure:
-        cells = _cells_of_figure(spec, results_dir, data_dir, words)
-    elif spec.claims:
-        cells = grid_cells.cells_of_claims(spec, name, words)
-    else:
-        cells = grid_cells.cells(spec, name, words)
-    cells = grid_cells.shard(cells, shard) if shard else cells
+    cells = _cells(spec, name, results_dir, data_dir, tuple(overrides or ()))
+    if shard:
+        cells = grid_cells.shard(cells, shard)
     where = ["--results-dir", str(results_dir), *options.arguments(data_dir=data_dir)]
     state = executor.GridState(cells, results_dir, data_dir)
     if not force:
         state.read()
     if print_only:
-        commands = [command_line(cell.command(where, force=force)) for cell in state.left]
-        return print("".join(f"{command}\n" for command in commands), end="")
+        for cell in state.left:
+            print(command_line(cell.command(where, force=force)))
+        return
     directory = results_dir / "grids" / name
+    workers = executor.local_executor(jobs or 1)
+    if site:
+        workers = executor.site_executor(site, directory / "parsl")
     try:
-        with (
-            executor.site_executor(site, directory / "parsl")
-            if site
-            else executor.local_executor(jobs or 1) as submit
-        ):
+        with workers as submit:
             executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
         _print_summary(name, state, where, force=force)
-    is_search = any(spec.varied.values())
-    kinds = ("table", "figure", "claims")
-    shown = [[kind, named] for kind in kinds if (named := getattr(spec, kind))] or [["table"]]
-    result = ["table", "search"] if is_search else shown[0]
     place = options.arguments(protocol=protocol, backbone=backbone, results_dir=results_dir)
-    command = command_line(["hifi", *result, *place])
+    command = command_line(["hifi", *_what_shows(spec), *place])
     logger.info(f"results are in {results_dir}; next: {command}")
-    if state.failed or (state.diverged and not is_search):
+    # A search may well try settings with which a run diverges.
+    if state.failed or (state.diverged and not _is_search(spec)):
         raise typer.Exit(1)
+
+
+def _is_search(spec: GridSpec) -> bool:
+    """Say whether keys vary in a grid."""
+    return any(spec.varied.values())
+
+
+def _what_shows(spec: GridSpec) -> list[str]:
+    """Give the words of the command that shows a grid's results."""
+    if _is_search(spec):
+        return ["table", "search"]
+    if spec.table:
+        return ["table", spec.table]
+    if spec.figure:
+        return ["figure", spec.figure]
+    if spec.claims:
+        return ["claims", spec.claims]
+    return ["table"]
+
+
+def _cells(
+    spec: GridSpec,
+    name: str,
+    results_dir: Path,
+    data_dir: Path | None,
+    overrides: tuple[str, ...],
+) -> list[GridCell]:
+    """Give the cells of a grid: those of a figure, of claims, or of tasks, methods and seeds."""
+    if spec.figure:
+        return _cells_of_figure(spec, results_dir, data_dir, overrides)
+    if spec.claims:
+        return grid_cells.cells_of_claims(spec, name, overrides)
+    return grid_cells.cells(spec, name, overrides)
 
 
 def _cells_of_figure(
     spec: GridSpec, results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
 ) -> list[GridCell]:
-    from hifi_cli.figures.figure import FigureRequest  # torch, which other grids do not need
+    """Give the runs that a figure is drawn from.
+
+    Raises:
+        UsageError: it is drawn from none.
+    """
+    # These modules load torch, which other grids do not need.
+    from hifi_cli.figures.figure import FigureRequest
     from hifi_cli.runs.workspace import Workspace
 
-    changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
-    figure = figure_spec.load(str(spec.figure), **changes)
+    figure = figure_spec.load(
+        str(spec.figure),
+        protocol=spec.protocol,
+        backbone=spec.backbone,
+        tasks=spec.tasks,
+        seeds=spec.seeds,
+    )
     request = FigureRequest(figure, Workspace(results_dir, data_dir), overrides)
-    if cells := request.kind.cells(request):
-        return cells
-    what = figure.description
-    raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({what})")
+    cells = request.kind.cells(request)
+    if not cells:
+        raise UsageError(
+            f"this figure needs no finished runs: hifi figure computes it ({figure.description})"
+        )
+    return cells
 
 
 def _print_summary(name: str, state: GridState, where: list[str], *, force: bool) -> None:
@@ -147,10 +185,13 @@ def _print_summary(name: str, state: GridState, where: list[str], *, force: bool
     It has --force where the run has diverged, which is its result, and where the user gave it:
     otherwise it would train a run again that is done.
     """
-    before = f" ({state.finished_before} before)" if state.finished_before else ""
+    before = ""
+    if state.finished_before:
+        before = f" ({state.finished_before} before)"
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
-    logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
-    for sign in signs_of([*state.finished.values()]):
+    duration = format_duration(time.monotonic() - state.started)
+    logger.info(f"grid {name}: {counts}, in {duration}")
+    for sign in signs_of(list(state.finished.values())):
         logger.warning(f"note: {sign}")
     for cell, reason in {**state.failed, **state.diverged}.items():
         replaces = cell in state.diverged or (force and state.has_result(cell))

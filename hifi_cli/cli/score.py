@@ -1,6 +1,8 @@
 """`hifi score`: the scores of attention heads."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hifi_cli.cli import options
 from hifi_cli.config.base import flatten
@@ -9,7 +11,11 @@ from hifi_cli.config.sources import parse_override
 from hifi_cli.config.unused import why_unused_for_heads
 from hifi_cli.errors import UsageError, logger
 
-_METHOD = ["hifi-layerwise"]  # whose settings score and select start from
+if TYPE_CHECKING:
+    from hifi_cli.runs.head_files import HeadScores
+
+# Scoring and selecting start from the settings of this method.
+_METHOD = "hifi-layerwise"
 
 
 def score(
@@ -30,54 +36,84 @@ def score(
     Keys: scoring.samples, scoring.xi, scoring.warm_steps, ...: hifi ls scoring. start_from=RUN scores a finished run's model.
     """
     # torch, which these import, takes seconds, and --help does without it.
-    from hifi_cli.runs import heads as head_selection
+    from hifi_cli.runs.heads import HeadSelector
     from hifi_cli.runs.workspace import Workspace
 
-    configs = options.resolve_runs(
-        task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
+    configs = resolve_head_runs(
+        task, backbone, protocol, files=files, overrides=overrides, out=out, selects=False
     )
-    refuse_unused(configs, overrides or [], selects=False)
     workspace = Workspace(results_dir, data_dir, trust=trust)
-    scored = [head_selection.score(config, workspace, force=force, out=out) for config in configs]
+    scored = [HeadSelector.of(config, workspace).score(force=force, out=out) for config in configs]
     if format == "json":
         return options.print_json([{"path": path, "scores": scores} for scores, path in scored])
     for scores, path in scored:
-        what = f"{scores.backbone} on {scores.task}, mean of {scores.samples} samples"
-        print(f"information richness I_h of {what}")
-        _print_layers(scores.richness)
-        print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
-        _print_layers([[1000 * sum(row) for row in layer] for layer in scores.correlation])
+        _print_scores(scores)
         logger.info(f"scores: {path}")
 
 
-def refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str], *, selects: bool) -> None:
-    """Refuse a `key=value` of the command line that changes neither scores nor selected heads.
+def resolve_head_runs(
+    tasks: list[str] | None,
+    backbone: str | None,
+    protocol: str | None,
+    *,
+    files: list[Path] | None,
+    overrides: list[str] | None,
+    out: Path | None,
+    selects: bool,
+) -> list[RunConfig]:
+    """Resolve the configurations whose heads are scored or selected, one of each task.
 
     Args:
+        out: a file for the result of one task.
         selects: whether heads are selected, and not scored alone.
+
+    Raises:
+        UsageError: a name, key or value is wrong, or a `key=value` of the command line changes
+            neither scores nor selected heads.
+    """
+    configs = options.resolve_runs(
+        tasks, [_METHOD], backbone, protocol, files=files, overrides=overrides, out=out
+    )
+    _refuse_unused(configs, overrides or [], selects=selects)
+    return configs
+
+
+def _refuse_unused(
+    configs: Sequence[RunConfig], overrides: Sequence[str], *, selects: bool
+) -> None:
+    """Refuse a `key=value` of the command line that changes neither scores nor selected heads.
 
     Raises:
         UsageError: there is one.
     """
-    from hifi_cli.runs import heads as head_selection
+    from hifi_cli.runs.heads import is_measured
 
-    # The other words say how a data file is read
-    words = [word for word in overrides if _section(word) in RunConfig.model_fields]
-    keys = [key for word in words for key in flatten(parse_override(word))]
+    keys: list[str] = []
+    for word in overrides:
+        section = word.partition("=")[0].partition(".")[0].strip()
+        # The other words say how a data file is read.
+        if section in RunConfig.model_fields:
+            keys += flatten(parse_override(word))
     for config in configs:
-        is_measured = head_selection.is_measured(config)
+        measured = is_measured(config)
         for key in keys:
-            reason = why_unused_for_heads(key, config, selects=selects, is_measured=is_measured)
+            reason = why_unused_for_heads(key, config, selects=selects, is_measured=measured)
             if reason:
                 raise UsageError(f"{key} changes nothing: {reason}; leave it out")
 
 
-def _section(word: str) -> str:
-    return word.partition("=")[0].partition(".")[0].strip()
+def _print_scores(scores: "HeadScores") -> None:
+    """Print richness and correlation, a table each."""
+    samples = f"{scores.backbone} on {scores.task}, mean of {scores.samples} samples"
+    print(f"information richness I_h of {samples}")
+    _print_layers(scores.richness)
+    print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
+    _, correlation = scores.arrays
+    _print_layers((1000 * correlation.sum(2)).tolist())
 
 
 def _print_layers(values: list[list[float]]) -> None:
-    """A row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    """Print a row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
     import pandas as pd
 
     frame = pd.DataFrame(values).add_prefix("h")

@@ -1,8 +1,13 @@
 """`hifi select`: attention heads chosen by their scores."""
 
+from typing import TYPE_CHECKING
+
 from hifi_cli.cli import options
-from hifi_cli.cli.score import _METHOD, refuse_unused
+from hifi_cli.cli.score import resolve_head_runs
 from hifi_cli.errors import logger
+
+if TYPE_CHECKING:
+    from hifi_cli.runs.head_files import HeadSelection
 
 
 def select(
@@ -21,20 +26,27 @@ def select(
     Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
     # torch, which these import, takes seconds, and --help does without it.
-    from hifi_cli.runs import heads as head_selection
+    from hifi_cli.runs.heads import HeadSelector
     from hifi_cli.runs.workspace import Workspace
 
-    configs = options.resolve_runs(
-        task, _METHOD, backbone, protocol, files=files, overrides=overrides, out=out
+    configs = resolve_head_runs(
+        task, backbone, protocol, files=files, overrides=overrides, out=out, selects=True
     )
-    refuse_unused(configs, overrides or [], selects=True)
     workspace = Workspace(results_dir, data_dir)
-    chosen = [head_selection.select(config, workspace, out=out) for config in configs]
+    selected = [HeadSelector.of(config, workspace).select(out) for config in configs]
     if format == "json":
-        return options.print_json([{"path": path, "selection": heads} for heads, path in chosen])
-    for selection, path in chosen:
-        for layer, heads in enumerate(selection.heads, start=1):
-            print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
-        ties = ", ".join(str(layer + 1) for layer in selection.ties) or "none"
-        logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties}")
+        return options.print_json(
+            [{"path": path, "selection": selection} for selection, path in selected]
+        )
+    for selection, path in selected:
+        _print_selection(selection)
         logger.info(f"heads: {path}")
+
+
+def _print_selection(selection: "HeadSelection") -> None:
+    """Print a line per layer, counted from 1 as in the papers, and say where head numbers decided."""
+    for layer, heads in enumerate(selection.heads, start=1):
+        numbers = " ".join(map(str, heads))
+        print(f"layer {layer:2}: {numbers or '-'}")
+    ties = ", ".join(str(layer + 1) for layer in selection.ties)
+    logger.info(f"{selection.rank}: layers with ties, broken by head number: {ties or 'none'}")

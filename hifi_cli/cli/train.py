@@ -18,6 +18,7 @@ from hifi_cli.config.unused import may_be_unused, why_unused
 from hifi_cli.errors import RunFailed, UsageError, logger
 from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
 from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.record import RunResult
 from hifi_cli.records.signs import signs_of
 from hifi_cli.text import abbreviate
 
@@ -38,7 +39,8 @@ TRACKERS = (
     "swanlab",
     "trackio",
 )
-_SOURCE_COLUMN = 44  # of a dry run; a longer value moves its source to the right
+# Of a dry run; a longer value moves its source to the right.
+_SOURCE_COLUMN = 44
 
 
 def train(
@@ -88,49 +90,23 @@ def train(
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
-    from hifi_cli.methods.find import check_settings
-    from hifi_cli.runs.heads import needs_heads
     from hifi_cli.runs.log import check_trackers
     from hifi_cli.runs.run import run
     from hifi_cli.runs.workspace import Workspace
     from hifi_cli.training import processes
 
-    given_heads, their_backbone = _read_heads(heads) if heads else ([], None)
-    words = [*(overrides or []), *given_heads]
-    configs = options.resolve_runs(
-        task, method, backbone, protocol, seeds=seeds, files=files, overrides=words
+    configs = _resolve(
+        task, method, backbone, protocol, seeds, files, overrides or [], heads, trust=trust
     )
-    if files and repeats_run(configs[0]):
-        # The run is repeated with the copies of the user's own files beside its config.yaml, not
-        # with files of the same name elsewhere.
-        directory = RunDirectory(files[0].parent)
-        configs = [directory.with_user_yamls(config, trust=trust) for config in configs]
-        ranking = registry.own_file(configs[0].heads.rank)
-        if ranking and not ranking.is_file():
-            raise UsageError(
-                f"{files[0]} names the ranking {ranking.name}, and there is no {ranking}: give the"
-                " file as heads.rank=PATH"
-            )
-    if their_backbone not in (None, configs[0].backbone.name):
-        raise UsageError(
-            f"{heads} holds heads of backbone '{their_backbone}', not of '{configs[0].backbone.name}'"
-        )
-    if heads and (others := [config.method for config in configs if not needs_heads(config)]):
-        raise UsageError(
-            f"--heads {heads}: {others[0]} tunes no selected heads, as --method hifi-layerwise does"
-        )
     if not allow_unused:
         _refuse_unused(configs, overrides or [])
     check_trackers(report_to or ())
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
         return _print_plans(configs, workspace)
-    directories = [RunDirectory.of(config, results_dir) for config in configs]
-    for config in configs:  # before any of them trains
-        check_settings(config)
-        finished = None if force else workspace.identities.check_finished(config)
-        if not finished:
-            workspace.rows(config.task)
+    # Nothing that can be told in advance is refused after hours of training.
+    for config in configs:
+        _check_run(config, workspace, force=force)
     results = []
     for index, config in enumerate(configs, start=1):
         if len(configs) > 1:
@@ -141,19 +117,115 @@ def train(
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     logger.info(f"results are in {results_dir}; next: {table}")
     if format == "json" and processes.is_main():
-        pairs = zip(directories, results, strict=True)
-        options.print_json([{"path": at.path, "result": result} for at, result in pairs])
+        paths = [workspace.directory(config).path for config in configs]
+        pairs = zip(paths, results, strict=True)
+        options.print_json([{"path": path, "result": result} for path, result in pairs])
     processes.destroy_process_group()
-    if diverged := [
-        config.run_label
-        for config, result in zip(configs, results, strict=True)
-        if not result.is_done
-    ]:
+    _refuse_diverged(configs, results)
+
+
+def _resolve(
+    tasks: list[str] | None,
+    methods: list[str] | None,
+    backbone: str | None,
+    protocol: str | None,
+    seeds: str | None,
+    files: list[Path] | None,
+    overrides: list[str],
+    heads: Path | None,
+    *,
+    trust: bool,
+) -> list[RunConfig]:
+    """Resolve the configurations of the command's runs.
+
+    Args:
+        heads: a file with the heads to tune.
+        trust: whether code may run that belongs to a run which `files` repeats.
+
+    Raises:
+        UsageError: a name, key or value is wrong, or the heads are of another backbone or for no
+            method of the command.
+    """
+    from hifi_cli.runs.heads import needs_heads
+
+    words = list(overrides)
+    backbone_of_heads = None
+    if heads:
+        given_heads, backbone_of_heads = _read_heads(heads)
+        words.append(given_heads)
+    configs = options.resolve_runs(
+        tasks, methods, backbone, protocol, seeds=seeds, files=files, overrides=words
+    )
+    if files and repeats_run(configs[0]):
+        configs = _with_own_files(configs, files[0], trust=trust)
+    if backbone_of_heads not in (None, configs[0].backbone.name):
+        raise UsageError(
+            f"{heads} holds heads of backbone '{backbone_of_heads}', not of"
+            f" '{configs[0].backbone.name}'"
+        )
+    if heads:
+        for config in configs:
+            if not needs_heads(config):
+                raise UsageError(
+                    f"--heads {heads}: {config.method} tunes no selected heads, as --method"
+                    " hifi-layerwise does"
+                )
+    return configs
+
+
+def _with_own_files(configs: list[RunConfig], file: Path, *, trust: bool) -> list[RunConfig]:
+    """Let a repeated run read the copies of the user's own files beside its config.yaml.
+
+    Files of the same name elsewhere may be others.
+
+    Args:
+        file: the run's config.yaml.
+        trust: whether code in these copies may run.
+
+    Raises:
+        UsageError: the copy of a ranking is missing.
+    """
+    directory = RunDirectory(file.parent)
+    configs = [directory.with_user_yamls(config, trust=trust) for config in configs]
+    ranking = registry.own_file(configs[0].heads.rank)
+    if ranking and not ranking.is_file():
+        raise UsageError(
+            f"{file} names the ranking {ranking.name}, and there is no {ranking}: give the"
+            " file as heads.rank=PATH"
+        )
+    return configs
+
+
+def _refuse_diverged(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> None:
+    """End the command with an error if runs have diverged.
+
+    Raises:
+        RunFailed: some have.
+    """
+    pairs = zip(configs, results, strict=True)
+    diverged = [config.run_label for config, result in pairs if not result.is_done]
+    if diverged:
         raise RunFailed(
             f"{len(diverged)} of {len(results)} runs diverged ({abbreviate(diverged)}) and have no"
             " scores; train them again with --force and another setting, such as a smaller"
             " learning_rate"
         )
+
+
+def _check_run(config: RunConfig, workspace: "Workspace", *, force: bool) -> None:
+    """Refuse what a run would refuse, and read its rows: before any run of the command trains.
+
+    Raises:
+        ConflictError: its directory holds another run.
+        MissingError, UsageError: its data are missing, or a setting or a row is wrong.
+    """
+    from hifi_cli.methods.find import check_settings
+    from hifi_cli.runs.inputs import load_task
+
+    check_settings(config)
+    task = load_task(config)
+    if force or not workspace.identities.check_finished(config, task):
+        workspace.data(task)
 
 
 def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> None:
@@ -164,9 +236,11 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
     """
     from hifi_cli.runs.heads import needs_heads
 
-    # Words about a data file need not be YAML, and are of no conditional section
-    words = [word for word in overrides if may_be_unused(word.partition("=")[0].strip())]
-    conditional = [key for word in words for key in flatten(parse_override(word))]
+    conditional: list[str] = []
+    for word in overrides:
+        # Words about a data file need not be YAML, and are of no conditional section.
+        if may_be_unused(word.partition("=")[0].strip()):
+            conditional += flatten(parse_override(word))
     if not conditional:
         return
     tuning_heads = {config.method: needs_heads(config) for config in configs}
@@ -178,56 +252,77 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
             raise UsageError(f"{key} changes nothing: {reasons[0]}; leave it out")
 
 
-def _read_heads(file: Path) -> tuple[list[str], str | None]:
-    """The heads in a file as `key=value`, and their backbone; a plain list names none."""
-    from hifi_cli.runs.heads import HeadSelection
+def _read_heads(file: Path) -> tuple[str, str | None]:
+    """Read the heads in a file as `key=value`, and their backbone; a plain list names none."""
+    from hifi_cli.runs.head_files import HeadSelection
 
     text = read_file(file, MAX_JSON_BYTES).decode(errors="replace").strip()
     if text.startswith("["):
-        return [f"heads.given={text}"], None
+        return f"heads.given={text}", None
     selection = HeadSelection.read(file)
-    return [f"heads.given={selection.heads}"], selection.backbone
+    return f"heads.given={selection.heads}", selection.backbone
+
+
+# --- a dry run
 
 
 def _print_plans(configs: Sequence[RunConfig], workspace: "Workspace") -> None:
-    """Configurations as YAML documents; comments have the source of each value, and the run's plan.
+    """Print configurations as YAML documents; comments have the source of each value, and the run's plan.
 
     On a terminal, a run after the first shows only what differs from the one before, and long texts
     take several lines.
     """
-    from hifi_cli.runs.plan import plan
+    from hifi_cli.runs.plan import Planner
 
-    width = Console().width if sys.stdout.isatty() else sys.maxsize
+    planner = Planner(workspace)
+    is_terminal = sys.stdout.isatty()
+    width = Console().width if is_terminal else sys.maxsize
     before: dict[str, Any] = {}
-    known: set[tuple[str, str]] = set()
+    printed: set[tuple[str, str]] = set()
     for config in configs:
-        values = config.model_dump(mode="json") | {"settings": _settings(config)}
-        if config.stage1:
-            values["stage1"]["settings"] = _settings(config.stage1)
+        values = _values(config)
         flat = flatten(values)
-        print("--- # as before, except for" if before else "---")
-        differing = {key: value for key, value in flat.items() if before.get(key, ...) != value}
-        _print_yaml(differing if before else values, config)
-        lines = plan(config, workspace)
-        for name, text in lines:
-            if (name, text) not in known:
-                print(
-                    textwrap.fill(
-                        text,
-                        width,
-                        initial_indent=f"# {name:10} ",
-                        subsequent_indent=f"{'#':13}",
-                        break_long_words=False,
-                        break_on_hyphens=False,
-                    ),
-                    flush=True,
-                )
-        if sys.stdout.isatty():
-            before, known = flat, {*lines}
+        if before:
+            print("--- # as before, except for")
+            _print_yaml(
+                {key: flat[key] for key in flat if before.get(key, ...) != flat[key]}, config
+            )
+        else:
+            print("---")
+            _print_yaml(values, config)
+        lines = planner.plan(config)
+        for line in lines:
+            if line not in printed:
+                _print_plan_line(*line, width)
+        if is_terminal:
+            before = flat
+            printed = set(lines)
+
+
+def _print_plan_line(name: str, text: str, width: int) -> None:
+    """Print a line of a plan as a comment of YAML, wrapped at a width."""
+    wrapped = textwrap.fill(
+        text,
+        width,
+        initial_indent=f"# {name:10} ",
+        subsequent_indent=f"{'#':13}",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    print(wrapped, flush=True)
+
+
+def _values(config: RunConfig) -> dict[str, Any]:
+    """Give a configuration with the methods' settings, those too that no source sets."""
+    values = config.model_dump(mode="json")
+    values["settings"] = _settings(config)
+    if config.stage1:
+        values["stage1"]["settings"] = _settings(config.stage1)
+    return values
 
 
 def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "") -> None:
-    """A mapping as YAML, a key each line; `section` is the dotted key of the mapping."""
+    """Print a mapping as YAML, a key each line; `section` is the dotted key of the mapping."""
     indent = "  " * section.count(".")
     for key, value in values.items():
         if isinstance(value, dict) and value:
@@ -239,10 +334,9 @@ def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "")
 
 
 def _settings(stage: TrainingConfig) -> dict[str, Any]:
-    """The settings of a method, with the defaults of those that no source sets."""
+    """Give the settings of a method, with the defaults of those that no source sets."""
     from hifi_cli.methods.find import implementation_of
 
-    settings = implementation_of(stage.method).Settings
-    return parse(settings, stage.settings, f"method {stage.method}, settings").model_dump(
-        mode="json"
-    )
+    settings_class = implementation_of(stage.method).Settings
+    settings = parse(settings_class, stage.settings, f"method {stage.method}, settings")
+    return settings.model_dump(mode="json")

@@ -29,10 +29,13 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.study import Study
-from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.heads import HeadSelector
+from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.prepare import prepare_run
 from hifi_cli.runs.run import run
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace, prepare_run
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.training.device import set_up_device
 from hifi_cli.training.loop import Callback, StepPlan, Trainer
 
 KINDS = {  # the module and the class of each kind
@@ -213,8 +216,12 @@ def train(
         only_stage1: end before the last stage, after which no run stores a model; a method with one
             stage does not train then.
     """
-    splits = replace(load_splits(config, workspace), reported=[])
-    prepared = prepare_run(config, workspace, head_selection.selected_heads(config, workspace))
+    device = set_up_device(config)
+    task = load_task(config)
+    inputs = workspace.inputs(config, task)
+    heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
+    splits = replace(load_splits(inputs), reported=[])
+    prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     max_steps = None
     if only_stage1:
         plan = StepPlan.of(prepared.config, len(splits.train), prepared.method.stages())

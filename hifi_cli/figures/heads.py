@@ -21,7 +21,8 @@ from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.head_files import HeadScores
+from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.task_spec import EncodedExample
 
@@ -62,14 +63,12 @@ class ScoresBySetting(Kind):
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
 
-    def scores(
-        self, request: FigureRequest
-    ) -> Iterator[tuple[dict[str, str], head_selection.HeadScores]]:
+    def scores(self, request: FigureRequest) -> Iterator[tuple[dict[str, str], HeadScores]]:
         """The scores of every task under every setting, with the two names."""
         refuse_own_keys(request.overrides, {*STANDARD, "scoring.warm_steps"}, "this figure")
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
-            scores, _ = head_selection.score(request.config(task, **keys), request.workspace)
+            scores, _ = HeadSelector.of(request.config(task, **keys), request.workspace).score()
             yield {"task": task, "setting": setting}, scores
 
 
@@ -153,7 +152,7 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            runner, examples, _ = head_selection.load_for_scoring(config, request.workspace)
+            runner, examples = HeadSelector.of(config, request.workspace).load()
             encoder, rng = runner.encoder, np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
             heads = {
@@ -241,7 +240,7 @@ class Damping(Kind):
                 raise UsageError(
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
-            scores, _ = head_selection.score(config, request.workspace)
+            scores, _ = HeadSelector.of(config, request.workspace).score()
             layers = enumerate(zip(*scores.arrays, strict=True))
             for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
                 rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
@@ -284,7 +283,7 @@ class HeadRanking(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            how, scores = config.heads, head_selection.score(config, request.workspace)[0]
+            how, scores = config.heads, HeadSelector.of(config, request.workspace).score()[0]
             for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
                 for name in _LABELS:
                     ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)
@@ -346,7 +345,7 @@ class HeadBench(Kind):
         refuse_own_keys(request.overrides, ["heads.rank"], "this figure")
         for task in request.spec.tasks:
             ranked = {
-                method: head_selection.rank(request.config(task, method), request.workspace)
+                method: HeadSelector.of(request.config(task, method), request.workspace).rank()
                 for method in request.spec.methods
             }
             for first, second in combinations(ranked, 2):

@@ -26,9 +26,10 @@ from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import pool
 from hifi_cli.records.record import StepMetrics
-from hifi_cli.runs import heads as head_selection
+from hifi_cli.runs.heads import sample
+from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace, load_task, open_run
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
 from hifi_cli.tasks.kinds import Classification
 from hifi_cli.tasks.task_spec import EncodedExample
@@ -61,12 +62,13 @@ class Features(Kind):
         """
         workspace = request.workspace
         for cell, run in request.runs().items():
-            prepared, _ = open_run(workspace.results_dir / cell.config.run_path, workspace)
+            prepared, _ = workspace.open(workspace.directory(cell.config).path)
             encoders = {"pretrained": Encoder(prepared.pretrained.model)}
             if self.stages:
                 encoders["stage1"] = train(cell.config, workspace, only_stage1=True).encoder
             encoders["stage2" if self.stages else "tuned"] = prepared.encoder
-            examples = single_sequences(load_splits(cell.config, workspace).train[: self.examples])
+            splits = load_splits(workspace.inputs(cell.config, load_task(cell.config)))
+            examples = single_sequences(splits.train[: self.examples])
             states = {
                 name: features(encoder, examples, prepared.pad)
                 for name, encoder in encoders.items()
@@ -139,11 +141,12 @@ class Tsne(Kind):
             yield from self._map(request.config(*names), request.workspace, request.spec.seeds[0])
 
     def _map(self, config: RunConfig, workspace: Workspace, map_seed: int) -> Iterator[Row]:
-        task, splits = load_task(config), load_splits(config, workspace)
+        task = load_task(config)
         if not isinstance(task.rules, Classification) or config.task_head.kind != "mlp":
             raise UsageError(
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
             )
+        splits = load_splits(workspace.inputs(config, task))
         trainer = train(config, workspace, only_stage1=True)
         trainer.stages[-1].prepare_model(trainer.encoder)  # as it is before full fine-tuning
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
@@ -318,7 +321,7 @@ class TrainingCurves(Kind):
             settings = [{key: fraction} for fraction in self.stage1_fractions] if varies else [{}]
             for setting, seed in product(settings, spec.seeds):
                 config = request.config(task, method, seed, log_every=1, **setting)
-                pretrained = request.workspace.pretrained(config).model
+                pretrained = request.workspace.pretrained(config, load_task(config)).model
                 recorder = TrajectoryRecorder(pretrained, self.every)
                 trainer = train(config, request.workspace, recorder)
                 losses = {
@@ -441,8 +444,8 @@ class Landscape(Kind):
             low, high = places.min(axis=0), places.max(axis=0)
             margin = 0.25 * np.maximum(high - low, 1e-6)  # beyond the ends of the trajectory
             axes = np.linspace(low - margin, high + margin, self.points).T
-            train_examples = load_splits(config, workspace).train
-            examples = head_selection.sample(train_examples, self.examples, config.scoring.seed)
+            train_examples = load_splits(workspace.inputs(config, load_task(config))).train
+            examples = sample(train_examples, self.examples, config.scoring.seed)
             weights = trained(trainer.model)
             for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
                 yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}

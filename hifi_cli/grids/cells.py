@@ -1,4 +1,7 @@
-"""The runs of a grid: those of a table, a figure or claims, or tasks x methods x seeds, one cell each."""
+"""The runs of a grid, one cell each.
+
+They are those of a table, a figure or claims, or every combination of tasks, methods and seeds.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +24,17 @@ from hifi_cli.reports import table_spec
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.run_paths import relative_run_path
 
+# Train rows of a task that does not say how many it has: only the order of runs depends on it.
+_USUAL_ROWS = 1000
+
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
 def _with_own_keys(methods: Any) -> Any:
-    """A list of methods as a mapping: no key varies for one of them only."""
-    return {str(name): {} for name in methods} if isinstance(methods, list) else methods
+    """Make a mapping of a list of methods: no key varies for one of them only."""
+    if isinstance(methods, list):
+        return {str(name): {} for name in methods}
+    return methods
 
 
 class GridSpec(ConfigModel):
@@ -72,8 +80,9 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     """
     spec = parse(GridSpec, _content(name), name)
     update = {key: value for key, value in changes.items() if value}
-    if methods := update.get("methods"):  # keys that vary for a method stay with it
-        update["methods"] = {method: spec.methods.get(method, {}) for method in methods}
+    if "methods" in update:
+        # The keys that vary for a method stay with it.
+        update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
         if spec.table or spec.methods or spec.vary:
@@ -82,24 +91,31 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
             )
         return spec
     if spec.table:
-        table = table_spec.load(spec.table)
-        filled = {
-            key: getattr(spec, key) or getattr(table, key)
-            for key in ("protocol", "backbone", "seeds")
-        }
-        if table.kind == "scores":  # another has no runs of its own
-            filled["tasks"] = spec.tasks or [registry.argument_of(task) for task in table.tasks]
-            methods = [registry.argument_of(method) for method in table.methods]
-            filled["methods"] = spec.methods or {method: {} for method in methods}
-        spec = spec.model_copy(update=filled)
+        spec = _filled_from_table(spec, spec.table)
     for key in ("protocol", "backbone", "tasks", "methods"):
         if not getattr(spec, key):
             raise UsageError(f"grid {name} names no {key}: add it to its YAML or use --{key}")
     return spec.model_copy(update={"seeds": spec.seeds or [1]})
 
 
+def _filled_from_table(spec: GridSpec, name: str) -> GridSpec:
+    """Take what a grid does not say from a table."""
+    table = table_spec.load(name)
+    filled: dict[str, Any] = {
+        "protocol": spec.protocol or table.protocol,
+        "backbone": spec.backbone or table.backbone,
+        "seeds": spec.seeds or table.seeds,
+    }
+    # A table of another kind has no runs of its own.
+    if table.kind == "scores":
+        methods = [registry.argument_of(method) for method in table.methods]
+        filled["tasks"] = spec.tasks or [registry.argument_of(task) for task in table.tasks]
+        filled["methods"] = spec.methods or {method: {} for method in methods}
+    return spec.model_copy(update=filled)
+
+
 def _content(name: str) -> dict[str, Any]:
-    """What a grid's YAML says, or the one line that makes a grid of a table, a figure or claims."""
+    """Give what a grid's YAML says, or the one line that makes a grid of a table, figure or claims."""
     others = {table: {"table": table} for table in registry.names("tables")}
     others |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}
     others |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
@@ -110,13 +126,16 @@ def _content(name: str) -> dict[str, Any]:
     content = registry.load("grids", name)
     if {"rows", "columns"} & content.keys():
         return {"table": name}
-    return {"claims": name} if isinstance(content.get("claims"), dict) else content
+    if isinstance(content.get("claims"), dict):
+        return {"claims": name}
+    return content
 
 
 # --- cells
 
 
-@dataclass(frozen=True, eq=False)  # a cell is equal to itself alone
+# A cell is equal to itself alone.
+@dataclass(frozen=True, eq=False)
 class GridCell:
     """One run of a grid.
 
@@ -140,57 +159,65 @@ class GridCell:
     def starts_from(self) -> PurePath | None:
         """Path of the run, from `runs/` on, whose weights this one starts from."""
         start = self.config.start_from
-        return PurePath(relative_run_path(start)) if start else None
+        if not start:
+            return None
+        return PurePath(relative_run_path(start))
 
     @cached_property
     def cost(self) -> float:
         """The expected duration in training examples seen."""
-        rows = (
-            self.config.limit
-            or (registry.load("tasks", self.task).get("rows") or {}).get("train")
-            or 1000
-        )
-        return float(self.config.epochs * (2 * self.config.shots if self.config.shots else rows))
+        config = self.config
+        if config.shots:
+            # As most tasks have two classes.
+            return float(config.epochs * 2 * config.shots)
+        rows = config.limit
+        if not rows:
+            official = registry.load("tasks", self.task).get("rows") or {}
+            rows = official.get("train") or _USUAL_ROWS
+        return float(config.epochs * rows)
 
     def command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
-        """The command that trains the run; `where`: the options that name its data and results."""
-        names = {"task": self.task, "method": self.method, "backbone": self.backbone}
-        options = names | {"protocol": self.protocol, "seeds": str(self.config.seed)}
-        words = [word for key, value in options.items() for word in (f"--{key}", value)]
-        flags = ["--force"] if force else []
+        """Give the command that trains the run.
+
+        Args:
+            where: the options that name its data and results.
+            force: whether the command replaces a result.
+        """
+        words = ["hifi", "train", "--task", self.task, "--method", self.method]
+        words += ["--backbone", self.backbone, "--protocol", self.protocol]
+        words += ["--seeds", str(self.config.seed)]
+        if force:
+            words.append("--force")
         if self.shares_keys:
-            flags.append("--allow-unused")
-        return ["hifi", "train", *words, *flags, *where, *self.overrides]
+            words.append("--allow-unused")
+        return [*words, *where, *self.overrides]
 
 
 def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
-    """Return every cell of a grid: task by task, all methods, their variants, and seeds.
+    """Give every cell of a grid: task by task, all methods, their variants, and seeds.
 
     Args:
+        grid: has a protocol and a backbone.
+        name: of the grid, for messages.
         overrides: `key=value` of the command line, set for every run.
 
     Raises:
         UsageError: a name, key or value is wrong, or there are too many runs.
     """
-    backbone, protocol = str(grid.backbone), str(grid.protocol)
-    shared = [key for word in overrides for key in flatten(parse_override(word))]
-    shares_keys = any(map(may_be_unused, [*shared, *grid.vary]))
-    all_cells = []
-    for task, (method, keys) in product(grid.tasks, grid.varied.items()):
-        for values in product(*keys.values()):
-            setting = zip(keys, values, strict=True)
-            own = [f"{key}={override_value(value)}" for key, value in setting]
-            words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
-            first = resolve(
-                task=task, method=method, backbone=backbone, protocol=protocol, overrides=words
-            )
-            for seed in grid.seeds:
-                config = first.model_copy(update={"seed": seed})
-                all_cells.append(
-                    GridCell(task, method, backbone, protocol, words, config, shares_keys)
-                )
-    varied = {key for keys in grid.varied.values() for key in keys}
-    refuse_own_keys(overrides, varied and {*varied, "variant"}, f"grid {name}")
+    keys_of_words: list[str] = []
+    for word in overrides:
+        keys_of_words += flatten(parse_override(word))
+    # Keys that are set for several methods: some of them may not use such a key.
+    shares_keys = any(may_be_unused(key) for key in [*keys_of_words, *grid.vary])
+    all_cells: list[GridCell] = []
+    varied: set[str] = set()
+    for task, (method, values_of_keys) in product(grid.tasks, grid.varied.items()):
+        varied.update(values_of_keys)
+        for values in product(*values_of_keys.values()):
+            setting = dict(zip(values_of_keys, values, strict=True))
+            all_cells += _cells_of_setting(grid, task, method, setting, overrides, shares_keys)
+    if varied:
+        refuse_own_keys(overrides, {*varied, "variant"}, f"grid {name}")
     if len({cell.config.run_path for cell in all_cells}) < len(all_cells):
         raise UsageError(
             f"grid {name}: two of its runs are the same; name each task, method, seed and value once"
@@ -198,8 +225,44 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     return all_cells
 
 
+def _cells_of_setting(
+    grid: GridSpec,
+    task: str,
+    method: str,
+    setting: Mapping[str, Any],
+    overrides: Sequence[str],
+    shares_keys: bool,
+) -> list[GridCell]:
+    """Give the cells of a task and method under one setting, one for each seed.
+
+    Args:
+        setting: a value for each of the keys that vary; it names the variant.
+        overrides: `key=value` of the command line.
+        shares_keys: as `GridCell` has it.
+    """
+    backbone = str(grid.backbone)
+    protocol = str(grid.protocol)
+    own = [f"{key}={override_value(value)}" for key, value in setting.items()]
+    words = (*own, *overrides)
+    if own:
+        words = (*words, f"variant={variant(own)}")
+    first = resolve(task=task, method=method, backbone=backbone, protocol=protocol, overrides=words)
+    cells_of_seeds = []
+    for seed in grid.seeds:
+        config = first.model_copy(update={"seed": seed})
+        cells_of_seeds.append(
+            GridCell(task, method, backbone, protocol, words, config, shares_keys)
+        )
+    return cells_of_seeds
+
+
 def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
-    """Return the runs that decide claims, each once; none where no run of the protocol can.
+    """Give the runs that decide claims, each once; none where no run of the protocol can.
+
+    Args:
+        grid: names a file of claims.
+        name: of the grid, for messages.
+        overrides: `key=value` of the command line, set for every run.
 
     Raises:
         UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
@@ -215,15 +278,16 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
             protocol=claim.protocol or file.protocol,
             backbone=claim.only_backbone or file.backbone,
             tasks=[registry.argument_of(task) for task in claims_spec.tasks_of(claim, file)],
-            methods={registry.argument_of(name): {} for name in claims_spec.methods_of(claim)},
+            methods={registry.argument_of(method): {} for method in claims_spec.methods_of(claim)},
             seeds=grid.seeds or file.seeds,
         )
-        found |= {cell.config.run_path: cell for cell in cells(spec, name, overrides)}
+        for cell in cells(spec, name, overrides):
+            found[cell.config.run_path] = cell
     return list(found.values())
 
 
 def variant(overrides: Sequence[str]) -> str:
-    """Return a variant's name: the `key=value` that tell it from other runs of its method."""
+    """Give a variant's name: the `key=value` that tell it from other runs of its method."""
     return safe_name(",".join(overrides))
 
 
@@ -233,14 +297,18 @@ def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -
     Raises:
         UsageError: names `origin` and the key.
     """
-    given = [f"{key}." for word in overrides for key in flatten(parse_override(word))]
+    given: list[str] = []
+    for word in overrides:
+        given += flatten(parse_override(word))
     for key in sorted(own):
-        if any(word.startswith(f"{key}.") or f"{key}.".startswith(word) for word in given):
-            raise UsageError(f"{origin} sets {key}: leave it out")
+        for word in given:
+            # A key, a section that it is in, or a part of it; the points tell `heads` from `heads_x`.
+            if f"{word}.".startswith(f"{key}.") or f"{key}.".startswith(f"{word}."):
+                raise UsageError(f"{origin} sets {key}: leave it out")
 
 
 def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
-    """Return the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
+    """Give the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
 
     Raises:
         UsageError: the text is not `i/n`.
@@ -248,4 +316,7 @@ def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
     found = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text, re.ASCII)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
-    return sorted(all_cells, key=lambda cell: -cell.cost)[int(found[1]) - 1 :: int(found[2])]
+    part = int(found[1])
+    parts = int(found[2])
+    longest_first = sorted(all_cells, key=lambda cell: -cell.cost)
+    return longest_first[part - 1 :: parts]

@@ -1,4 +1,7 @@
-"""Run a grid: submit a command for each unfinished cell to an executor, here or on a cluster, and repeat what fails."""
+"""Run a grid: submit a command for each unfinished cell to an executor, and repeat what fails.
+
+The executor's processes are here or on a cluster.
+"""
 
 import logging
 import os
@@ -28,22 +31,24 @@ from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.runs.identity import IdentityReader
+from hifi_cli.tasks import task_spec
 from hifi_cli.text import format_duration
 
 # Starts a `hifi` command, and appends its output to a file; the result is its exit code.
 Submit = Callable[[list[str], Path], "Future[int]"]
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-# Exit codes of a run told to stop, as by a cluster that wants its node back; the second ones of
-# processes that were told before they could listen
-_STOPPED = (
-    130,
-    *(128 + number for number in stopping.SIGNALS),
-    *(-number for number in stopping.SIGNALS),
-)
-_CONFLICT = 4  # exit code: another process trains the run, or the directory holds another run
-_CONFLICTS = 3  # so often without another process: the directory holds another run
-_POLL_SECONDS = 1.0  # between two looks at the runs that other processes train
+# Exit codes of a run told to stop, as by a cluster that wants its node back.
+_STOPPED_CLEANLY = [128 + number for number in stopping.SIGNALS]
+# Those of processes that were told before they could listen.
+_STOPPED_EARLY = [-number for number in stopping.SIGNALS]
+_STOPPED = (130, *_STOPPED_CLEANLY, *_STOPPED_EARLY)
+# Exit code: another process trains the run, or the directory holds another run.
+_CONFLICT = 4
+# So often without another process, the directory holds another run.
+_CONFLICTS = 3
+# Between two looks at the runs that other processes train.
+_POLL_SECONDS = 1.0
 
 
 @dataclass
@@ -73,44 +78,45 @@ class GridState:
         """
         identities = IdentityReader(self.results_dir, self.data_dir)
         for cell in self.cells:
-            identities.check_finished(cell.config)
+            identities.check_finished(cell.config, task_spec.load(cell.config.task))
             self.add(cell)
         self.finished_before = len(self.finished)
 
     def has_result(self, cell: GridCell) -> bool:
-        """Whether there is a result in the cell's directory, of this run or of a former one."""
+        """Say whether there is a result in the cell's directory, of this run or of a former one."""
         return RunDirectory.of(cell.config, self.results_dir).results.is_file()
 
     def add(self, cell: GridCell, code: int = 0) -> bool:
-        """Whether a cell has a result, done or diverged.
+        """Count a cell as finished if it has a result, done or diverged; say whether it has.
 
         Args:
             code: exit code of the command that trained it.
         """
-        result = (
-            RunDirectory.of(cell.config, self.results_dir).read_result()
-            if self.has_result(cell)
-            else None
-        )
-        # After a failure a result is a former one, which --force would have replaced, unless the
-        # run diverged: it ends with 1
-        if result is None or (code != 0 and (result.is_done or code != 1)):
+        if not self.has_result(cell):
+            return False
+        result = RunDirectory.of(cell.config, self.results_dir).read_result()
+        has_diverged = code == 1 and not result.is_done
+        if code != 0 and not has_diverged:
+            # The result is a former one, which --force would have replaced.
             return False
         self.finished[cell] = result
         return True
 
     @property
     def left(self) -> list[GridCell]:
-        """The cells that neither finished nor failed, the longest first, seed by seed; after the cells that they start from."""
-        left = [
-            cell for cell in self.cells if cell not in self.finished and cell not in self.failed
-        ]
+        """The cells that neither finished nor failed, in the order in which they start.
+
+        The longest come first, seed by seed, but after the cells that they start from.
+        """
+        ended = {*self.finished, *self.failed}
+        left = [cell for cell in self.cells if cell not in ended]
         left.sort(key=lambda cell: (cell.config.seed, -cell.cost))
+        # A dict, for its order and its fast look-up.
         ordered: dict[GridCell, None] = {}
         while left:
-            ordered |= dict.fromkeys(_ready(left))
+            ordered.update(dict.fromkeys(_ready(left)))
             left = [cell for cell in left if cell not in ordered]
-        return [*ordered]
+        return list(ordered)
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -118,21 +124,26 @@ class GridState:
         return {cell: result.reason for cell, result in self.finished.items() if not result.is_done}
 
     def __str__(self) -> str:
-        done_now = sum(cell.cost for cell in list(self.finished)[self.finished_before :])
+        finished_now = list(self.finished)[self.finished_before :]
+        done = sum(cell.cost for cell in finished_now)
         left = sum(cell.cost for cell in self.left)
-        seconds = (time.monotonic() - self.started) * left / done_now if done_now else None
+        seconds = None
+        if done:
+            seconds = (time.monotonic() - self.started) * left / done
         counts = f"{len(self.finished)}/{len(self.cells)} done, {len(self.failed)} failed"
         return f"{counts}, about {format_duration(seconds)} to go"
 
 
 def _ready(waiting: Sequence[GridCell], running: Sequence[GridCell] = ()) -> list[GridCell]:
-    """Return the waiting cells that start from no other cell that waits or runs."""
+    """Give the waiting cells that start from no other cell that waits or runs."""
     to_come: dict[PurePath | None, GridCell] = {
         cell.config.run_path: cell for cell in [*waiting, *running]
     }
     ready = [cell for cell in waiting if to_come.get(cell.starts_from, cell) is cell]
-    # runs that start from one another: each fails, and says so
-    return ready or ([] if running else [*waiting])
+    if not ready and not running:
+        # They start from one another: each fails, and says so.
+        return list(waiting)
+    return ready
 
 
 def run(
@@ -150,9 +161,18 @@ def run(
     and the others wait. A run with `start_from` is submitted when that run of the grid has ended; if
     it failed, this one fails and says so. A bar shows on a terminal how far the grid is, and
     otherwise a line whenever a run has ended.
+
+    Args:
+        state: which cells are left.
+        submit: starts a command.
+        logs: directory for what the commands print.
+        where: options that name data and results in every command.
+        force: whether finished runs are repeated.
+        retries: how often a failed run is repeated.
     """
     if not state.left:
-        return  # without a file: the disk may be read-only
+        # Nothing is written: the disk may be read-only.
+        return
     logs.mkdir(parents=True, exist_ok=True)
     queue = Queue(state, submit, logs, where, force=force, retries=retries)
     console = Console(stderr=True)
@@ -210,7 +230,7 @@ class Queue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a cell has not ended."""
+        """Whether any cell has not ended."""
         return bool(self.waiting or self.running or self.elsewhere)
 
     def start_ready(self) -> None:
@@ -226,31 +246,37 @@ class Queue:
             self.elsewhere.append(cell)
             return
         log = self.log_of(cell)
-        self.log_starts.setdefault(cell, log.stat().st_size if log.is_file() else 0)
-        # a stopped run has removed the former result, and continues from its checkpoint without it
+        if cell not in self.log_starts:
+            self.log_starts[cell] = log.stat().st_size if log.is_file() else 0
+        # A stopped run has removed the former result: without --force it continues from its
+        # checkpoint.
         replaces = self.force and (cell not in self.failures or self.state.has_result(cell))
-        self.running[self.submit(cell.command(self.where, force=replaces), log)] = cell
+        future = self.submit(cell.command(self.where, force=replaces), log)
+        self.running[future] = cell
 
     def settle_ended(self) -> Iterator[GridCell]:
         """Wait until a cell may have ended; yield those that have, and start again what is to be repeated."""
         left_by_others = [cell for cell in self.elsewhere if not self.is_trained_elsewhere(cell)]
         for cell in left_by_others:
             self.elsewhere.remove(cell)
-            # The command itself finds out whether what is there now is this run
+            # The command itself finds out whether what is there now is this run.
             self.start(cell)
         timeout = _POLL_SECONDS if self.elsewhere else None
         if not self.running:
             time.sleep(timeout or 0.0)
             return
         for future in wait(self.running, timeout, return_when=FIRST_COMPLETED).done:
-            cell, code = self.running.pop(future), future.result()
+            cell = self.running.pop(future)
+            code = future.result()
             if self.state.add(cell, code) or not self.repeats(cell, code):
                 yield cell
 
     def repeats(self, cell: GridCell, code: int) -> bool:
         """Start a cell that has no result again, unless it has failed for good."""
-        if code != _CONFLICT or not self.met_another_process(cell):
-            self.failures[cell] += code not in _STOPPED
+        is_conflict = code == _CONFLICT and self.met_another_process(cell)
+        if not is_conflict:
+            # A cell that was told to stop has not failed, and is known as one that has started.
+            self.failures[cell] += 0 if code in _STOPPED else 1
         if self.failures[cell] > self.retries:
             self.state.failed[cell] = _reason(self.log_of(cell), self.log_starts[cell], code)
             return False
@@ -258,7 +284,7 @@ class Queue:
         return True
 
     def met_another_process(self, cell: GridCell) -> bool:
-        """Whether a command of a cell may have ended because another process trained the cell.
+        """Say whether a command of a cell may have ended because another process trained the cell.
 
         That process may have ended too since then. So the command is repeated a few times before
         the directory counts as that of another run.
@@ -269,36 +295,48 @@ class Queue:
         return self.conflicts[cell] < _CONFLICTS
 
     def is_trained_elsewhere(self, cell: GridCell) -> bool:
-        """Whether a process that is not of this grid trains the cell."""
+        """Say whether a process that is not of this grid trains the cell."""
         return is_held_by_a_process(RunDirectory.of(cell.config, self.state.results_dir).lock)
 
     def log_of(self, cell: GridCell) -> Path:
-        """The file to which all commands of a cell append what they print."""
-        return self.logs / f"{safe_name(cell.config.run_label.replace('/', '-'))}.log"
+        """Give the file to which all commands of a cell append what they print."""
+        name = safe_name(cell.config.run_label.replace("/", "-"))
+        return self.logs / f"{name}.log"
 
 
 def _reason(log: Path, start: int, code: int) -> str:
-    """Return why a command failed: the signal that killed it, or its error, or the last line of its log.
+    """Say why a command failed: the signal that killed it, its error, or the last line of its log.
 
     Args:
+        log: what the cell's commands printed.
         start: size of the log before this grid; earlier lines are of earlier commands.
+        code: the command's exit code.
     """
+    if code == -signal.SIGKILL:
+        return "killed by SIGKILL (too little memory?)"
     if code < 0:
-        name = signal.Signals(-code).name
-        return f"killed by {name}{' (too little memory?)' if name == 'SIGKILL' else ''}"
-    content = log.read_bytes()[start:].decode(errors="replace") if log.is_file() else ""
-    texts = [line.rpartition("\r")[2].strip() for line in content.split("\n")]  # without bars
-    said = [text for text in texts if text]
-    # Another grid may append to the same file at the same time: its progress is no reason
+        return f"killed by {signal.Signals(-code).name}"
+    content = b""
+    if log.is_file():
+        content = log.read_bytes()[start:]
+    said = []
+    for line in content.decode(errors="replace").split("\n"):
+        # A progress bar is written over and over in one line; its last state counts.
+        text = line.rpartition("\r")[2].strip()
+        if text:
+            said.append(text)
+    # Another grid may append to the same file at the same time: its progress is no reason.
     errors = [text for text in said if text.startswith("hifi: ")]
     if errors:
         return errors[-1]
-    return said[-1] if said else f"exit code {code}"
+    if said:
+        return said[-1]
+    return f"exit code {code}"
 
 
 @contextmanager
 def local_executor(jobs: int) -> Iterator[Submit]:
-    """A pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
+    """Give a pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
     running: set[subprocess.Popen[bytes]] = set()
     stop_with: list[int] = []
     of_thread = threading.local()
@@ -308,10 +346,9 @@ def local_executor(jobs: int) -> Iterator[Submit]:
         of_thread.variables = next(environments)
 
     def execute(command: list[str], log: Path) -> int:
+        environment = {**os.environ, **of_thread.variables}
         # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
-        process = _start(
-            command, log, {**os.environ, **of_thread.variables}, start_new_session=True
-        )
+        process = _start(command, log, environment, start_new_session=True)
         running.add(process)
         if stop_with:
             process.send_signal(stop_with[0])
@@ -324,7 +361,7 @@ def local_executor(jobs: int) -> Iterator[Submit]:
         yield lambda command, log: pool.submit(execute, command, log)
     except BaseException as error:
         pool.shutdown(wait=False, cancel_futures=True)
-        # The signal that stops the grid stops its processes
+        # The signal that stops the grid stops its processes.
         number = error.number if isinstance(error, Terminated) else signal.SIGTERM
         stop_with.append(number)
         for process in list(running):
@@ -337,9 +374,15 @@ def local_executor(jobs: int) -> Iterator[Submit]:
 def _start(
     command: Sequence[str], log: Path, environment: Mapping[str, str], **options: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start a `hifi` command, whatever PATH and the working directory hold; its output is appended to a file.
+    """Start a `hifi` command, whatever PATH and the working directory hold.
 
     It ends with this process, however this process ends.
+
+    Args:
+        command: its first word, `hifi`, becomes this interpreter.
+        log: the output is appended to it.
+        environment: of the new process.
+        options: of `subprocess.Popen`.
     """
     words = [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
     with log.open("ab") as output:
@@ -354,30 +397,34 @@ def _start(
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
-    """Return what each process gets: a GPU in turn, and its part of the cores, unless set."""
-    gpus, threads = visible_gpus(), {}
+    """Give each process its environment: a GPU in turn, and its part of the cores, unless set."""
+    gpus = visible_gpus()
+    threads = {}
     if not any(os.environ.get(name) for name in THREADS):
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-        threads = dict.fromkeys(THREADS, str(max(1, cores // jobs)))
-    devices = [
-        {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)
-    ]
-    return [{**threads, **device} for device in devices]
+        threads = dict.fromkeys(THREADS, str(max(1, _cores() // jobs)))
+    environments = []
+    for index in range(jobs):
+        variables = dict(threads)
+        if gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+        environments.append(variables)
+    return environments
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    # A Mac has no such function.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that a process started here would see, as names for CUDA_VISIBLE_DEVICES."""
+    """Name the GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES does."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
-        return [
-            name.strip()
-            for name in devices.split(",")
-            if name.strip() not in ("", "-1", "NoDevFiles")
-        ]
+        names = [name.strip() for name in devices.split(",")]
+        return [name for name in names if name not in ("", "-1", "NoDevFiles")]
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -414,13 +461,13 @@ def load_site(site: str) -> SiteSpec:
 
 
 def execute(command: list[str], log: str, directory: str) -> int:
-    """Run a command on a worker, which imports this function, and return its exit code."""
+    """Run a command on a worker, which imports this function; returns its exit code."""
     return _start(command, Path(log), os.environ, cwd=directory).wait()
 
 
 @contextmanager
 def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
-    """The workers of a site. Its pilot jobs are cancelled at the end, and at an error or Ctrl-C.
+    """Give the workers of a site. Its pilot jobs are cancelled at the end, and at an error or Ctrl-C.
 
     Raises:
         MissingError: Parsl is not installed, or no pilot job can run.
@@ -434,17 +481,19 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
     try:
         provider = _provider(spec.provider)
         executor = parsl.HighThroughputExecutor(label="hifi", provider=provider, **spec.executor)
-    except Exception as error:  # what these constructors raise depends on the provider
-        raise UsageError(f"site {site}: {' '.join(str(error).split())}") from error
+    except Exception as error:
+        # The type of such an error depends on the provider.
+        raise UsageError(f"site {site}: {_one_line(error)}") from error
     # Parsl starts its own scripts by name; they are next to this interpreter.
-    os.environ["PATH"] = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    )
+    scripts = str(Path(sys.executable).parent)
+    os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
     config = parsl.Config(
         executors=[executor],
         run_dir=str(run_dir),
-        retries=20,  # a command whose worker vanished continues from its checkpoint
-        strategy="htex_auto_scale",  # gives idle blocks back while others are still busy
+        # A command whose worker vanished continues from its checkpoint.
+        retries=20,
+        # It gives idle blocks back while others are still busy.
+        strategy="htex_auto_scale",
         strategy_period=1,
     )
     kernel = parsl.load(config)
@@ -452,8 +501,9 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
     try:
         yield lambda command, log: app(command, str(log.absolute()), str(Path.cwd()))
     except Exception as error:
-        if executor.bad_state_is_set:  # Parsl then refuses every further command
-            reason = " ".join(str(executor.executor_exception).split())
+        if executor.bad_state_is_set:
+            # Parsl refuses every further command.
+            reason = _one_line(executor.executor_exception)
             raise MissingError(f"site {site}: no node to run on: {reason}") from error
         raise
     finally:
@@ -465,15 +515,23 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
         parsl.clear()
 
 
+def _one_line(error: BaseException | None) -> str:
+    """Give the text of an error in one line."""
+    return " ".join(str(error).split())
+
+
 def _provider(arguments: Mapping[str, Any]) -> Any:
+    """Make the provider of a site: an object of Parsl's, as its YAML says."""
     from parsl import launchers, providers
 
     arguments = dict(arguments)
-    if launcher := arguments.pop("launcher", None):
+    launcher = arguments.pop("launcher", None)
+    if launcher:
         launcher = dict(launcher) if isinstance(launcher, dict) else {"kind": launcher}
-        arguments["launcher"] = getattr(launchers, launcher.pop("kind"))(**launcher)
-    if volumes := arguments.get(
-        "persistent_volumes"
-    ):  # of Kubernetes: tuples, which YAML does not have
+        launcher_class = getattr(launchers, launcher.pop("kind"))
+        arguments["launcher"] = launcher_class(**launcher)
+    volumes = arguments.get("persistent_volumes")
+    if volumes:
+        # Of Kubernetes: Parsl wants tuples, which YAML does not have.
         arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
     return getattr(providers, arguments.pop("kind"))(**arguments)

@@ -1,4 +1,4 @@
-"""Rankings that are measured on the model: each is a function from some examples to one value per head."""
+"""Rankings that are measured on the model: functions from some examples to one value per head."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hifi_cli.heads.scores import head_mask, head_outputs
 from hifi_cli.models.encoder import Encoder
@@ -16,33 +16,50 @@ from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
 from hifi_cli.training.runner import ModelRunner
 
-# Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].
+# Takes a model in evaluation mode and some examples; returns the mean over the examples,
+# [layers, heads].
 HeadMeasure = Callable[[ModelRunner, list[EncodedExample]], Tensor]
 
 
 def measure_heads(
     measure: HeadMeasure, runner: ModelRunner, examples: list[EncodedExample], batch_size: int = 32
 ) -> Tensor:
-    """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
+    """Measure a ranking's value of every head.
+
+    Args:
+        measure: the ranking.
+        runner: has the model, which is left in evaluation mode and without gradients.
+        examples: that are measured.
+        batch_size: of them that are measured at a time.
+
+    Returns:
+        The mean over the examples, float64 [layers, heads], on the CPU.
+    """
     runner.encoder.model.eval().requires_grad_(False)
     # One example of a packed batch could not be masked by itself.
     padded = runner.config.model_copy(update={"padding_free": False})
     runner = replace(runner, config=padded)
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
-    for indices in processes.progress(
-        evaluation_order(examples, batch_size), f"measuring heads on {len(examples)} samples"
-    ):
+    order = evaluation_order(examples, batch_size)
+    for indices in processes.progress(order, f"measuring heads on {len(examples)} samples"):
         batch = [examples[index] for index in indices]
         total += len(batch) * measure(runner, batch).double().cpu()
     return total / len(examples)
 
 
 def gradient(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Mean over the examples of |dL/dm_h|, m_h the factor on a head's output (Michel et al. 2019, equation 2)."""
+    """Measure the gradient of the loss for a factor on each head's output.
+
+    Michel et al. 2019, equation 2: the mean over the examples of |dL/dm_h|, m_h the factor.
+
+    Returns:
+        [layers, heads].
+    """
     encoder = runner.encoder
     mask = _ones(encoder, len(examples)).requires_grad_()
     with head_mask(encoder, mask):
-        # a sum over the examples: each entry of the mask gets the gradient of its own
+        # The loss is a sum over the examples, so each entry of the mask gets the gradient of its own
+        # example.
         loss = runner.loss(examples)
     (gradients,) = torch.autograd.grad(loss, mask)
     return gradients.abs().mean(0)
@@ -50,9 +67,12 @@ def gradient(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 
 @torch.inference_mode()
 def ablation(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Mean over the examples of the loss without a head minus that with all heads, as `task_loss` sums it over words.
+    """Measure the loss without a head minus that with all heads, as `task_loss` sums it over words.
 
-    Takes a forward pass for every head of the model.
+    It takes a forward pass for every head of the model.
+
+    Returns:
+        The mean over the examples, float64 [layers, heads].
     """
     encoder = runner.encoder
     increase = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
@@ -66,56 +86,62 @@ def ablation(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 
 
 def fisher(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Diagonal of the empirical Fisher information, summed over a head's rows of W_Q, W_K and W_V and of their biases.
+    """Measure the diagonal of the empirical Fisher information of the parameters that HiFi trains.
 
-    The mean over the examples of the squared gradient of each example's loss: the parameters are those that HiFi trains.
+    It is the mean over the examples of the squared gradient of each example's loss, summed over a
+    head's rows of W_Q, W_K and W_V and of their biases.
+
+    Returns:
+        float64 [layers, heads].
     """
     encoder = runner.encoder
     total = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
-    layers = {
-        parameter: layer
-        for layer, part in product(range(encoder.num_layers), PROJECTIONS)
-        for parameter in encoder.model.get_submodule(encoder.module_path(layer, part)).parameters()
-    }
-    for parameter in layers:
-        parameter.requires_grad_(True)
+    layer_of: dict[nn.Parameter, int] = {}
+    for layer, part in product(range(encoder.num_layers), PROJECTIONS):
+        projection = encoder.model.get_submodule(encoder.module_path(layer, part))
+        for parameter in projection.parameters():
+            parameter.requires_grad_(True)
+            layer_of[parameter] = layer
     for example in examples:
-        gradients = torch.autograd.grad(runner.loss([example]), [*layers])
-        for layer, gradient_of_rows in zip(layers.values(), gradients, strict=True):
-            squares = (
-                gradient_of_rows.double()
-                .square()
-                .unflatten(0, (-1, encoder.head_size))
-                .flatten(1)
-                .sum(1)
-            )
-            # heads of one group share rows of W_K and W_V
-            total[layer] += squares.repeat_interleave(encoder.num_heads // len(squares)).cpu()
+        gradients = torch.autograd.grad(runner.loss([example]), [*layer_of])
+        for layer, gradient_of_rows in zip(layer_of.values(), gradients, strict=True):
+            squares = gradient_of_rows.double().square()
+            of_heads = squares.unflatten(0, (-1, encoder.head_size)).flatten(1).sum(1)
+            # Heads of one group share rows of W_K and W_V.
+            total[layer] += of_heads.repeat_interleave(encoder.num_heads // len(of_heads)).cpu()
     return total / len(examples)
 
 
 def confidence(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Mean over the tokens of a head's largest attention probability (Voita et al. 2019, section 4).
+    """Measure a head's largest attention probability, mean over the tokens.
 
-    Attention to the end-of-sentence symbol does not count there; here it is the separator of an
+    Voita et al. 2019, section 4. Attention to the end-of-sentence symbol does not count there; here it is the separator of an
     encoder's inputs, to which many heads attend where they have nothing else to do. A decoder's
     inputs end in none, and all its tokens count.
+
+    Returns:
+        float64 [layers, heads].
     """
     batch = collate(single_sequences(examples), runner.pad)
-    token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
-    # every sequence of every encoder ends in a separator
-    separators = ids == ids.gather(1, token_mask.sum(1, keepdim=True) - 1)
-    counted = token_mask if runner.encoder.is_causal else token_mask & ~separators
+    token_mask = batch["attention_mask"].bool()
+    counted = token_mask
+    if not runner.encoder.is_causal:
+        # Every sequence of every encoder ends in a separator.
+        ids = batch["input_ids"]
+        last_token = ids.gather(1, token_mask.sum(1, keepdim=True) - 1)
+        counted = token_mask & (ids != last_token)
     layers = attention_probabilities(runner.encoder, batch)
-    return _token_mean(
-        [(layer * counted[:, None, None, :]).amax(-1) for layer in layers], token_mask
-    )
+    largest = [(layer * counted[:, None, None, :]).amax(-1) for layer in layers]
+    return _token_mean(largest, token_mask)
 
 
 def entropy(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Mean over the tokens of the entropy of a head's attention, in nats.
+    """Measure the entropy of a head's attention in nats, mean over the tokens.
 
     It is high for heads that attend to many tokens.
+
+    Returns:
+        float64 [layers, heads].
     """
     batch = collate(single_sequences(examples), runner.pad)
     layers = attention_probabilities(runner.encoder, batch)
@@ -124,7 +150,11 @@ def entropy(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 
 
 def output_norm(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
-    """Mean over the tokens of the Euclidean norm of a head's output."""
+    """Measure the Euclidean norm of a head's output, mean over the tokens.
+
+    Returns:
+        float64 [layers, heads].
+    """
     batch = collate(single_sequences(examples), runner.pad)
     ((layers, token_mask),) = head_outputs(runner.encoder, [batch])
     return _token_mean([layer.double().norm(dim=-1) for layer in layers], token_mask)
@@ -132,7 +162,7 @@ def output_norm(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 
 @torch.inference_mode()
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head.
+    """Compute the attention probabilities of every head.
 
     The encoder keeps the eager attention, which alone returns them.
 
@@ -150,16 +180,16 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
 
 
 def _token_mean(layers: list[Tensor], token_mask: Tensor) -> Tensor:
-    """Mean of each layer's [examples, heads, tokens] over real tokens, then over examples."""
+    """Average each layer's [examples, heads, tokens] over real tokens, then over examples."""
     weights = token_mask.double() / token_mask.sum(-1, keepdim=True)
-    return torch.stack([torch.einsum("bs,bhs->bh", weights, layer).mean(0) for layer in layers])
+    of_examples = [torch.einsum("bs,bhs->bh", weights, layer) for layer in layers]
+    return torch.stack([values.mean(0) for values in of_examples])
 
 
 def _ones(encoder: Encoder, examples: int) -> Tensor:
-    """A mask that keeps every head, [examples, layers, heads], of the parameters' dtype and on their device."""
-    return next(encoder.model.parameters()).new_ones(
-        examples, encoder.num_layers, encoder.num_heads
-    )
+    """Make a mask that keeps every head: [examples, layers, heads], like the parameters."""
+    parameter = next(encoder.model.parameters())
+    return parameter.new_ones(examples, encoder.num_layers, encoder.num_heads)
 
 
 MEASURES: dict[str, HeadMeasure] = {

@@ -1,4 +1,7 @@
-"""From scores to chosen heads: rank, then choose (HiFi, equations 8 to 10, Algorithm 2, and Table 3). No torch here."""
+"""From scores to chosen heads: rank, then choose (HiFi, equations 8 to 10, Algorithm 2, Table 3).
+
+No torch here.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +14,8 @@ from hifi_cli.errors import UsageError
 Array = NDArray[np.float64]
 
 _MOST_ITERATIONS = 10_000
-_DIGITS = 9  # of a value that count: further ones are rounding, which differs between processors
+# Digits of a value that count: further ones are rounding, which differs between processors.
+_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,20 @@ class Ranked:
     def preferences(self) -> Array:
         """The values to nine digits, negated where low ones are preferred: higher is better."""
         rounded = np.array([float(f"{value:.{_DIGITS}g}") for value in self.values])
-        return -rounded if self.lowest_first else rounded
+        if self.lowest_first:
+            return -rounded
+        return rounded
 
     def tied_at(self, k: int) -> bool:
-        """Whether the k-th and the next head have the same value, so that head numbers decided."""
+        """Say whether the k-th and the next head have the same value, so that head numbers decided."""
         values = self.preferences[self.order[k - 1 : k + 1]]
         return len(values) == 2 and bool(values[0] == values[1])
 
 
 def transition_matrix(correlation: Array) -> Array:
-    """m_hh', the probability to move from head h to head h' (equation 9); a head without correlations moves anywhere.
+    """Compute m_hh', the probability to move from head h to head h' (equation 9).
+
+    From a head without correlations the walk moves anywhere.
 
     Args:
         correlation: R, [heads, heads], non-negative, zero on the diagonal.
@@ -60,19 +68,29 @@ def transition_matrix(correlation: Array) -> Array:
     """
     total = correlation.sum(1, keepdims=True)
     is_correlated = total > 0
-    return np.where(
-        is_correlated, correlation / np.where(is_correlated, total, 1), 1 / len(correlation)
-    )
+    # Nothing is divided by zero, also where the quotient is not used.
+    divisor = np.where(is_correlated, total, 1)
+    return np.where(is_correlated, correlation / divisor, 1 / len(correlation))
 
 
 def power_iteration(
     step: Array, start: Array, teleport: Array | float, damping: float, epsilon: float
 ) -> Ranked:
-    """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2)."""
+    """Iterate P <- d step P + (1 - d) teleport until it hardly changes any more (Algorithm 2).
+
+    Args:
+        step: [heads, heads].
+        start: P at first, [heads].
+        teleport: [heads], or one value for all heads.
+        damping: d.
+        epsilon: bound of the change in the Euclidean norm.
+    """
     values = start
     for iteration in range(1, _MOST_ITERATIONS + 1):
-        before, values = values, damping * (step @ values) + (1 - damping) * teleport
-        if np.linalg.norm(values - before) <= epsilon:
+        following = damping * (step @ values) + (1 - damping) * teleport
+        change = np.linalg.norm(following - values)
+        values = following
+        if change <= epsilon:
             return Ranked(values, iteration)
     return Ranked(values, _MOST_ITERATIONS)
 
@@ -80,21 +98,24 @@ def power_iteration(
 def pagerank(
     richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
 ) -> Ranked:
-    """PageRank with the transposed matrix and uniform teleport: the only reading of equation 10 that can rank.
+    """Rank by PageRank with the transposed matrix and uniform teleport.
 
-    It starts from p_h(0), each head's fraction of the layer's richness (equation 8), but its fixed point does not depend on
-    the start: the richness has no influence on the converged values.
+    It is the only reading of equation 10 that can rank. It starts from p_h(0), each head's fraction
+    of the layer's richness (equation 8), but its fixed point does not depend on the start: the
+    richness has no influence on the converged values.
     """
     start = richness / richness.sum()
-    return power_iteration(
-        transition_matrix(correlation).T, start, 1 / len(richness), damping, epsilon
-    )
+    teleport = 1 / len(richness)
+    return power_iteration(transition_matrix(correlation).T, start, teleport, damping, epsilon)
 
 
 def pagerank_personalized(
     richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
 ) -> Ranked:
-    """PageRank that teleports to heads in proportion to their richness: an extension in which both signals count."""
+    """Rank by PageRank that teleports to heads in proportion to their richness.
+
+    It is an extension in which both signals count.
+    """
     fractions = richness / richness.sum()
     return power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon)
 
@@ -102,21 +123,24 @@ def pagerank_personalized(
 def pagerank_literal(
     richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
 ) -> Ranked:
-    """Equation 10 as printed, with the row-stochastic matrix: its only fixed point is 1/H for every head."""
+    """Rank by equation 10 as printed, with the row-stochastic matrix.
+
+    Its only fixed point is 1/H for every head.
+    """
     start = richness / richness.sum()
-    return power_iteration(
-        transition_matrix(correlation), start, 1 / len(richness), damping, epsilon
-    )
+    teleport = 1 / len(richness)
+    return power_iteration(transition_matrix(correlation), start, teleport, damping, epsilon)
 
 
 def pagerank_inverse(
     richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
 ) -> Ranked:
-    """PageRank that prefers the lowest values (Table 3)."""
+    """Rank by PageRank that prefers the lowest values (Table 3)."""
     return replace(pagerank(richness, correlation, damping, epsilon), lowest_first=True)
 
 
-# Rankings of one layer by its information richness and correlation; others are drawn (`random`) or measured on the model.
+# Rankings of one layer by its information richness and correlation; others are drawn (`random`) or
+# measured on the model.
 RankingFunction = Callable[[Array, Array, float, float], Ranked]
 RANKINGS: dict[str, RankingFunction] = {
     "pagerank": pagerank,
@@ -177,20 +201,24 @@ def rank_heads(
         function: ranks one layer; None: the one that `rank` names.
 
     Raises:
-        UsageError: the ranking is measured on the model, or its values differ by no more than PageRank's bound leaves open.
+        UsageError: the ranking is measured on the model, or its values differ by no more than
+            PageRank's bound leaves open.
     """
     if rank == "random":
-        return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
+        draws = np.random.default_rng(seed).random(richness.shape)
+        return [Ranked(of_layer) for of_layer in draws]
     function = function or RANKINGS.get(rank)
     if function is None:
         raise UsageError(
             f"ranking {rank} is measured on the model, not computed from scores: hifi select --task"
             f" TASK heads.rank={rank}"
         )
-    ranked = [function(i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
-    if rank == "pagerank-literal" and all(
-        np.ptp(layer.values) <= 2 * epsilon / (1 - damping) for layer in ranked
-    ):
+    layers = zip(richness, correlation, strict=True)
+    ranked = [function(i_h, r_hh, damping, epsilon) for i_h, r_hh in layers]
+    # The bound of one iteration leaves each value open by epsilon / (1 - d).
+    open_range = 2 * epsilon / (1 - damping)
+    is_level = all(np.ptp(layer.values) <= open_range for layer in ranked)
+    if rank == "pagerank-literal" and is_level:
         raise UsageError(
             f"equation 10 read literally gives every head 1/{richness.shape[1]}: there is nothing to choose by; use"
             " heads.rank=pagerank (its transposed reading) or pagerank-personalized"
@@ -199,36 +227,60 @@ def rank_heads(
 
 
 def select_top_heads(ranked: list[Ranked], k: int, strategy: str = "layerwise") -> ChosenHeads:
-    """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
-
-    For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
-    for its fraction of its own layer's total, so that layers with larger values are not favored. A
-    layer in which one head stands out gives fewer heads than one in which several do; it may give none.
+    """Choose heads by their ranking.
 
     Args:
         ranked: every layer's ranking.
         k: heads per layer, on average for `global`.
+        strategy: `layerwise`: k heads in every layer; `midtop`: k heads in each of the layers L/2 to
+            L-1; `global`: k L heads over the whole model.
 
     Raises:
         UsageError: k exceeds the heads of a layer.
     """
-    layers, heads = len(ranked), len(ranked[0].values)
-    check_k(k, heads)
+    check_k(k, len(ranked[0].values))
     if strategy == "global":
-        fractions = np.concatenate([layer.values / np.abs(layer.values).sum() for layer in ranked])
-        model_wide = Ranked(fractions, lowest_first=ranked[0].lowest_first)
-        top = [divmod(index, heads) for index in model_wide.top(k * layers)]
-        chosen = [[head for of_layer, head in top if of_layer == layer] for layer in range(layers)]
-        ties = [model_wide.order[k * layers - 1] // heads] if model_wide.tied_at(k * layers) else []
+        heads, ties = _over_the_model(ranked, k)
+    elif strategy == "midtop":
+        heads, ties = _layer_by_layer(ranked, k, lowest=len(ranked) // 2)
     else:
-        lowest = layers // 2 if strategy == "midtop" else 0
-        chosen = [layer.top(k) if number >= lowest else [] for number, layer in enumerate(ranked)]
-        ties = [
-            number for number, layer in enumerate(ranked) if number >= lowest and layer.tied_at(k)
-        ]
-    return ChosenHeads(
-        chosen,
-        [layer.values.tolist() for layer in ranked],
-        [layer.iterations for layer in ranked],
-        ties,
-    )
+        heads, ties = _layer_by_layer(ranked, k, lowest=0)
+    values = [layer.values.tolist() for layer in ranked]
+    iterations = [layer.iterations for layer in ranked]
+    return ChosenHeads(heads, values, iterations, ties)
+
+
+def _layer_by_layer(
+    ranked: list[Ranked], k: int, *, lowest: int
+) -> tuple[list[list[int]], list[int]]:
+    """Choose k heads in each layer from `lowest` on; returns them, and the layers with ties."""
+    heads: list[list[int]] = [[] for _ in range(lowest)]
+    ties = []
+    for layer in range(lowest, len(ranked)):
+        heads.append(ranked[layer].top(k))
+        if ranked[layer].tied_at(k):
+            ties.append(layer)
+    return heads, ties
+
+
+def _over_the_model(ranked: list[Ranked], k: int) -> tuple[list[list[int]], list[int]]:
+    """Choose k heads per layer on average; returns them, and the layer of a tie.
+
+    The paper leaves this to future work. Each layer's values are divided by their sum: a head is
+    preferred for its fraction of its own layer's total, so that layers with larger values are not
+    favored. A layer in which one head stands out gives fewer heads than one in which several do; it
+    may give none.
+    """
+    number = k * len(ranked)
+    fractions = [layer.values / np.abs(layer.values).sum() for layer in ranked]
+    model_wide = Ranked(np.concatenate(fractions), lowest_first=ranked[0].lowest_first)
+    heads_per_layer = len(ranked[0].values)
+    heads: list[list[int]] = [[] for _ in ranked]
+    for index in model_wide.top(number):
+        layer, head = divmod(index, heads_per_layer)
+        heads[layer].append(head)
+    ties = []
+    if model_wide.tied_at(number):
+        last_chosen = model_wide.order[number - 1]
+        ties.append(last_chosen // heads_per_layer)
+    return heads, ties

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.encode import collate, evaluation_order
@@ -22,31 +24,44 @@ def score_examples(
     xi: float,
     batch_size: int = 32,
 ) -> tuple[Tensor, Tensor]:
-    """Richness and correlation of every head for every example.
+    """Score every head for every example: its richness and its correlation with others.
+
+    Args:
+        encoder: whose heads are scored.
+        examples: single sequences.
+        pad: the padding value of each of the tokenizer's lists.
+        xi: fraction of the sum of the singular values that the richness counts up to (equation 2).
+        batch_size: examples that are scored at a time.
 
     Returns:
-        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the
+        examples' order.
     """
     order = evaluation_order(examples, batch_size)
+    richness: list[Tensor] = []
+    correlation: list[Tensor] = []
     shown = processes.progress(order, f"scoring heads on {len(examples)} samples")
     batches = (collate([examples[index] for index in indices], pad) for indices in shown)
     with tf32(False):
-        scored = list(score_batches(encoder, batches, xi))
-    back = torch.tensor([index for indices in order for index in indices]).argsort()
-    richness, correlation = (torch.cat(part)[back] for part in zip(*scored, strict=True))
-    return richness, correlation
+        for batch_richness, batch_correlation in score_batches(encoder, batches, xi):
+            richness.append(batch_richness)
+            correlation.append(batch_correlation)
+    # Batches have the longest examples first.
+    as_given = torch.tensor(list(chain.from_iterable(order))).argsort()
+    return torch.cat(richness)[as_given], torch.cat(correlation)[as_given]
 
 
-# Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64 matrices at a time.
-# That is an assumption, which `make gpu-check` measures.
+# Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64
+# matrices at a time. That is an assumption, which `make gpu-check` measures.
 EIGENVALUE_DEVICE = torch.device("cpu")
 
 
 def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -> Tensor:
-    """I_h of every sample and head: how many of the largest singular values reach the fraction `xi` of the sum (equation 2).
+    """Count how many of the largest singular values reach the fraction `xi` of their sum: I_h.
 
-    The singular values come from the eigenvalues of the small Gram matrix in float64; float32 would change about one
-    result in a hundred. Rows of padding are set to zero, which does not change the other singular values.
+    Equation 2. The singular values come from the eigenvalues of the small Gram matrix in float64;
+    float32 would change about one result in a hundred. Rows of padding are set to zero, which does
+    not change the other singular values.
 
     Args:
         outputs: head outputs O_h, [samples, heads, tokens, head size].
@@ -62,30 +77,39 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
 
 
 def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
-    """Singular values of every head output over its real tokens, descending, float64.
+    """Compute the singular values of every head output over its real tokens, descending, float64.
 
     Args:
         outputs: [samples, heads, tokens, head size].
         token_mask: bool [samples, tokens].
 
     Returns:
-        [samples, heads, min(tokens, head size)], on `EIGENVALUE_DEVICE`; samples shorter than the batch end in zeros.
+        [samples, heads, min(tokens, head size)], on `EIGENVALUE_DEVICE`; samples shorter than the
+        batch end in zeros.
     """
     x = outputs.double() * token_mask[:, None, :, None]
-    gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
+    tokens, size = x.shape[-2:]
+    # Both Gram matrices have these singular values squared; the smaller one is cheaper.
+    gram = x.mT @ x if size <= tokens else x @ x.mT
     return _eigenvalues(gram).clamp_min(0).sqrt().flip(-1)
 
 
 def _eigenvalues(matrices: Tensor) -> Tensor:
-    """Return the eigenvalues, ascending. All threads share the matrices: LAPACK computes one after the other."""
+    """Compute the eigenvalues, ascending.
+
+    All threads share the matrices: LAPACK computes one after the other.
+    """
     threads = torch.get_num_threads()
     parts = matrices.to(EIGENVALUE_DEVICE).flatten(0, -3).chunk(threads)
     with ThreadPoolExecutor(threads) as pool:
-        return torch.cat(list(pool.map(torch.linalg.eigvalsh, parts))).view(matrices.shape[:-1])
+        values = list(pool.map(torch.linalg.eigvalsh, parts))
+    return torch.cat(values).view(matrices.shape[:-1])
 
 
 def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
-    """r_hh' of every sample: |unbiased covariance| of the heads' token means over the head's entries (equations 5, 6).
+    """Compute r_hh' of every sample: |unbiased covariance| of the heads' token means.
+
+    Equations 5 and 6: the covariance is over the head's entries.
 
     Args:
         outputs: head outputs O_h, [samples, heads, tokens, head size].
@@ -109,17 +133,16 @@ def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
 def _before_output_projections(
     encoder: Encoder, act: Callable[[int, Tensor], Any]
 ) -> Iterator[None]:
-    """In this context, `act(layer, input)` gets what goes into each layer's output projection.
+    """In this context, call `act(layer, input)` with what goes into each layer's output projection.
 
     The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
     it is None.
     """
-    hooks = [
-        encoder.model.get_submodule(encoder.module_path(layer, "output")).register_forward_pre_hook(
-            lambda _, inputs, at=layer: act(at, inputs[0])
-        )
-        for layer in range(encoder.num_layers)
-    ]
+    hooks = []
+    for layer in range(encoder.num_layers):
+        projection = encoder.model.get_submodule(encoder.module_path(layer, "output"))
+        act_in_layer = partial(_act_on_input, act, layer)
+        hooks.append(projection.register_forward_pre_hook(act_in_layer))
     try:
         yield
     finally:
@@ -127,11 +150,18 @@ def _before_output_projections(
             hook.remove()
 
 
+def _act_on_input(
+    act: Callable[[int, Tensor], Any], layer: int, _: nn.Module, inputs: tuple[Tensor]
+) -> Any:
+    """Call `act` in a hook that PyTorch calls with a module and its inputs."""
+    return act(layer, inputs[0])
+
+
 @torch.inference_mode()
 def head_outputs(
     encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]
 ) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """O_h of every head: what goes into each layer's output projection, cut per head.
+    """Compute O_h of every head: what goes into each layer's output projection, cut per head.
 
     Args:
         batches: what the encoder's forward takes, with `attention_mask`; [examples, tokens] each.
@@ -146,10 +176,10 @@ def head_outputs(
         for cpu_batch in batches:
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
-            joined = (captured[layer] for layer in range(encoder.num_layers))
-            outputs = [
-                states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined
-            ]
+            outputs = []
+            for layer in range(encoder.num_layers):
+                by_head = captured[layer].unflatten(-1, (encoder.num_heads, -1))
+                outputs.append(by_head.transpose(1, 2))
             yield outputs, batch["attention_mask"].bool()
 
 
@@ -157,7 +187,7 @@ def head_outputs(
 def score_batches(
     encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Richness and correlation of every head for every example, all layers together.
+    """Score every head for every example, all layers together.
 
     Args:
         batches: as for `head_outputs`.
@@ -167,17 +197,14 @@ def score_batches(
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
     """
     for outputs, token_mask in head_outputs(encoder, batches):
-        yield (
-            torch.stack(
-                [information_richness(layer, token_mask, xi) for layer in outputs], 1
-            ).cpu(),
-            torch.stack([head_correlation(layer, token_mask) for layer in outputs], 1).cpu(),
-        )
+        richness = [information_richness(layer, token_mask, xi) for layer in outputs]
+        correlation = [head_correlation(layer, token_mask) for layer in outputs]
+        yield torch.stack(richness, 1).cpu(), torch.stack(correlation, 1).cpu()
 
 
 @contextmanager
 def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
-    """In this context, every head's output is multiplied by its entry of a mask.
+    """In this context, multiply every head's output by its entry of a mask.
 
     Args:
         mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each

@@ -20,7 +20,9 @@ from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.records.record import RunResult
-from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run, task_head_of
+from hifi_cli.runs.inputs import task_head_of
+from hifi_cli.runs.prepare import PreparedRun
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.metrics import METRICS
 
 # --- export
@@ -39,8 +41,8 @@ def export(run: Path, to: Path, form: str, workspace: Workspace) -> None:
     Raises:
         UsageError: this form cannot hold the model.
     """
-    prepared, result = open_run(run, workspace)
-    is_plain = prepared.method.mergeable and not task_head_of(prepared.config).is_own
+    prepared, result = workspace.open(run)
+    is_plain = prepared.method.mergeable and not task_head_of(prepared.config, prepared.task).is_own
     if not (is_plain if form == "hf" else fits_peft(prepared)):
         raise UsageError(
             f"--as {form}: no such model holds the task head or the modules of this run of"
@@ -80,7 +82,7 @@ def fits_peft(prepared: PreparedRun) -> bool:
 
     if not isinstance(prepared.method, Peft) or prepared.method.needs_heads:
         return False
-    if task_head_of(prepared.config).is_own or prepared.config.start_from:
+    if task_head_of(prepared.config, prepared.task).is_own or prepared.config.start_from:
         return False
     kind, options = prepared.method.adapter()
     # LoRA of slices of one Linear becomes one LoRA of it, if it is as Hu et al. have it

@@ -6,7 +6,7 @@ configuration then decides, and the command says so.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from hifi_cli.config import registry
@@ -20,32 +20,78 @@ from hifi_cli.records.layout import OTHER_PLACE, RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.run_paths import relative_run_path
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import TaskData
+from hifi_cli.tasks.task_spec import TaskData, TaskSpec, task_digest
 
 
-@dataclass(frozen=True)
 class RunIdentity:
     """What decides a run's numbers besides its configuration and the draws.
 
+    Task and code are read at once. Data and encoder are read when they are first asked for: they
+    take long, and rows of another task may not even be readable.
+
     Attributes:
         task: digest of the task as it is read.
-        data: digest of every labelled split's rows; None: not on this machine.
-        encoder: digest of weights, configuration and tokenizer, and of what the run starts from;
-            None: not on this machine.
         code: digest of the user's own code; None: there is none.
     """
 
-    task: str
-    data: dict[str, str] | None
-    encoder: str | None
-    code: str | None
+    def __init__(self, config: RunConfig, task: TaskSpec, reader: "IdentityReader") -> None:
+        self.task = task_digest(task)
+        self.code = own_code_digest(config)
+        self._config = config
+        self._spec = task
+        self._reader = reader
 
-    def differences(self, result: RunResult) -> list[str]:
-        """How a finished run differs: each a phrase with the field of its record."""
+    @cached_property
+    def data(self) -> dict[str, str] | None:
+        """Digest of every labelled split's rows; None: not on this machine."""
+        return self._reader.data_of(self._spec)
+
+    @cached_property
+    def encoder(self) -> str | None:
+        """Digest of weights, configuration and tokenizer, and of what the run starts from.
+
+        None: not on this machine.
+        """
+        return self._reader.encoder_of(self._config)
+
+    def finished_run(self, directory: RunDirectory) -> RunResult | None:
+        """Give the finished run of this identity that a directory holds; None: it is to be trained.
+
+        Raises:
+            ConflictError: the directory holds a run that differs; the message names the field.
+        """
+        directory.check_is_of(self._config)
+        if not directory.results.is_file():
+            return None
+        result = directory.read_result()
+        differing = self._quick_differences(result) or self._slow_differences(result)
+        if differing:
+            raise ConflictError(
+                f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
+            )
+        if self.data is None:
+            self._reader.say_once(f"the data of {self._config.task} are")
+        if self.encoder is None:
+            self._reader.say_once(f"the encoder {self._config.backbone.name} is")
+        return result
+
+    def _quick_differences(self, result: RunResult) -> list[str]:
+        """Say how a finished run's task, code and draws differ: each with the field of its record."""
         found = []
         if self.task != result.task_digest:
             found.append("another task as it is read (task_digest)")
+        if self.code != result.method_code:
+            found.append("other code of your own (method_code)")
+        for name, version in changed_draws(result.draws).items():
+            present = present_versions().get(name)
+            found.append(
+                f"other random draws: {name}, version {version} there, {present} here (draws)"
+            )
+        return found
+
+    def _slow_differences(self, result: RunResult) -> list[str]:
+        """Say how a finished run's data and encoder differ, where they are on this machine."""
+        found = []
         if self.data is not None:
             stored = labelled_splits(result.data)
             splits = sorted({*stored, *self.data})
@@ -55,13 +101,6 @@ class RunIdentity:
         if self.encoder is not None and self.encoder != result.backbone_weights:
             found.append(
                 "another encoder, by its weights, configuration or tokenizer (backbone_weights)"
-            )
-        if self.code != result.method_code:
-            found.append("other code of your own (method_code)")
-        for name, version in changed_draws(result.draws).items():
-            present = present_versions().get(name)
-            found.append(
-                f"other random draws: {name}, version {version} there, {present} here (draws)"
             )
         return found
 
@@ -77,42 +116,29 @@ class IdentityReader:
         self,
         results_dir: Path,
         data_dir: Path | None,
-        load_data: Callable[[str], TaskData] | None = None,
+        load_data: Callable[[TaskSpec], TaskData] | None = None,
     ) -> None:
-        self.results_dir, self.data_dir = results_dir, data_dir
+        self.results_dir = results_dir
+        self.data_dir = data_dir
         self._load_data = load_data or self._read_data
         self._data: dict[str, dict[str, str] | None] = {}
         self._encoders: dict[str, str | None] = {}
         self._said: set[str] = set()
 
-    def check_finished(self, config: RunConfig) -> RunResult | None:
-        """The finished run of a configuration, if its directory holds it; None: it is to be trained.
+    def identity(self, config: RunConfig, task: TaskSpec) -> RunIdentity:
+        """Say what decides a run's numbers besides its configuration and the draws."""
+        return RunIdentity(config, task, self)
+
+    def check_finished(self, config: RunConfig, task: TaskSpec) -> RunResult | None:
+        """Give the finished run of a configuration; None: it is to be trained.
 
         Raises:
-            ConflictError: the directory holds a run that differs; the message names the field.
+            ConflictError: its directory holds a run that differs; the message names the field.
         """
         directory = RunDirectory.of(config, self.results_dir)
-        directory.check_is_of(config)
-        if not directory.results.is_file():
-            return None
-        result = directory.read_result()
-        # Rows of another task may not even be readable: the task is compared before its data are read.
-        identity = RunIdentity(self._task_of(config), None, None, own_code_digest(config))
-        differing = identity.differences(result)
-        if not differing:
-            identity = self.identity(config)
-            differing = identity.differences(result)
-        if differing:
-            raise ConflictError(
-                f"{directory.path} holds a run with {'; '.join(differing)}; {OTHER_PLACE}"
-            )
-        if identity.data is None:
-            self._say_once(f"the data of {config.task} are")
-        if identity.encoder is None:
-            self._say_once(f"the encoder {config.backbone.name} is")
-        return result
+        return self.identity(config, task).finished_run(directory)
 
-    def _say_once(self, what: str) -> None:
+    def say_once(self, what: str) -> None:
         """Say what is not here, once for all runs of a command."""
         if what not in self._said:
             self._said.add(what)
@@ -121,35 +147,25 @@ class IdentityReader:
                 " configurations alone"
             )
 
-    def identity(self, config: RunConfig) -> RunIdentity:
-        """What decides a run's numbers besides its configuration and the draws."""
-        return RunIdentity(
-            task=self._task_of(config),
-            data=self._data_of(config.task),
-            encoder=self._encoder_of(config),
-            code=own_code_digest(config),
-        )
-
-    def _task_of(self, config: RunConfig) -> str:
-        return task_spec.task_digest(task_spec.load(config.task))
-
-    def _data_of(self, task: str) -> dict[str, str] | None:
-        spec = task_spec.load(task)
-        key = spec.model_dump_json()
+    def data_of(self, task: TaskSpec) -> dict[str, str] | None:
+        """Give the digest of every labelled split's rows; None: not on this machine."""
+        key = task.model_dump_json()
         if key not in self._data:
             try:
                 fingerprint = task_sources.fingerprint_of_files(
-                    spec, self.data_dir, lambda: self._load_data(task)
+                    task, self.data_dir, lambda: self._load_data(task)
                 )
-            except MissingError:  # a split that the run had is not here
+            except MissingError:
+                # A split that the run had is not here.
                 fingerprint = None
             self._data[key] = None if fingerprint is None else labelled_splits(fingerprint)
         return self._data[key]
 
-    def _read_data(self, task: str) -> TaskData:
-        return task_sources.load(task_spec.load(task), data_dir=self.data_dir)
+    def _read_data(self, task: TaskSpec) -> TaskData:
+        return task_sources.load(task, data_dir=self.data_dir)
 
-    def _encoder_of(self, config: RunConfig) -> str | None:
+    def encoder_of(self, config: RunConfig) -> str | None:
+        """Give the digest of a run's encoder and of what it starts from; None: not here."""
         key = config.backbone.model_dump_json()
         if key not in self._encoders:
             try:

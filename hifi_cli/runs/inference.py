@@ -1,6 +1,6 @@
 """Finished models: evaluated again, and predictions for new rows and test files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -11,18 +11,21 @@ from torch import nn
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import Prediction
-from hifi_cli.runs.run import prediction_rows
+from hifi_cli.records.record import Prediction, RunResult
+from hifi_cli.runs.prepare import PreparedRun
+from hifi_cli.runs.result import prediction_rows
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import PreparedRun, Workspace, open_run
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import file_formats, submission, task_spec
 from hifi_cli.tasks.examples import EncodedExample, Predictions, Row
 from hifi_cli.tasks.rows import parse_rows
-from hifi_cli.tasks.task_spec import Source, TaskSpec
+from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
 from hifi_cli.training.loop import measure_reported
 
-_SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
-_LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
+# Scores are from 0 to 1, and one row of any task has more weight than this.
+_SCORE_TOLERANCE = 1e-6
+# Other hardware sums in another order.
+_LOGIT_TOLERANCE = 1e-3
 
 
 def open_model(
@@ -44,10 +47,10 @@ def open_model(
         its tokenizer.
 
     Raises:
-        MissingError, UsageError, RunFailed: see `open_run`.
+        MissingError, UsageError, RunFailed: see `Workspace.open`.
     """
     workspace = Workspace(Path(results_dir), backbone=backbone, trust=trust)
-    prepared, _ = open_run(Path(run), workspace)
+    prepared, _ = workspace.open(Path(run))
     prepared.method.merge(prepared.encoder)
     return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
 
@@ -75,52 +78,70 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
-        UsageError: the data are not those of the run; see also `open_run`.
+        UsageError: the data are not those of the run; see also `Workspace.open`.
     """
-    prepared, result = open_run(path, workspace)
-    config = prepared.config
-    data = workspace.rows(config.task).fingerprint
-    changed = [
-        split
-        for split in data
-        if split.startswith("validation") and data[split] != result.data.get(split)
-    ]
-    # digests of schema 1 are of files; there the logits alone show whether the rows are the same
-    if changed and result.schema_version > 1:
-        raise UsageError(
-            f"the run in {path} was made on other validation data: restore them, or give --data-dir with them"
-        )
-    splits = load_splits(config, workspace)
+    prepared, result = workspace.open(path)
+    inputs = workspace.inputs(prepared.config, prepared.task)
+    _check_validation_data(path, result, inputs.data.fingerprint)
+    splits = load_splits(inputs)
     scores, logits = measure_reported(prepared, splits)
     predictions = prepared.task.rules.predictions(splits.reported, logits)
     rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
-    directory = RunDirectory(path)
-    stored = directory.read_predictions()
-    if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
-        raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
-    logits_now, logits_then = (
-        np.concatenate([row.logits for row in lines]) for lines in (rows, stored)
-    )
-    difference = float(np.abs(logits_now - logits_then).max())
-    primary = prepared.task.primary
+    difference = _largest_difference(rows, RunDirectory(path))
     compared = {
         name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}
     }
+    primary = prepared.task.primary
     kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
-    differing = [
-        name
-        for name, (now, then) in (compared | kept).items()
-        if now is None or then is None or not abs(now - then) <= _SCORE_TOLERANCE
-    ]
-    if not difference <= _LOGIT_TOLERANCE:  # also if it is NaN
+    differing = [name for name, pair in (compared | kept).items() if not _is_reproduced(*pair)]
+    # Written so that it holds of NaN too.
+    if not difference <= _LOGIT_TOLERANCE:
         differing.append("logits")
     return Evaluation(path, compared, difference, differing)
+
+
+def _check_validation_data(path: Path, result: RunResult, fingerprint: Mapping[str, str]) -> None:
+    """Refuse to evaluate a run on other validation rows than its own.
+
+    Raises:
+        UsageError: they are others.
+    """
+    # Digests of schema 1 are of files; there the logits alone show whether the rows are the same.
+    if result.schema_version == 1:
+        return
+    for split, digest in fingerprint.items():
+        if split.startswith("validation") and digest != result.data.get(split):
+            raise UsageError(
+                f"the run in {path} was made on other validation data: restore them, or give"
+                " --data-dir with them"
+            )
+
+
+def _largest_difference(rows: Sequence[Prediction], directory: RunDirectory) -> float:
+    """Give the largest difference between logits now and as a run stored them.
+
+    Raises:
+        UsageError: the stored predictions are of other rows.
+    """
+    stored = directory.read_predictions()
+    if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
+        raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
+    logits_now = np.concatenate([row.logits for row in rows])
+    logits_then = np.concatenate([row.logits for row in stored])
+    return float(np.abs(logits_now - logits_then).max())
+
+
+def _is_reproduced(now: float | None, stored: float | None) -> bool:
+    """Say whether a score is as the run stored it; a score that is not finite is not."""
+    if now is None or stored is None:
+        return False
+    return abs(now - stored) <= _SCORE_TOLERANCE
 
 
 def _predict(
     prepared: PreparedRun, examples: list[EncodedExample]
 ) -> tuple[Predictions, list[Prediction]]:
-    """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
+    """Predict some examples: for metrics, and as lines of predictions.jsonl."""
     logits = prepared.predict(examples)
     predictions = prepared.task.rules.predictions(examples, logits)
     return predictions, prediction_rows(prepared.task, examples, logits, predictions)
@@ -130,7 +151,7 @@ def _predict(
 
 
 def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
-    """A file's rows with what a finished run's model predicts of them.
+    """Predict each row of a file with a finished run's model.
 
     Args:
         file: has the task's input columns; other columns are not read. The id column, where the
@@ -143,19 +164,19 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
-    prepared, _ = open_run(run, workspace)
-    config = prepared.config
-    rows = read(prepared.task, file)
-    _, predictions = _predict(prepared, workspace.tokenize(config, rows, config.max_length))
-    rules = prepared.task.rules
+    prepared, _ = workspace.open(run)
+    task = prepared.task
+    rows = read(task, file)
+    examples = workspace.tokenizer(prepared.config, task).tokenize(rows)
+    _, predictions = _predict(prepared, examples)
     return [
-        rules.predicted_line(row, predicted.prediction, predicted.logits)
+        task.rules.predicted_line(row, predicted.prediction, predicted.logits)
         for row, predicted in zip(rows, predictions, strict=True)
     ]
 
 
 def read(task: TaskSpec, path: Path) -> list[Row]:
-    """The rows of a file, none left out; see `predict`.
+    """Read the rows of a file, none left out; see `predict`.
 
     Raises:
         UsageError: its name does not say the format, or a column is missing or does not fit; the
@@ -163,7 +184,10 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     """
     of_file = file_formats.format_of(path)
     task = task.model_copy(update={"skip_incomplete": False})
-    header = task.inputs if of_file.numbers_columns else None
+    header = None
+    if of_file.numbers_columns:
+        # Such a file has no line of column names.
+        header = task.inputs
     has_quotes = of_file.may_have_quotes and task.local.quotes
     records = file_formats.read(path, of_file.name, header, quotes=has_quotes)
     return parse_rows(task, records, Source(), str(path), labelled=False)
@@ -188,25 +212,36 @@ def predict_test(
         MissingError: no run, no test rows, or a file of another task is missing.
         UsageError: the task has no submission, or the rows are not the official ones.
     """
-    written, benchmarks = [], set()
+    written: list[Path] = []
+    benchmarks = set()
     for path in paths:
-        prepared, _ = open_run(path, workspace)
-        config, task = prepared.config, prepared.task
-        data = workspace.rows(config.task)
-        unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
-        names = submission.spec_of(task).files if submission_dir else unlabelled
-        splits = [split for split in names if split == "test" or split in data.splits]
-        for split in splits or ["test"]:
-            rows = data.rows(split)
-            predictions, lines = _predict(
-                prepared, workspace.examples(config, split, config.max_length)
-            )
+        prepared, _ = workspace.open(path)
+        task = prepared.task
+        inputs = workspace.inputs(prepared.config, task)
+        for split in _splits_to_predict(task, inputs.data, submits=submission_dir is not None):
+            rows = inputs.data.rows(split)
+            predictions, lines = _predict(prepared, inputs.examples(split))
             written.append(RunDirectory(path).write_predictions(lines, split))
             if submission_dir:
-                written.append(
-                    submission.write(task, split, rows, np.asarray(predictions), submission_dir)
-                )
+                values = np.asarray(predictions)
+                written.append(submission.write(task, split, rows, values, submission_dir))
                 benchmarks.add(submission.spec_of(task).benchmark)
     if submission_dir:
         written += [submission.pack(benchmark, submission_dir) for benchmark in sorted(benchmarks)]
     return written
+
+
+def _splits_to_predict(task: TaskSpec, data: TaskData, *, submits: bool) -> list[Split]:
+    """Give the splits of a task to predict: `test`, and others that are here.
+
+    Args:
+        submits: whether they are those of the benchmark's submission, or all without labels.
+
+    Raises:
+        UsageError: the task has no submission.
+    """
+    names: Iterable[Split] = filterfalse(task_spec.is_labelled, task.local.files)
+    if submits:
+        names = submission.spec_of(task).files
+    splits = [split for split in names if split == "test" or split in data.splits]
+    return splits or ["test"]

@@ -1,8 +1,12 @@
 """What a run would do, for `--dry-run`: nothing is written, and the network is not asked."""
 
+import copy
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
+
+from torch import nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError
@@ -13,125 +17,182 @@ from hifi_cli.models.pretrained import load_backbone_on_meta
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.heads import needs_heads, placeholder_heads
 from hifi_cli.runs.identity import run_to_start_from
-from hifi_cli.runs.run import trained_sizes
+from hifi_cli.runs.inputs import load_task, task_head_of
+from hifi_cli.runs.prepare import batch_size, build_and_prepare
+from hifi_cli.runs.result import trained_sizes
 from hifi_cli.runs.splits import split_train
-from hifi_cli.runs.workspace import (
-    Workspace,
-    batch_size,
-    build_and_prepare,
-    load_task,
-    task_head_of,
-)
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.task_spec import Row, TaskData, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training.device import select_device
 from hifi_cli.training.loop import StepPlan
 
 T = TypeVar("T")
+# What a line of a plan is about, and its text.
+Line = tuple[str, str]
 
 
-def plan(config: RunConfig, workspace: Workspace) -> list[tuple[str, str]]:
-    """Plan a run; the data are read if they are on this machine.
+@dataclass(frozen=True)
+class ModelSize:
+    """The numbers of parameters of a run.
 
-    Returns:
-        What each line is about, and its text: the run's directory, the optimizer steps if every row
-        is one example, the parameters, what a decoder's task head reads, and what is missing.
-
-    Raises:
-        UsageError: what the run itself would refuse: a setting, or the data.
+    Attributes:
+        total: of the plain model.
+        trained: in all and in the backbone, of each stage for which training does not decide them.
+        stages: of the run's method.
+        is_decoder: whether the backbone is one.
     """
-    task = load_task(config)
-    check_settings(config)
-    missing: list[str] = []
 
-    def unless_missing(find: Callable[[], T]) -> T | None:
-        try:
-            return find()
-        except MissingError as error:
-            missing.append(str(error))
-            return None
-
-    unless_missing(lambda: select_device(config.device))
-    is_local = unless_missing(
-        lambda: task_sources.find_directory(task, workspace.data_dir) or not task.hub
-    )
-    data = unless_missing(lambda: workspace.rows(config.task)) if is_local else None
-    sized = unless_missing(lambda: model_size(config))
-    if config.start_from:
-        unless_missing(lambda: run_to_start_from(str(config.start_from), workspace.results_dir))
-    examples = batch = batch_size(config, task)
-    if data or not config.shots:  # without data, the official number of rows
-        numbers = range(task.rows.get("train", 0))
-        rows = data.rows("train") if data else [Row(str(number), (), None) for number in numbers]
-        examples = len(split_train(config, task, rows)[0])
-    epochs = counted_noun(config.epochs, "epoch")
-    steps = f"{epochs} of an unknown number of examples in batches of {batch}"
-    if examples:
-        of_run = config.model_copy(update={"batch_size": batch})
-        # It refuses fewer steps than stages.
-        count = StepPlan.of(of_run, examples, sized[2] if sized else []).total
-        steps = f"{counted_noun(count, 'step')}: {epochs} of {examples:,} examples in batches of {batch}"
-    parameters = "unknown without the backbone's configuration"
-    if sized:
-        total, sizes, *_ = sized
-        texts = [
-            f"{trained:,} trained ({trained / total:.2%}), {inside:,} of them in the backbone"
-            for trained, inside in sizes
-        ]
-        parameters = f"{total:,}; {'; then '.join(texts) or 'training or the selected heads decide which train'}"
-    directory = RunDirectory.of(config, workspace.results_dir)
-    return [
-        ("directory", f"{directory.path} ({_directory_state(directory, config)})"),
-        ("steps", steps),
-        *([("data", "not on this machine: the hub would be asked")] if is_local is False else []),
-        ("parameters", parameters),
-        *(
-            [("pooling", "the last token's state, as of every decoder")]
-            if sized and sized[3] and not task.rules.reads_all_tokens
-            else []
-        ),
-        *(("missing", text) for text in missing or ["nothing"]),
-    ]
+    total: int
+    trained: list[tuple[int, int]]
+    stages: list[Stage]
+    is_decoder: bool
 
 
-def model_size(config: RunConfig) -> tuple[int, list[tuple[int, int]], list[Stage], bool]:
-    """Count the parameters of a run on a model without values, as if its pooler were pretrained.
+class Planner:
+    """Plans the runs of a command; models that several runs share are built once."""
 
-    Returns:
-        Parameters of the plain model; trained ones, in all and in the backbone, of each stage for
-        which training does not decide them; the stages of the run's method; whether the backbone is
-        a decoder.
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._models: dict[str, nn.Module] = {}
+        self._sizes: dict[str, ModelSize] = {}
 
-    Raises:
-        MissingError: the backbone's configuration is not on this machine.
-        UsageError: the method's settings do not fit.
-    """
-    head, dropout = task_head_of(config), config.dropout
-    encoder = Encoder(load_backbone_on_meta(config.backbone, task_head=head, dropout=dropout))
+    def plan(self, config: RunConfig) -> list[Line]:
+        """Plan a run; the data are read if they are on this machine.
+
+        Returns:
+            Lines about the run's directory, the optimizer steps if every row is one example, the
+            parameters, what a decoder's task head reads, and what is missing.
+
+        Raises:
+            UsageError: what the run itself would refuse: a setting, or the data.
+        """
+        task = load_task(config)
+        check_settings(config)
+        missing: list[str] = []
+
+        def unless_missing(find: Callable[[], T]) -> T | None:
+            try:
+                return find()
+            except MissingError as error:
+                missing.append(str(error))
+                return None
+
+        unless_missing(lambda: select_device(config.device))
+        is_local = unless_missing(lambda: self._is_local(task))
+        data = None
+        if is_local:
+            data = unless_missing(lambda: self.workspace.data(task))
+        size = unless_missing(lambda: self.model_size(config, task))
+        start = config.start_from
+        if start:
+            unless_missing(lambda: run_to_start_from(start, self.workspace.results_dir))
+        directory = self.workspace.directory(config)
+        state = _directory_state(directory, config)
+        lines = [("directory", f"{directory.path} ({state})")]
+        lines.append(("steps", _steps(config, task, data, size)))
+        if is_local is False:
+            lines.append(("data", "not on this machine: the hub would be asked"))
+        lines.append(("parameters", _parameters(size)))
+        if size and size.is_decoder and not task.rules.reads_all_tokens:
+            lines.append(("pooling", "the last token's state, as of every decoder"))
+        lines += [("missing", text) for text in missing or ["nothing"]]
+        return lines
+
+    def _is_local(self, task: TaskSpec) -> bool:
+        """Say whether the rows of a task need no network."""
+        directory = task_sources.find_directory(task, self.workspace.data_dir)
+        return directory is not None or not task.hub
+
+    def model_size(self, config: RunConfig, task: TaskSpec) -> ModelSize:
+        """Count the parameters of a run on a model without values, as if its pooler were pretrained.
+
+        Raises:
+            MissingError: the backbone's configuration is not on this machine.
+            UsageError: the method's settings do not fit.
+        """
+        # Seeds of one setting have one size.
+        key = f"{config.setting_hash} {config.backbone.model_dump_json()}"
+        if key not in self._sizes:
+            encoder = Encoder(copy.deepcopy(self._plain_model(config, task)))
+            self._sizes[key] = _model_size(config, encoder)
+        return self._sizes[key]
+
+    def _plain_model(self, config: RunConfig, task: TaskSpec) -> nn.Module:
+        """Give the model of a backbone with a task's head, which no method has prepared."""
+        head = task_head_of(config, task)
+        key = f"{head} {config.dropout} {config.backbone.model_dump_json()}"
+        if key not in self._models:
+            self._models[key] = load_backbone_on_meta(
+                config.backbone, task_head=head, dropout=config.dropout
+            )
+        return self._models[key]
+
+
+def _model_size(config: RunConfig, encoder: Encoder) -> ModelSize:
+    """Count the parameters of a model on the meta device, which the run's method prepares."""
     total = sum(value.numel() for value in encoder.model.parameters())
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
-    sizes, stages = [], method.stages()
-    with suppress(NotImplementedError):  # torch's: values of weights or gradients decide
-        # heads of a group share keys and values: how many numbers train depends on the selected ones
-        depends_on_selection = (
-            encoder.num_key_value_heads < encoder.num_heads
-            and needs_heads(config)
-            and not config.heads.given
-        )
-        for index, stage in enumerate([] if depends_on_selection else stages):
-            if index:
-                stage.prepare_model(encoder)
-            stage.method.on_stage_start(encoder.model, iter(()))
-            sizes.append(trained_sizes(stage.method, encoder))
-    return total, sizes, stages, encoder.is_causal
+    stages = method.stages()
+    sizes: list[tuple[int, int]] = []
+    # Heads of a group share keys and values: which heads are selected decides how many numbers train.
+    has_groups = encoder.num_key_value_heads < encoder.num_heads
+    if not (has_groups and needs_heads(config) and not config.heads.given):
+        # PyTorch's error on the meta device, where values of weights or gradients decide.
+        with suppress(NotImplementedError):
+            for index, stage in enumerate(stages):
+                if index:
+                    stage.prepare_model(encoder)
+                stage.method.on_stage_start(encoder.model, iter(()))
+                sizes.append(trained_sizes(stage.method, encoder))
+    return ModelSize(total, sizes, stages, encoder.is_causal)
+
+
+def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: ModelSize | None) -> str:
+    """Say how many optimizer steps a run takes; without data, by the official number of rows.
+
+    Raises:
+        UsageError: there are fewer steps than stages.
+    """
+    batch = batch_size(config, task)
+    epochs = counted_noun(config.epochs, "epoch")
+    rows = [Row(str(index), (), None) for index in range(task.rows.get("train", 0))]
+    if data:
+        rows = data.rows("train")
+    # A few-shot run trains on one batch; which rows are in it is of no interest without data.
+    examples = batch
+    if data or not config.shots:
+        examples = len(split_train(config, task, rows)[0])
+    if not examples:
+        return f"{epochs} of an unknown number of examples in batches of {batch}"
+    config = config.model_copy(update={"batch_size": batch})
+    # It refuses fewer steps than stages.
+    plan = StepPlan.of(config, examples, size.stages if size else [])
+    steps = counted_noun(plan.total, "step")
+    return f"{steps}: {epochs} of {examples:,} examples in batches of {batch}"
+
+
+def _parameters(size: ModelSize | None) -> str:
+    """Say how many parameters a run has, and how many of them each stage trains."""
+    if not size:
+        return "unknown without the backbone's configuration"
+    texts = [
+        f"{trained:,} trained ({trained / size.total:.2%}), {inside:,} of them in the backbone"
+        for trained, inside in size.trained
+    ]
+    stages = "; then ".join(texts)
+    return f"{size.total:,}; {stages or 'training or the selected heads decide which train'}"
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:
+    """Say what a run's directory holds, and what would become of it."""
     try:
         directory.check_is_of(config)
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
     if directory.results.is_file():
         return f"{directory.read_result().status}: skipped without --force"
-    return "begun: would be resumed" if directory.checkpoint.is_file() else "new"
+    if directory.checkpoint.is_file():
+        return "begun: would be resumed"
+    return "new"

@@ -1,51 +1,57 @@
 """The examples of a run: few-shot samples, holdouts and limits."""
 
+from itertools import chain
+
 import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.inputs import RunInputs
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskSpec
 from hifi_cli.training.loop import Splits
 
 
-def load_splits(config: RunConfig, workspace: Workspace) -> Splits:
-    """Load the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
+def load_splits(inputs: RunInputs) -> Splits:
+    """Choose the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
 
     Raises:
-        MissingError: the data are missing.
+        MissingError: the data lack a split.
         UsageError: there are too few rows for `shots`.
     """
-    task, data = task_spec.load(config.task), workspace.rows(config.task)
+    config = inputs.config
+    task = inputs.task
+    data = inputs.data
+    tokenizer = inputs.tokenizer
 
     def load(split: Split) -> list[EncodedExample]:
         if config.limit is None:
-            return workspace.examples(config, split, config.max_length)
-        return workspace.tokenize(config, data.rows(split)[: config.limit], config.max_length)
+            return inputs.examples(split)
+        return tokenizer.tokenize(data.rows(split)[: config.limit])
 
     extra = {
-        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
+        suffix: load(split)
+        for suffix, split in task.extra_validation.items()
+        if split in data.splits
     }
-    reported, fewshot = load("validation"), None
-    if config.shots or config.selection == "holdout":
-        parts = split_train(config, task, data.rows("train"))
-        train, selection = (workspace.tokenize(config, rows, config.max_length) for rows in parts)
-    else:
-        train, selection = load("train"), reported
-    for_gradients = train
-    if config.shots:
-        fewshot = task_sources.few_shot_rows(*parts)
-        for_gradients = workspace.examples(config, "train", config.max_length)
-    return Splits(
-        train, selection, reported, epoch_batches(config, for_gradients, 0), extra, fewshot
-    )
+    reported = load("validation")
+    if not config.shots and config.selection != "holdout":
+        train = load("train")
+        return Splits(train, reported, reported, epoch_batches(config, train, 0), extra)
+    train_rows, selection_rows = split_train(config, task, data.rows("train"))
+    train = tokenizer.tokenize(train_rows)
+    selection = tokenizer.tokenize(selection_rows)
+    if not config.shots:
+        return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
+    # A method that reads gradients gets those of the full train split.
+    gradient_batches = epoch_batches(config, inputs.examples("train"), 0)
+    fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
+    return Splits(train, selection, reported, gradient_batches, extra, fewshot)
 
 
 def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """The train rows that a run trains on, and those that select its epoch, if any do.
+    """Give the train rows that a run trains on, and those that select its epoch, if any do.
 
     A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
     of MultiRC's questions, stay together: its metrics are about whole groups.
@@ -66,8 +72,8 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
         raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(groups), generator=generator).tolist()
+    # Both parts have at least one group.
     size = min(max(1, round(config.holdout * len(groups))), len(groups) - 1)
-    train, holdout = (
-        [row for number in part for row in groups[number]] for part in (order[size:], order[:size])
-    )
+    holdout = list(chain.from_iterable(groups[index] for index in order[:size]))
+    train = list(chain.from_iterable(groups[index] for index in order[size:]))
     return train, holdout

@@ -27,12 +27,17 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.methods import diff_pruning
+from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import varlen_attention
 from hifi_cli.records.record import MetricsLine, StepMetrics
+from hifi_cli.runs.finished import load_final_delta
 from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.prepare import prepare_run
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace, load_final_delta, prepare_run
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.device import set_up_device
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step_graphs import StepGraphs
 
@@ -260,7 +265,8 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
     with temporary_directory() as directory:
         workspace = Workspace(results_of(directory))
         checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.config_hash)
-        steps, splits = StepLosses(stop_at), load_splits(config, workspace)
+        steps = StepLosses(stop_at)
+        splits = load_splits(workspace.inputs(config, load_task(config)))
         for _ in range(2 if stop_at else 1):
             prepared = prepared_model(config, workspace)
             trainer = Trainer(
@@ -276,5 +282,7 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
 
 def prepared_model(config: RunConfig, workspace: Workspace) -> Any:
     """A model that the run's method prepared."""
-    encoder, _ = workspace.encoder(config)
-    return prepare_run(config, workspace, placeholder_heads(config, encoder))
+    task = load_task(config)
+    pretrained = workspace.pretrained(config, task)
+    heads = placeholder_heads(config, Encoder(pretrained.model))
+    return prepare_run(config, task, pretrained, set_up_device(config), heads)

@@ -16,7 +16,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.heads import placeholder_heads
-from hifi_cli.runs.workspace import build_and_prepare
+from hifi_cli.runs.prepare import build_and_prepare
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.device import set_up_device

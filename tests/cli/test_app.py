@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from hifi_processes import environment
+from prepared_models import prepared_run, splits_of
 from project_files import copy_yaml
 from run_folders import demo_folder, run_folder
 
@@ -19,8 +20,6 @@ from hifi_cli.cli.app import COMMANDS, load
 from hifi_cli.cli.train import TRACKERS
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import prepare_run
 
 RUN = run_folder(method="hifi-layerwise")
 
@@ -207,9 +206,9 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepare_run(config, workspace)
+        prepared = prepared_run(config, workspace)
         prepared.model.train()
-        prepared.accumulate_gradient(load_splits(config, workspace).train[:8])
+        prepared.accumulate_gradient(splits_of(config, workspace).train[:8])
         gradients.append(
             [p.grad for p in prepared.encoder.model.parameters() if p.grad is not None]
         )

@@ -120,12 +120,15 @@ def test_head_scores_after_warm_steps_are_another_file_with_another_setting_of_t
     make, workspace, key
 ):
     """Kernels and micro-batches too: they draw other dropout masks, and so other weights and scores."""
-    from hifi_cli.runs.heads import scores_name
+    from hifi_cli.runs.heads import HeadSelector
 
     words = ["scoring.warm_steps=2", "scoring.samples=4"]
-    usual = scores_name(make("hifi-layerwise", *words), workspace)
+    usual = HeadSelector.of(make("hifi-layerwise", *words), workspace).scores_name()
     changed = make("hifi-layerwise", *words, f"{key}={OTHER_VALUES[key]}")
-    assert scores_name(changed, workspace) != usual
+    assert HeadSelector.of(changed, workspace).scores_name() != usual
     without = make("hifi-layerwise", "scoring.samples=4", f"{key}={OTHER_VALUES[key]}")
     plain = make("hifi-layerwise", "scoring.samples=4")
-    assert scores_name(without, workspace) == scores_name(plain, workspace)
+    assert (
+        HeadSelector.of(without, workspace).scores_name()
+        == HeadSelector.of(plain, workspace).scores_name()
+    )

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from prepared_models import data_of, encoder_of, examples_of, prepared_run, pretrained_of, splits_of
 from safetensors.torch import load_file
 from scipy import stats
 from sklearn.metrics import silhouette_score
@@ -25,8 +26,6 @@ from hifi_cli.methods import two_stage
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import open_run, prepare_run
 from hifi_cli.tasks.encode import collate, epoch_batches, padding_values, single_sequences
 
 pytestmark = pytest.mark.slow
@@ -71,9 +70,9 @@ def test_richness_and_correlation_rows_are_the_scores(ask):
 
 def test_cumulative_fractions_against_numpy(ask, workspace):
     config = ask("singular-values").config("rte")
-    pretrained = workspace.pretrained(config)
+    pretrained = pretrained_of(config, workspace)
     encoder = Encoder(pretrained.model)
-    examples = single_sequences(workspace.examples(config, "train", 128)[:5])
+    examples = single_sequences(examples_of(config, workspace, "train", 128)[:5])
     pad = padding_values(pretrained.tokenizer)
     fractions = heads.cumulative_fractions(encoder, examples, pad, {1: 2}, batch_size=3)[1]
     for index, example in enumerate(examples):
@@ -151,7 +150,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
     directory = RunDirectory.of(config, workspace.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     assert [row["loss"] for row in rows] == [line["loss"] for line in lines if "loss" in line]
-    pretrained = workspace.pretrained(config).model.state_dict()
+    pretrained = pretrained_of(config, workspace).model.state_dict()
     delta = load_file(directory.delta)
     backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
     expected = math.sqrt(
@@ -164,8 +163,8 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare_run(config, workspace)
-    first = epoch_batches(config, load_splits(config, workspace).train, 0)[0]
+    prepared = prepared_run(config, workspace)
+    first = epoch_batches(config, splits_of(config, workspace).train, 0)[0]
     (prepared.loss(first) / len(first)).backward()
     squares = {"head": 0.0, "backbone": 0.0}
     for name, value in prepared.encoder.model.named_parameters():
@@ -227,12 +226,12 @@ def test_distances_of_stages_are_those_of_the_runs_own_models(
     words = ("settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     request = ask("features", {"stages": True}, ("lp-ft", "eh-ft-bitfit"), (2,), *words, train=True)
     rows = {(row["method"], row["pair"]): row for row in compute(request)}
-    texts = workspace.rows("rte").rows("train")
+    texts = data_of("rte", workspace).rows("train")
     before = first_tokens(encoders["bert"], texts)
     # the states are of the runs; the figure trains each stage 1 again and ends before stage 2
     for cell, state in zip(request.kind.cells(request), states[:2], strict=True):
         between = first_tokens(encoders["bert"], texts, state)
-        prepared, _ = open_run(workspace.results_dir / cell.config.run_path, workspace)
+        prepared, _ = workspace.open(workspace.results_dir / cell.config.run_path)
         after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         by_model = {"pretrained": before, "stage1": between, "stage2": after}
         for pair in ("pretrained-stage1", "stage1-stage2", "pretrained-stage2"):
@@ -288,8 +287,8 @@ def test_the_map_shows_what_the_head_makes_of_the_pretrained_features(ask, works
         == [[24] * 2, [48] * 2, [1, 0], [1, 0]] * 2
     )
     assert groups["silhouette"].nunique().eq(1).all() and data["silhouette"].nunique() == 8
-    head = workspace.encoder(request.config("rte"))[0].model.task_head
-    rows = workspace.rows("rte").rows("validation")
+    head = encoder_of(request.config("rte"), workspace).model.task_head
+    rows = data_of("rte", workspace).rows("validation")
     labels = np.array([row.label for row in rows])
     with torch.no_grad():
         hidden = head.activation(head.hidden(first_tokens(encoders["bert"], rows)))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from prepared_models import examples_of
 
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import figure, models
@@ -29,7 +30,7 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     config = make("full-ft", "epochs=1")
     runner = figure.train(config, workspace).runner
     weights = list(runner.encoder.model.parameters())
-    examples = workspace.examples(config, "train", 128)[:6]
+    examples = examples_of(config, workspace, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = 0.02 * torch.randn(2, sum(weight.numel() for weight in weights))
     axes = np.array([[0.0, 0.5], [0.0, -1.0]])

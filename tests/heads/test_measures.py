@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from prepared_models import encoder_of, examples_of, pretrained_of
 from tiny_inputs import HEADS, LAYERS, random_encoder
 
 from hifi_cli.config.run_config import MeasuredRanking
@@ -17,8 +18,8 @@ from hifi_cli.heads.ranking import rank_heads, select_top_heads
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
-from hifi_cli.runs import heads as head_selection
-from hifi_cli.runs.heads import HeadSelection
+from hifi_cli.runs.head_files import HeadSelection
+from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import padding_values
@@ -193,7 +194,8 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
         tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data
     )
     config = make(task=task)
-    encoder, pretrained = workspace.encoder(config)
+    encoder = encoder_of(config, workspace)
+    pretrained = pretrained_of(config, workspace)
     runner = ModelRunner(
         encoder,
         task_spec.load(task),
@@ -201,7 +203,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(
         padding_values(pretrained.tokenizer),
         torch.device("cpu"),
     )
-    examples = workspace.examples(config, "train", 32)[:5]
+    examples = examples_of(config, workspace, "train", 32)[:5]
     together, alone = (
         head_measures.measure_heads(head_measures.MEASURES[rank], runner, examples, batch_size)
         for batch_size in (5, 1)
@@ -240,10 +242,10 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(
 
 def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, workspace):
     selections = [
-        head_selection.select(make("hifi-gradient", seed=seed), workspace)[0] for seed in (1, 2)
+        HeadSelector.of(make("hifi-gradient", seed=seed), workspace).select()[0] for seed in (1, 2)
     ]
     assert selections[0] == selections[1]
-    drawn_again = head_selection.select(make("hifi-gradient", "scoring.seed=1"), workspace)[0]
+    drawn_again = HeadSelector.of(make("hifi-gradient", "scoring.seed=1"), workspace).select()[0]
     assert drawn_again.values != selections[0].values
 
 

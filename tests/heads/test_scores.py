@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from prepared_models import examples_of, pretrained_of
 
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.scores import head_correlation, information_richness, score_examples
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.heads import compute_scores
+from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.tasks.encode import collate, padding_values
 
 
@@ -60,9 +61,9 @@ def test_correlation_is_numpys():
 def test_scores_do_not_depend_on_the_batch(make, workspace, family):
     """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
     config = make(family=family)
-    pretrained = workspace.pretrained(config)
+    pretrained = pretrained_of(config, workspace)
     encoder, pad = Encoder(pretrained.model), padding_values(pretrained.tokenizer)
-    examples = workspace.examples(config, "train", 32)[:10]
+    examples = examples_of(config, workspace, "train", 32)[:10]
     richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
     for index, example in enumerate(examples):
         alone = score_examples(encoder, [example], pad, 0.9)
@@ -73,10 +74,10 @@ def test_scores_do_not_depend_on_the_batch(make, workspace, family):
 def test_captured_outputs_are_attention_times_values(make, workspace):
     """What the hook sees is softmax(QK/sqrt(D'))V of each head, computed here by hand from the weights."""
     config = make()
-    pretrained = workspace.pretrained(config)
+    pretrained = pretrained_of(config, workspace)
     encoder = Encoder(pretrained.model.eval())
     batch = collate(
-        workspace.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer)
+        examples_of(config, workspace, "train", 32)[:1], padding_values(pretrained.tokenizer)
     )
     seen = []
     hook = encoder.layers[0].attention.output.dense.register_forward_pre_hook(
@@ -104,4 +105,4 @@ def test_more_warm_steps_than_the_run_has_are_refused(make, workspace):
     with pytest.raises(
         UsageError, match=r"scoring.warm_steps=1000 is more than the run's 12 steps"
     ):
-        compute_scores(config, workspace)
+        HeadSelector.of(config, workspace).compute_scores()

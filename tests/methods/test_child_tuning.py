@@ -5,13 +5,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 from safetensors.torch import load_file
 
 from hifi_cli.models.modules import top_k_masks
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.stage import batch_gradients
@@ -24,7 +23,7 @@ def loss_of(model, batch):
 
 
 def in_batches(config, workspace):
-    examples = load_splits(config, workspace).train
+    examples = splits_of(config, workspace).train
     return [
         examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)
     ]

@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import encoder_of, prepare, splits_of
 
 from hifi_cli.methods.diff_pruning import hard_concrete
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.loop import Splits, Trainer
 
@@ -18,7 +17,7 @@ SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 
 def start(prepared, config, workspace, steps):
     """A trainer in the search stage, which has `steps` steps, and one batch for each of them."""
-    examples = load_splits(config, workspace).train
+    examples = splits_of(config, workspace).train
     size = config.batch_size
     batches = [
         [examples[(step * size + at) % len(examples)] for at in range(size)]
@@ -116,7 +115,7 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     ]
     changed += ["settings.penalty=1e-4", f"settings.l0={l0}"]
     prepared, config = prepare(make, workspace, "diff-pruning", *changed)
-    plain = copy.deepcopy(workspace.encoder(config)[0].model).train()
+    plain = copy.deepcopy(encoder_of(config, workspace).model).train()
     for model in (plain, prepared.encoder.model):
         model.classifier.bias.data += 10  # so that its decay would show
     trainer, batches = start(prepared, config, workspace, 8)

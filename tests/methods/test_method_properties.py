@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from prepared_models import first_batch, logits_of, prepare
+from prepared_models import encoder_of, first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, LAYERS
 
 from hifi_cli.errors import UsageError
@@ -58,7 +58,7 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, work
     )
     model, batch = prepared.encoder.model, first_batch(config, workspace)
     embedded = []
-    for compared_model in (model, workspace.encoder(config)[0].model):
+    for compared_model in (model, encoder_of(config, workspace).model):
         compared_model.base_model.embeddings.register_forward_hook(
             lambda _, __, output: embedded.append(output)
         )
@@ -149,7 +149,7 @@ def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residu
     model, batch = prepared.encoder.model, first_batch(config, workspace)
     torch.testing.assert_close(
         logits_of(model, batch),
-        logits_of(workspace.encoder(config)[0].model, batch),
+        logits_of(encoder_of(config, workspace).model, batch),
         rtol=0,
         atol=1e-2,
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from finished_runs import assert_resuming_changes_nothing
 from parameter_formulas import Shape, stored_count, trained_count
-from prepared_models import logits_of
+from prepared_models import encoder_of, heads_of, logits_of, splits_of
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS
 from transformers import AutoModelForSequenceClassification
 
@@ -20,10 +20,9 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.heads import selected_heads
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace, enter_last_stage, open_run
+from hifi_cli.runs.prepare import enter_last_stage
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.loop import Splits, Trainer
 
@@ -85,7 +84,7 @@ def test_a_finished_run(make, workspace, hifi, tmp_path, data, monkeypatch, meth
     On BERT it is stopped and resumed elsewhere, too.
     """
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", "limit=24", family=family)
-    plain = workspace.encoder(config)[0]
+    plain = encoder_of(config, workspace)
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
     if family == "bert":
         results = assert_resuming_changes_nothing(
@@ -96,7 +95,7 @@ def test_a_finished_run(make, workspace, hifi, tmp_path, data, monkeypatch, meth
     directory = RunDirectory.of(config, workspace.results_dir)
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
-    prepared, _ = open_run(directory.path, workspace)
+    prepared, _ = workspace.open(directory.path)
     added = (
         set(prepared.encoder.model.state_dict()) - set(before)
         if not prepared.method.mergeable
@@ -108,7 +107,7 @@ def test_a_finished_run(make, workspace, hifi, tmp_path, data, monkeypatch, meth
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
     if SPECS[method].implementation == "hifi":
-        check_heads(prepared.encoder, changed, selected_heads(config, workspace))
+        check_heads(prepared.encoder, changed, heads_of(config, workspace))
     check_export(
         prepared.method.mergeable, directory, config, workspace, hifi, tmp_path / "exported"
     )
@@ -208,7 +207,7 @@ def check_export(is_mergeable, directory, config, workspace, hifi, to):
         assert exported.code == 2 and "hifi_cli.open_model" in exported.err and not to.exists()
         model, _ = open_model(directory.path)
     batch = collate(
-        load_splits(config, workspace).reported[:6], {"input_ids": 0, "token_type_ids": 0}
+        splits_of(config, workspace).reported[:6], {"input_ids": 0, "token_type_ids": 0}
     )
     stored = torch.tensor([prediction.logits for prediction in directory.read_predictions()[:6]])
     torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
@@ -237,7 +236,7 @@ def test_loss_falls(make, workspace, method):
     prepared, config = prepared_models.prepare(
         make, workspace, method, *quick, *LEARNING.get(method, [])
     )
-    examples = load_splits(config, workspace).train
+    examples = splits_of(config, workspace).train
     trainer = Trainer(prepared, prepared.method, Splits(examples, gradient_batches=[examples]))
     trainer.train()
     losses = [line.loss for line in trainer.progress.log_history]

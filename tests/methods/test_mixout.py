@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from prepared_models import first_batch, logits_of, prepare
+from prepared_models import encoder_of, first_batch, logits_of, prepare
 from tiny_inputs import LAYERS, random_encoder
 
 from hifi_cli.methods import mixout
@@ -63,7 +63,7 @@ BERT_DROPOUTS = {
 def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, workspace, place):
     prepared, config = prepare(make, workspace, "mixout", f"settings.place={place}")
     model = prepared.encoder.model
-    plain = dict(workspace.encoder(config)[0].model.named_modules())
+    plain = dict(encoder_of(config, workspace).model.named_modules())
     mixed = {
         name for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)
     }

@@ -7,7 +7,7 @@ import torch
 from parameter_formulas import Shape, trained_count
 from peft import HRAConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
-from prepared_models import first_batch, logits_of, prepare
+from prepared_models import encoder_of, first_batch, logits_of, prepare
 from run_folders import run_folder
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
 from transformers import AutoModelForSequenceClassification
@@ -24,8 +24,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import export as run_export
 from hifi_cli.runs import inference
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import load_final_delta
-from hifi_cli.runs.workspace import open_run as reload_run
+from hifi_cli.runs.finished import load_final_delta
 
 TYPES = [
     name
@@ -53,7 +52,7 @@ def two_steps(prepared, batch):
 def test_an_adapter_type(make, workspace, encoders, tmp_path, method):
     prepared, config = prepare(make, workspace, method)
     model, batch = prepared.encoder.model, first_batch(config, workspace)
-    plain = workspace.encoder(config)[0].model
+    plain = encoder_of(config, workspace).model
     pretrained, started_at = plain.state_dict(), logits_of(model, batch)
     if method not in ("c3a", "fourierft"):  # whose initial updates are not zero
         torch.testing.assert_close(started_at, logits_of(plain, batch), rtol=1e-5, atol=1e-5)
@@ -117,7 +116,7 @@ def check_exported(prepared, workspace, backbone, to, batch):
 def test_only_rows_of_the_chosen_heads_move(make, workspace, method):
     prepared, config = prepare(make, workspace, method, "heads.given=[[0,3],[]]")
     encoder, batch = prepared.encoder, first_batch(config, workspace)
-    pretrained = workspace.encoder(config)[0].model.state_dict()
+    pretrained = encoder_of(config, workspace).model.state_dict()
     two_steps(prepared, batch)
     prepared.method.merge(encoder)
     rows = torch.tensor([row for head in (0, 3) for row in encoder.head_rows(head)])
@@ -212,7 +211,7 @@ def test_every_type_of_peft_is_trained_rebuilt_and_merged(make, workspace, kind)
     assert runs.run(config, workspace).is_done
     path = RunDirectory.of(config, workspace.results_dir).path
     assert inference.evaluate(path, workspace).largest_difference < 1e-4
-    prepared, _ = reload_run(path, workspace)
+    prepared, _ = workspace.open(path)
     batch = first_batch(config, workspace)
     before = logits_of(prepared.encoder.model, batch)
     prepared.method.merge(prepared.encoder)

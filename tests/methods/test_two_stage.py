@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import encoder_of, prepare
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base, find
@@ -20,7 +20,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(
     config = make(method, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     pretrained = {
         name: value.clone()
-        for name, value in workspace.encoder(config)[0].model.state_dict().items()
+        for name, value in encoder_of(config, workspace).model.state_dict().items()
     }
     stages = []
     new_stage = loop.Trainer.new_stage
@@ -85,7 +85,7 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypa
         "stage1.learning_rate=0.01",
     ]
     prepared, config = prepare(make, workspace, "eh-ft-bitfit", *settings)
-    initial = workspace.encoder(config)[0].model.state_dict()
+    initial = encoder_of(config, workspace).model.state_dict()
     with torch.no_grad():
         for parameter in prepared.encoder.task_head.values():
             parameter.add_(1)

@@ -4,13 +4,12 @@ import os
 
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 from torch import nn
 from torch.nn import functional
 
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.runs.splits import load_splits
 
 
 def additive_mask(visible, dtype):
@@ -117,7 +116,7 @@ def test_torch_runs_stock_modules_only(make, workspace, method, monkeypatch):
 
 def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, workspace):
     prepared, config = prepare(make, workspace, "full-ft")
-    model, examples = prepared.encoder.model.train(), load_splits(config, workspace).train[:8]
+    model, examples = prepared.encoder.model.train(), splits_of(config, workspace).train[:8]
 
     def passes(count):
         torch.manual_seed(3)

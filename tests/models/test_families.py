@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from peft import PeftModel
+from prepared_models import prepared_run, pretrained_of
 from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -26,8 +27,8 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.export import fits_peft, write_peft
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.plan import plan
-from hifi_cli.runs.workspace import open_run, prepare_run, task_head_of
+from hifi_cli.runs.inputs import load_task, task_head_of
+from hifi_cli.runs.plan import Planner
 from hifi_cli.tasks.kinds import Classification
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -270,7 +271,7 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
     config = make("hifi-layerwise", "epochs=1", "precision=fp32", backbone=backbone)
     assert runs.run(config, workspace).is_done
     tagger = config.model_copy(update={"task": "demo-roles"})
-    plans = [plan(each, workspace) for each in (config, tagger)]
+    plans = [Planner(workspace).plan(each) for each in (config, tagger)]
     pooling = ("pooling", "the last token's state, as of every decoder")
     assert [pooling in lines for lines in plans] == [True, False]
     assert dict(plans[0])["parameters"].endswith(
@@ -280,7 +281,7 @@ def test_a_decoder_without_a_padding_token_gets_its_token_for_the_end(
         evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference
         == 0
     )
-    pretrained = workspace.pretrained(config)
+    pretrained = pretrained_of(config, workspace)
     assert pretrained.model.config.pad_token_id == pretrained.tokenizer.pad_token_id == 2
     assert pretrained.tokenizer("the dog", "a cat")["input_ids"][2:3] == [2]
 
@@ -327,7 +328,7 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
         "peft", "epochs=1", "learning_rate=0.01", "precision=fp32", *settings, backbone=backbone
     )
     runs.run(config, workspace)
-    prepared, _ = open_run(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    prepared, _ = workspace.open(RunDirectory.of(config, workspace.results_dir).path)
     assert fits_peft(prepared)
     expected = logits_of(prepared.encoder.model.eval())
     (tmp_path / "out").mkdir()
@@ -341,7 +342,7 @@ def test_lora_on_slices_of_one_matrix_leaves_as_one_lora_on_all_of_it(
         name.endswith("attn.Wqkv.lora_A.default.weight") for name, _ in opened.named_parameters()
     )
     dora = make("dora", backbone=backbone)
-    assert not fits_peft(prepare_run(dora, workspace))
+    assert not fits_peft(prepared_run(dora, workspace))
 
 
 @pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])
@@ -351,7 +352,9 @@ def test_a_task_without_a_class_is_refused(make, workspace, write_family, task, 
         UsageError,
         match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task",
     ):
-        load_backbone(config.backbone, task_head=task_head_of(config), dropout=None)
+        load_backbone(
+            config.backbone, task_head=task_head_of(config, load_task(config)), dropout=None
+        )
 
 
 def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):

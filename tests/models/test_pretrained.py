@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from prepared_models import encoder_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
@@ -53,9 +54,9 @@ def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, workspace, e
         torch.nn.init.constant_(model.classifier.weight, 7.0)
         model.save_pretrained(directory)
         first, second = (
-            workspace.encoder(make("full-ft", seed=seed, backbone=directory))[
-                0
-            ].model.classifier.weight
+            encoder_of(
+                make("full-ft", seed=seed, backbone=directory), workspace
+            ).model.classifier.weight
             for seed in (1, 2)
         )
         assert first.shape == (2, model.config.hidden_size)

@@ -6,14 +6,14 @@ from itertools import product
 
 import pytest
 import torch
+from prepared_models import encoder_of, prepared_run, pretrained_of, splits_of
 from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.models.task_heads import word_states
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace, prepare_run
+from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.encode import collate
 from hifi_cli.training.losses import task_loss
 
@@ -56,9 +56,9 @@ def superglue(tmp_path_factory):
 @pytest.mark.parametrize("one_logit", [False, True])
 def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
     config = make("full-ft", *MLP, f"task_head.one_logit={one_logit}", family=family)
-    prepared = prepare_run(config, workspace)
+    prepared = prepared_run(config, workspace)
     model = prepared.encoder.model.eval()
-    examples = load_splits(config, workspace).train[:5]
+    examples = splits_of(config, workspace).train[:5]
     batch = collate(examples, PAD)
     first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
     hidden, output = model.task_head.hidden, model.task_head.output
@@ -77,9 +77,9 @@ def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
 
 def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
     heads = [
-        workspace.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[
-            0
-        ].model.task_head
+        encoder_of(
+            make("full-ft", *MLP, "task_head.width=512", seed=seed), workspace
+        ).model.task_head
         for seed in (1, 1, 2)
     ]
     assert float(heads[0].hidden.weight.detach().std()) == pytest.approx(0.005, rel=0.05)
@@ -90,8 +90,8 @@ def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
 
 def test_one_logit_is_binary_cross_entropy(make, workspace):
     config = make("full-ft", *MLP, "task_head.one_logit=true")
-    prepared = prepare_run(config, workspace)
-    examples = load_splits(config, workspace).train[:6]
+    prepared = prepared_run(config, workspace)
+    examples = splits_of(config, workspace).train[:6]
     z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
@@ -148,10 +148,10 @@ def test_word_states_are_means_over_the_words_tokens():
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
     workspace = Workspace(tmp_path / "results", superglue)
     config = make("full-ft", *MLP, task="wic")
-    prepared = prepare_run(config, workspace)
+    prepared = prepared_run(config, workspace)
     assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
-    examples = load_splits(config, workspace).train[:4]
+    examples = splits_of(config, workspace).train[:4]
     batch = collate(examples, PAD)
-    fish = workspace.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
+    fish = pretrained_of(config, workspace).tokenizer.convert_tokens_to_ids("fish")
     for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):
         assert [row[first:last].tolist() for first, last in spans.tolist()] == [[fish], [fish]]

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 from tiny_inputs import FAMILIES, random_encoder
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -14,7 +14,6 @@ from hifi_cli.models import token_packing
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES as KNOWN
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 
 METHODS = [
@@ -69,7 +68,7 @@ def test_losses_and_gradients_are_those_of_padded_batches(
         assert prepared.is_padding_free == padding_free and calls == []
         prepared.uses_varlen = varlen
         model = prepared.encoder.model.double().train()
-        examples = load_splits(config, workspace).train[:6]
+        examples = splits_of(config, workspace).train[:6]
         assert len({len(example) for example in examples}) > 2
         tokens = []
         ffn = prepared.encoder.layers[1].get_submodule(prepared.encoder.module_names.ffn)
@@ -142,7 +141,7 @@ def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(mak
             lambda _, __, output, rows=rows: rows.append(output.shape[1])
         )
         prepared.encoder.model.train()
-        examples = load_splits(config, workspace).train[:7]
+        examples = splits_of(config, workspace).train[:7]
         tokens = sum(map(len, examples))
         prepared.loss(examples).backward()
         multiple = 1 if precision == "fp32" else 2 ** (tokens.bit_length() - 5)
@@ -162,7 +161,7 @@ def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
         prepared, config = prepare(
             make, workspace, "full-ft", f"padding_free={str(padding_free).lower()}", task=task
         )
-        examples = load_splits(config, workspace).train[:7]
+        examples = splits_of(config, workspace).train[:7]
         logits[padding_free] = prepared.predict(examples)
         if (
             logits[padding_free].ndim == 3
@@ -176,7 +175,7 @@ def test_choices_spans_and_tags_are_predicted_as_from_padded_batches(
 def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, workspace):
     """Head scores and analyses read the layers of the model by hooks; a two-stage method replaces them between stages."""
     prepared, config = prepare(make, workspace, "hifi-layerwise")
-    examples = load_splits(config, workspace).train[:4]
+    examples = splits_of(config, workspace).train[:4]
     shapes = []
     hook = prepared.encoder.layers[1].register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

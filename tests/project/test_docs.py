@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prepared_models import encoder_of, examples_of, pretrained_of
 from project_files import PAGES, ROOT, copy_yaml, load_script
 
 from hifi_cli.heads.scores import head_outputs
@@ -163,11 +164,12 @@ def test_the_example_of_a_measured_ranking_measures(make, workspace):
     names: dict[str, Any] = {}
     exec(block_with("def measure("), names)
     config = make()
-    encoder, pretrained = workspace.encoder(config)
+    encoder = encoder_of(config, workspace)
+    pretrained = pretrained_of(config, workspace)
     runner = ModelRunner(
         encoder, task_spec.load("rte"), config, padding_values(pretrained.tokenizer), encoder.device
     )
-    examples = workspace.examples(config, "train", 32)[:2]
+    examples = examples_of(config, workspace, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["measure"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 

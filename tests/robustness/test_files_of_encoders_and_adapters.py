@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from prepared_models import encoder_of, pretrained_of
 from tiny_inputs import HIDDEN, LAYERS, WORDS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.workspace import build_and_prepare
+from hifi_cli.runs.prepare import build_and_prepare
 
 ROWS = "text,label\n" + "".join(f"the {word},{at % 2}\n" for at, word in enumerate(WORDS[:24]))
 PAIRS = "sentence1,sentence2,label\n" + "".join(
@@ -178,7 +179,8 @@ def trained_numbers(make, workspace, tmp_path, content):
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps(content))
     config = make(str(file))
-    encoder, pretrained = workspace.encoder(config)
+    encoder = encoder_of(config, workspace)
+    pretrained = pretrained_of(config, workspace)
     method = build_and_prepare(config, encoder, None, pretrained.missing_keys)
     head = Encoder(encoder.model).task_head.keys()
     trained = method.trainable_parameters(encoder.model)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from prepared_models import data_of, splits_of
 from run_folders import run_folder
 from tiny_inputs import FAMILIES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -16,7 +17,6 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def expected(config, workspace, count=6):
-    examples = load_splits(config, workspace).reported[:count]
+    examples = splits_of(config, workspace).reported[:count]
     stored = RunDirectory.of(config, workspace.results_dir).read_predictions()[:count]
     return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor(
         [row.logits for row in stored]
@@ -189,7 +189,7 @@ def test_the_card_s_call_gives_the_run_s_own_predictions(
     exec("\n".join(setup), opened)
     assert '"text": "sentence2", "text_pair": "sentence1"' in call and "truncation=" in call
     for row, stored in zip(
-        workspace.rows("rte").rows("validation"), directory.read_predictions(), strict=True
+        data_of("rte", workspace).rows("validation"), directory.read_predictions(), strict=True
     ):
         first, second = row.sequences[0]
         said = eval(

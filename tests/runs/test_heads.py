@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from prepared_models import heads_of, splits_of
 from tiny_inputs import HEADS, LAYERS
 
-from hifi_cli.runs import heads as head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.workspace import Workspace
 
 
@@ -41,7 +41,7 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, w
     assert {file["seed"]: file["heads"] for file in heads_files(workspace)} == {
         result.seed: result.heads for result in results
     }
-    other_task = head_selection.selected_heads(make("hifi-random", task="cola"), workspace)
+    other_task = heads_of(make("hifi-random", task="cola"), workspace)
     assert other_task == drawn_by_hand(1, 2, "cola") != results[0].heads
     assert results[0].draws["choice of heads"] == 2
     assert results[0].setting_hash == results[1].setting_hash
@@ -50,16 +50,14 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, w
 
 def test_one_seed_for_all_runs_draws_the_same_heads(make, workspace):
     configs = [make("hifi-random", "heads.seed=5", seed=seed) for seed in (1, 2)]
-    assert [head_selection.selected_heads(config, workspace) for config in configs] == [
-        drawn_by_hand(5, 2)
-    ] * 2
+    assert [heads_of(config, workspace) for config in configs] == [drawn_by_hand(5, 2)] * 2
     assert not configs[0].heads_vary_with_seed
     assert make("hifi-random").config_hash != configs[0].config_hash
 
 
 def test_other_rankings_have_one_heads_file_for_all_seeds(make, workspace):
     result = runs.run(make("hifi-layerwise", "epochs=1"), workspace)
-    assert result.heads == head_selection.selected_heads(make("hifi-layerwise", seed=2), workspace)
+    assert result.heads == heads_of(make("hifi-layerwise", seed=2), workspace)
     (file,) = heads_files(workspace)
     assert "seed" not in file and result.heads_sha256
     assert make("hifi-layerwise").config_hash == make("hifi-layerwise", "heads.seed=5").config_hash
@@ -113,7 +111,7 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     scores = {}
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
-        content, _ = head_selection.score(config, Workspace(tmp_path / "results", directory))
+        content, _ = HeadSelector.of(config, Workspace(tmp_path / "results", directory)).score()
         scores[name] = content.richness, content.correlation
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
@@ -130,7 +128,8 @@ def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps
         "heads.k=1",
     ]
     stored = [
-        head_selection.score(make("hifi-layerwise", *warm, change), workspace) for change in changes
+        HeadSelector.of(make("hifi-layerwise", *warm, change), workspace).score()
+        for change in changes
     ]
     paths, correlations = [path for _, path in stored], [scores.correlation for scores, _ in stored]
     assert (
@@ -144,7 +143,7 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
 ):
     first_seed = make("hifi-layerwise")
     paths = [
-        head_selection.score(config, workspace)[1]
+        HeadSelector.of(config, workspace).score()[1]
         for config in (first_seed, make("hifi-layerwise", seed=2))
     ]
     assert paths[0] == paths[1]
@@ -152,18 +151,20 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
         for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
     ]
-    paths += [head_selection.score(config, workspace)[1] for config in cuts]
+    paths += [HeadSelector.of(config, workspace).score()[1] for config in cuts]
     assert len(set(paths)) == 4
     again = Workspace(tmp_path / "again", data)
     assert (
-        head_selection.score(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name
+        HeadSelector.of(make("hifi-layerwise", "shots=4", "selection=holdout"), again)
+        .score()[1]
+        .name
         == paths[0].name
     )
 
 
 def test_nothing_of_a_run_sees_its_held_out_rows(make, workspace):
     config = make("hifi-layerwise", "selection=holdout", "holdout=0.25", seed=3)
-    splits = load_splits(config, workspace)
+    splits = splits_of(config, workspace)
     held = {str(index) for index in held_by_hand(48, 0.25, 3)}
     assert {example.row.id for example in splits.selection} == held
     assert not held & {example.row.id for example in splits.train}

@@ -12,7 +12,8 @@ from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.plan import model_size, plan
+from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.plan import Planner
 from hifi_cli.runs.workspace import Workspace
 
 
@@ -25,7 +26,9 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     config = resolve(
         task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides
     )
-    total, stages, *_ = model_size(config)
+    size = Planner(Workspace(tmp_path)).model_size(config, load_task(config))
+    total = size.total
+    stages = size.trained
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = (
         {"rank": config.stage1.settings["r"]}
@@ -60,8 +63,10 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
 @pytest.mark.parametrize(("method", "family"), [("eh-ft-bitfit", "bert"), ("bitfit", "roberta")])
 def test_counts_are_those_of_the_run(make, workspace, method, family):
     config = make(method, "epochs=1", family=family)
-    counts, (total, stages, *_) = runs.run(config, workspace).params, model_size(config)
-    assert (total, stages[-1]) == (counts.total, (counts.trainable, counts.trainable_backbone))
+    counts = runs.run(config, workspace).params
+    size = Planner(workspace).model_size(config, load_task(config))
+    assert size.total == counts.total
+    assert size.trained[-1] == (counts.trainable, counts.trainable_backbone)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +85,9 @@ def test_counts_are_those_of_the_run(make, workspace, method, family):
     ],
 )
 def test_steps_follow_the_configuration(make, workspace, overrides, steps):
-    assert (
-        dict(plan(make("full-ft", "batch_size=32", *overrides), Workspace(workspace.results_dir)))[
-            "steps"
-        ]
-        == steps
-    )
+    config = make("full-ft", "batch_size=32", *overrides)
+    planner = Planner(Workspace(workspace.results_dir))
+    assert dict(planner.plan(config))["steps"] == steps
 
 
 def test_what_is_missing_is_told_and_nothing_is_asked_or_written(

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from prepared_models import data_of
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
@@ -32,7 +33,7 @@ def trained(encoders, data, tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("trained"), data)
     runs.run(config, workspace)
     directory = RunDirectory.of(config, workspace.results_dir)
-    pairs = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
+    pairs = [row.sequences[0] for row in data_of("rte", workspace).rows("validation")]
     return directory.path, pairs, directory.read_predictions()
 
 
@@ -148,7 +149,7 @@ def test_one_logit_is_that_of_the_second_class(make, workspace, tmp_path):
     )
     runs.run(config, workspace)
     directory, file = RunDirectory.of(config, workspace.results_dir), tmp_path / "new.jsonl"
-    rows = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
+    rows = [row.sequences[0] for row in data_of("rte", workspace).rows("validation")]
     file.write_text(
         "".join(
             json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in rows

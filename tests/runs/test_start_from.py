@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from prepared_models import encoder_of, pretrained_of
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate, open_model
-from hifi_cli.runs.workspace import Workspace, open_run
+from hifi_cli.runs.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,7 @@ def chain(make, workspace):
 
 
 def merged_weights(path, workspace):
-    prepared, _ = open_run(path, workspace)
+    prepared, _ = workspace.open(path)
     prepared.method.merge(prepared.encoder)
     return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
 
@@ -35,10 +36,12 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
 ):
     expected = merged_weights(chain[0], workspace)
     config = RunDirectory(chain[1]).read_config()
-    model, pretrained = workspace.encoder(config)
-    fresh, original = Workspace(workspace.results_dir, workspace.data_dir).encoder(
-        config.model_copy(update={"start_from": None})
-    )
+    model = encoder_of(config, workspace)
+    pretrained = pretrained_of(config, workspace)
+    other = Workspace(workspace.results_dir, workspace.data_dir)
+    plain = config.model_copy(update={"start_from": None})
+    fresh = encoder_of(plain, other)
+    original = pretrained_of(plain, other)
     assert any(
         not torch.equal(value, expected[name]) for name, value in fresh.base.state_dict().items()
     )
@@ -61,7 +64,7 @@ def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, workspa
         )
     for path in chain:
         assert not evaluate(path, Workspace(workspace.results_dir, workspace.data_dir)).differing
-    prepared, _ = open_run(chain[1], workspace)
+    prepared, _ = workspace.open(chain[1])
     tokens = torch.arange(4, 12)[None]
     with torch.no_grad():
         logits = prepared.encoder.model.eval()(input_ids=tokens).logits

@@ -27,7 +27,7 @@ from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import common as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.heads import placeholder_heads
-from hifi_cli.runs.workspace import build_and_prepare
+from hifi_cli.runs.prepare import build_and_prepare
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer

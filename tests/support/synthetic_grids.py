@@ -4,6 +4,7 @@ from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.runs.identity import IdentityReader
+from hifi_cli.tasks import task_spec
 
 
 def cells(*words, name="demo", **changes):
@@ -14,7 +15,8 @@ def cells(*words, name="demo", **changes):
 def write_cell(cell, results_dir, state="done", score=0.5):
     """Store a run's result."""
     directory, config = results_dir / cell.config.run_path, cell.config.model_dump(mode="json")
-    identity = IdentityReader(results_dir, None).identity(cell.config)
+    task = task_spec.load(cell.config.task)
+    identity = IdentityReader(results_dir, None).identity(cell.config, task)
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prepared_models import data_of
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.study import Study
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.workspace import load_task
+from hifi_cli.runs.inputs import load_task
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
@@ -99,7 +100,7 @@ def test_a_few_shot_run(tiny, hifi, data, make, workspace):
         2,
     ]  # one step per epoch: the whole set is the batch
     drawn = task_sources.few_shot_sample(
-        task_spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1
+        task_spec.load("rte"), data_of("rte", workspace).splits["train"], 4, seed=1
     )
     assert results["rte-4-shot"]["fewshot"] == task_sources.few_shot_rows(*drawn)
     again = hifi("eval", paths["rte-4-shot"].parent, "--data-dir", data)

@@ -8,14 +8,15 @@ import zipfile
 import numpy as np
 import pytest
 from official_rows import JSONL
+from prepared_models import splits_of
 from tiny_inputs import QUICK_WORDS, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.plan import plan
-from hifi_cli.runs.splits import load_splits, split_train
+from hifi_cli.runs.plan import Planner
+from hifi_cli.runs.splits import split_train
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, scores, submission, task_spec
 from hifi_cli.tasks import sources as task_sources
@@ -285,7 +286,6 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
 def test_a_plan_counts_the_rows_that_the_run_trains_on(make, workspace, superglue, words):
     cache = Workspace(workspace.results_dir, superglue)
     config = make("full-ft", *words, task="multirc")
-    examples = {example.row.id for example in load_splits(config, cache).train}
-    assert (
-        f"of {len(examples)} examples" in dict(plan(config, cache))["steps"] and len(examples) < 48
-    )
+    examples = {example.row.id for example in splits_of(config, cache).train}
+    steps = dict(Planner(cache).plan(config))["steps"]
+    assert f"of {len(examples)} examples" in steps and len(examples) < 48

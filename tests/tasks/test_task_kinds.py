@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from prepared_models import splits_of
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import evaluate
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 
 CASES = {  # settings, and a score that is far above chance
@@ -111,7 +111,7 @@ def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, t
         "limit=20",
         task="squad",
     )
-    splits = load_splits(config, workspace)
+    splits = splits_of(config, workspace)
     train, held = (
         {example.row.id for example in part} for part in (splits.train, splits.selection)
     )

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from prepared_models import data_of
 from tiny_inputs import write_lines
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
@@ -178,7 +179,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
     computed = entity_scores([row.label for row in stored], [row.prediction for row in stored])
     assert computed["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
-    sentences = [" ".join(row.words) for row in workspace.rows("conll2003").rows("validation")]
+    sentences = [" ".join(row.words) for row in data_of("conll2003", workspace).rows("validation")]
     write_lines(
         tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences]
     )
@@ -203,9 +204,9 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(
         AutoTokenizer.from_pretrained(tmp_path / "model"),
     )
     assert [model.config.id2label[at] for at in range(9)] == CONLL.labels
-    example = workspace.tokenize(
-        directory.read_config(), workspace.rows("conll2003").rows("validation")[:1], 40
-    )[0]
+    row_tokenizer = workspace.tokenizer(directory.read_config(), task_spec.load("conll2003"))
+    rows = data_of("conll2003", workspace).rows("validation")
+    example = row_tokenizer.tokenize(rows[:1], 40)[0]
     with torch.no_grad():
         logits = model(**tokenizer(sentences[0], return_tensors="pt")).logits[
             0, list(example.word_tokens)

@@ -5,12 +5,11 @@ import os
 
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 
 from hifi_cli.errors import MissingError
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.provenance import describe_provenance
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.training.device import select_device, set_up_device
 
 
@@ -89,7 +88,7 @@ def test_the_device_does_not_make_it_another_run(make):
 def gradients_and_logits(make, workspace, method, *overrides):
     """The gradients of a training batch by parameter, and the logits of an evaluation after it."""
     runner, config = prepare(make, workspace, method, "dropout=0.1", "kernels=torch", *overrides)
-    examples = load_splits(config, workspace).train[:8]
+    examples = splits_of(config, workspace).train[:8]
     runner.model.train()
     torch.manual_seed(0)
     runner.accumulate_gradient(examples)

@@ -9,14 +9,13 @@ import gc
 
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, pretrained_of, splits_of
 from recorded_operations import RecordedOperations, attention_within_sequences
 from torch.autograd.graph import get_gradient_edge
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import method_spec
 from hifi_cli.models import cpu_kernels, token_packing
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
@@ -149,14 +148,12 @@ def new_trainer(make, workspace, monkeypatch):
             words.append("settings.stage1_fraction=0.5")
         if dtype == torch.float64 and method not in PREPARED_IN_FLOAT32:
             # Parameters that the method takes from the model have its type then.
-            workspace.pretrained(make(method, *words)).model.double()
+            pretrained_of(make(method, *words), workspace).model.double()
         runner, config = prepare(make, workspace, method, *words)
         runner.encoder.model.to(dtype)
         runner.uses_varlen = True
         runner.width_multiple = GPU_MULTIPLE
-        return loop.Trainer(
-            runner, runner.method, load_splits(config, workspace), callback=callback
-        )
+        return loop.Trainer(runner, runner.method, splits_of(config, workspace), callback=callback)
 
     return build
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 from step_trace import (
     BATCH_SIZE,
     DEVICE,
@@ -18,7 +18,6 @@ from step_trace import (
 )
 
 from hifi_cli.errors import RunFailed
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
@@ -50,7 +49,7 @@ def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
             "learning_rate=0.003",
         )
         prepared.encoder.model.double()
-        trainer = loop.Trainer(prepared, prepared.method, load_splits(config, workspace))
+        trainer = loop.Trainer(prepared, prepared.method, splits_of(config, workspace))
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
@@ -103,7 +102,7 @@ class FakeGraphs:
 
 def recorded_trainer(make, workspace, *words, callback=None):
     prepared, config = prepare(make, workspace, *words, "kernels=graphs", "epochs=6")
-    splits = load_splits(config, workspace)
+    splits = splits_of(config, workspace)
     return loop.Trainer(prepared, prepared.method, splits, callback=callback)
 
 

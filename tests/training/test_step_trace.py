@@ -12,7 +12,7 @@ from step_trace import (
 )
 from tiny_inputs import TINY
 
-from hifi_cli.runs.workspace import load_final_delta
+from hifi_cli.runs.finished import load_final_delta
 
 FULL_FT_LIMIT = 265  # operations of a step of full fine-tuning
 # The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.

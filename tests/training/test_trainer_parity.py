@@ -5,6 +5,7 @@ from itertools import chain
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from prepared_models import prepared_run, pretrained_of, splits_of
 from transformers import (
     AutoModelForSequenceClassification,
     DataCollatorWithPadding,
@@ -12,8 +13,6 @@ from transformers import (
     TrainingArguments,
 )
 
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import prepare_run
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.training import loop
 from hifi_cli.training.loop import Splits
@@ -86,18 +85,20 @@ def assert_equal_training(ours, theirs, start):
 
 def test_full_fine_tuning_ends_with_the_trainers_weights(make, workspace, encoders, tmp_path):
     config = make("full-ft", *SETTINGS, "train_sampling_strategy=group_by_length")
-    prepared, examples = prepare_run(config, workspace), load_splits(config, workspace).train
+    prepared, examples = prepared_run(config, workspace), splits_of(config, workspace).train
     model = stock_model(encoders)
     model.load_state_dict(prepared.encoder.model.state_dict())
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    train_with_trainer(model, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
+    train_with_trainer(
+        model, examples, config, pretrained_of(config, workspace).tokenizer, tmp_path
+    )
     loop.Trainer(prepared, prepared.method, Splits(examples)).train()
     assert_equal_training(prepared.encoder.model.state_dict(), model.state_dict(), start)
 
 
 def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, encoders, tmp_path):
     config = make("lora", *SETTINGS)
-    prepared, examples = prepare_run(config, workspace), load_splits(config, workspace).train
+    prepared, examples = prepared_run(config, workspace), splits_of(config, workspace).train
     lora = LoraConfig(
         task_type="SEQ_CLS",
         r=8,
@@ -120,7 +121,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, enco
     with torch.no_grad():
         for name, value in theirs.items():
             value.copy_(start[name])
-    train_with_trainer(peft, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
+    train_with_trainer(peft, examples, config, pretrained_of(config, workspace).tokenizer, tmp_path)
     loop.Trainer(prepared, prepared.method, Splits(examples)).train()
     assert_equal_training(prepared.method.delta(prepared.encoder.model), theirs, start)
 
@@ -134,7 +135,7 @@ def test_leaving_out_words_that_do_not_occur_changes_no_weight(method, decay, ma
     )
     weights = []
     for occurring in (True, False):
-        prepared, splits = prepare_run(config, workspace), load_splits(config, workspace)
+        prepared, splits = prepared_run(config, workspace), splits_of(config, workspace)
         prepared.encoder.model.double()
         trainer = loop.Trainer(prepared, prepared.method, splits, trains_all_words=not occurring)
         trainer.train()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from prepared_models import prepare
+from prepared_models import prepare, splits_of
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from transformers import get_cosine_schedule_with_warmup
@@ -14,8 +14,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.check import check
 from hifi_cli.records.study import Study
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import load_task
+from hifi_cli.runs.inputs import load_task
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import EncodedExample, Row
 from hifi_cli.training.loop import Splits, Trainer
@@ -104,7 +103,7 @@ def test_a_step_has_the_weighted_loss_whatever_its_micro_batches(make, workspace
             "class_weights=balanced",
             f"gradient_accumulation_steps={parts}",
         )
-        examples = load_splits(config, workspace).train[:9]
+        examples = splits_of(config, workspace).train[:9]
         labels = np.array([example.row.label for example in examples])
         expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=labels)
         trainer = Trainer(prepared, prepared.method, Splits(examples))
@@ -143,7 +142,7 @@ def test_a_run_or_stage_of_one_step_trains(make, workspace, steps, method):
     words = [*method, f"epochs={steps}", "limit=8", "warmup=0.1"]
     prepared, config = prepare(make, workspace, *words)
     before = {name: value.clone() for name, value in prepared.encoder.model.state_dict().items()}
-    trainer = Trainer(prepared, prepared.method, load_splits(config, workspace))
+    trainer = Trainer(prepared, prepared.method, splits_of(config, workspace))
     trainer.train()
     assert trainer.progress.step == steps
     assert any(not value.equal(before[name]) for name, value in trainer.delta.items())
@@ -158,7 +157,7 @@ def test_each_layer_has_its_learning_rate(make, workspace, method):
         make, workspace, method, "layer_decay=0.5", "learning_rate=0.01", "schedule=constant"
     )
     trainer = Trainer(
-        prepared, prepared.method, Splits(load_splits(config, workspace).train), max_steps=1
+        prepared, prepared.method, Splits(splits_of(config, workspace).train), max_steps=1
     )
     trainer.train()
     rates = {

@@ -1,0 +1,152 @@
+"""What a run computes from: its task, the rows of it, an encoder, and what makes tokens of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import UsageError
+from hifi_cli.files import digest
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained
+from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.encode import tokenize
+from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskData, TaskSpec
+from hifi_cli.training.losses import check_loss
+
+# Examples by the task, the rows and the settings that they were tokenized from.
+ExampleCache = dict[tuple[str, str, str], list[EncodedExample]]
+
+
+def load_task(config: RunConfig) -> TaskSpec:
+    """Load a run's task, and check the run's configuration against it.
+
+    The task comes as its YAML has it. `prepare_run` gives it the primary metric that the
+    configuration names: a task has one digest, whichever of its metrics a run reports.
+
+    Raises:
+        UsageError: the task has no such metric, its loss no such settings, or it has no classes to
+            count shots of.
+    """
+    task = task_spec.load(config.task)
+    task.with_primary(config.primary_metric)
+    check_loss(task, config)
+    if config.shots and not task.classes:
+        raise UsageError(
+            f"task {task.label} has no few-shot setting: shots are counted per class, and its rows"
+            " have no class"
+        )
+    return task
+
+
+def task_head_of(config: RunConfig, task: TaskSpec) -> TaskHeadSpec:
+    """Say what a task requires of its head, as configured."""
+    return TaskHeadSpec(task.kind, task.rules, config.task_head)
+
+
+@dataclass(frozen=True)
+class RowTokenizer:
+    """Makes examples of a task's rows, as a run's configuration says and its encoder requires.
+
+    Attributes:
+        pretrained: has the tokenizer, and the encoder that the tokens are for.
+        cache: examples of whole splits, which all runs of a command share.
+    """
+
+    config: RunConfig
+    task: TaskSpec
+    pretrained: Pretrained
+    cache: ExampleCache = field(default_factory=dict)
+
+    def tokenize(self, rows: Sequence[Row], max_length: int | None = None) -> list[EncodedExample]:
+        """Tokenize some rows.
+
+        Args:
+            max_length: tokens per example; None: as the run has it.
+
+        Raises:
+            UsageError: a row has more tokens than the encoder has positions for, or a token that
+                the encoder has no embedding of.
+        """
+        config = self._with_length(max_length)
+        examples = tokenize(self.pretrained.tokenizer, self.task, rows, config)
+        longest = max(map(len, examples), default=0)
+        bound = Encoder(self.pretrained.model).max_tokens
+        if bound is not None and longest > bound:
+            raise UsageError(
+                f"max_length={config.max_length}: a row has {longest:,} tokens, and"
+                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
+            )
+        check_vocabulary(self.pretrained, examples, config.backbone.name)
+        return examples
+
+    def tokenize_split(
+        self, data: TaskData, split: Split, max_length: int | None = None
+    ) -> list[EncodedExample]:
+        """Tokenize a whole split, once for all runs of a command.
+
+        Args:
+            max_length: tokens per example; None: as the run has it.
+
+        Raises:
+            MissingError: the data have no such split.
+            UsageError: as `tokenize`.
+        """
+        rows = data.rows(split)
+        config = self._with_length(max_length)
+        settings = digest(config.values_that_decide("tokens"))
+        key = (self.task.model_dump_json(), data.fingerprint[split], settings)
+        if key not in self.cache:
+            self.cache[key] = self.tokenize(rows, max_length)
+        return self.cache[key]
+
+    def _with_length(self, max_length: int | None) -> RunConfig:
+        if max_length is None:
+            return self.config
+        return self.config.model_copy(update={"max_length": max_length})
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """What a run computes from; runs of a command share all but the configuration.
+
+    Attributes:
+        task: as its YAML has it.
+        data: the rows of every split.
+        pretrained: the encoder with the task's head, from which the run takes a copy of its own.
+    """
+
+    config: RunConfig
+    task: TaskSpec
+    data: TaskData
+    pretrained: Pretrained
+    tokenizer: RowTokenizer
+
+    def examples(self, split: Split, max_length: int | None = None) -> list[EncodedExample]:
+        """Give the examples of a whole split; see `RowTokenizer.tokenize_split`."""
+        return self.tokenizer.tokenize_split(self.data, split, max_length)
+
+
+def check_vocabulary(pretrained: Pretrained, examples: list[EncodedExample], name: str) -> None:
+    """Refuse tokens that the word embedding has no row for.
+
+    Args:
+        name: of the backbone.
+
+    Raises:
+        UsageError: a token of the examples, or the token for padding, has none.
+    """
+    known = Encoder(pretrained.model).vocabulary_size
+    tokenizer = pretrained.tokenizer
+    largest = tokenizer.pad_token_id
+    for example in examples:
+        for sequence in example.sequences:
+            largest = max(largest, int(sequence["input_ids"].max(initial=0)))
+    if known is not None and largest >= known:
+        token = tokenizer.convert_ids_to_tokens(largest)
+        raise UsageError(
+            f"backbone {name}: its tokenizer has {len(tokenizer):,} tokens, and its weights have"
+            f" embeddings for {known:,}: '{token}' has none; call"
+            f" model.resize_token_embeddings({len(tokenizer)}) and save the model, or take the"
+            " tokenizer that belongs to the weights"
+        )

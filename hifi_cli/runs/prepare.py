@@ -1,0 +1,130 @@
+"""A run's own model on its device, which the run's method has prepared."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Heads, Method, MethodContext
+from hifi_cli.methods.find import build_method
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained, initialize_missing
+from hifi_cli.tasks.encode import padding_values
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.training.runner import ModelRunner
+
+
+@dataclass
+class PreparedRun(ModelRunner):
+    """A run ready to train, or a finished one ready to predict.
+
+    Attributes:
+        task: with the primary metric that the configuration names.
+        config: with the batch size of a few-shot run.
+        method: has prepared the model.
+        pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
+    """
+
+    method: Method
+    pretrained: Pretrained
+
+
+def batch_size(config: RunConfig, task: TaskSpec) -> int:
+    """Count the examples of a training step; a few-shot run trains on all examples at once."""
+    if config.shots:
+        return config.shots * len(task.classes)
+    return config.batch_size
+
+
+def own_encoder(pretrained: Pretrained, seed: int) -> Encoder:
+    """Copy a pretrained encoder for one run, with the task head that a seed draws."""
+    model = copy.deepcopy(pretrained.model)
+    initialize_missing(model, pretrained.missing_keys, seed)
+    return Encoder(model)
+
+
+def prepare_run(
+    config: RunConfig,
+    task: TaskSpec,
+    pretrained: Pretrained,
+    device: torch.device,
+    heads: Heads | None = None,
+) -> PreparedRun:
+    """Build the run's method, and let it prepare a copy of the encoder on the device.
+
+    Args:
+        task: as its YAML has it.
+        heads: that the method tunes; None for a method that needs none.
+    """
+    encoder = own_encoder(pretrained, config.seed)
+    # The Trainer and evaluations read this config: a few-shot run trains on all examples at once.
+    # `load_splits` and the scoring of heads read the caller's, with the task's own batch size.
+    config = config.model_copy(update={"batch_size": batch_size(config, task)})
+    task = task.with_primary(config.primary_metric)
+    # The method may compute with the pretrained weights, as PiSSA does: on the run's device.
+    encoder.model.to(device)
+    method = build_and_prepare(config, encoder, heads, pretrained.missing_keys)
+    pad = padding_values(pretrained.tokenizer)
+    return PreparedRun(encoder, task, config, pad, device, method, pretrained)
+
+
+def build_and_prepare(
+    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
+) -> Method:
+    """Build the method of a run, and let it prepare the model.
+
+    Args:
+        heads: that the method tunes; None for a method that needs none.
+        missing_keys: names of parameters without pretrained values.
+
+    Raises:
+        UsageError: an unknown setting, a value that does not fit, a method that trains nothing, or
+            `layer_decay` with parameters that it cannot place, or without layers that are trained.
+    """
+    method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
+    before = {name for name, _ in encoder.model.named_parameters()}
+    method.prepare(encoder)
+    if not method.stages()[0].method.trainable_parameters(encoder.model):
+        raise UsageError(
+            f"method {config.method} trains nothing: after its prepare no parameter requires a gradient"
+        )
+    if config.layer_decay != 1:
+        _check_layer_decay(config, method, encoder, before)
+    return method
+
+
+def _check_layer_decay(
+    config: RunConfig, method: Method, encoder: Encoder, before: set[str]
+) -> None:
+    """Refuse `layer_decay` for a method whose parameters have no layer.
+
+    Args:
+        before: the names of the model's parameters before the method prepared it.
+
+    Raises:
+        UsageError: the method adds a parameter outside of all layers, or trains no layer.
+    """
+    trained: list[str] = []
+    for stage in method.stages():
+        trained += stage.method.trainable_parameters(encoder.model)
+    is_inside = {
+        name: encoder.layer_of(name) is not None or encoder.is_in_embeddings(name)
+        for name in trained
+    }
+    added = [name for name in trained if not is_inside[name] and name not in before]
+    if added:
+        why = f"adds {added[0]}, which is in no layer"
+    elif not any(is_inside.values()) and not config.stage1:
+        # A frozen first stage trains none, and the second one may.
+        why = "trains no layer"
+    else:
+        return
+    raise UsageError(f"layer_decay: method {config.method} {why}; remove it")
+
+
+def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:
+    """Bring a model from stage `current_stage`, counted from 0, to its method's last stage."""
+    for stage in method.stages()[current_stage + 1 :]:
+        stage.prepare_model(encoder)

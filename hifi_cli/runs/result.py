@@ -1,0 +1,354 @@
+"""The record of a run, made of its configuration, its rows, what training left, and what it cost."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from hifi_cli.config.draws import draws_of
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.files import digest
+from hifi_cli.methods.base import Heads, Method
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.record import (
+    SCHEMA,
+    ClassCounts,
+    Epochs,
+    ParameterCounts,
+    Prediction,
+    RunResult,
+    RunScores,
+    StepMetrics,
+    TrainingLosses,
+    TrainingProcess,
+)
+from hifi_cli.records.signs import losses_of
+from hifi_cli.runs.inputs import RunInputs
+from hifi_cli.runs.prepare import PreparedRun
+from hifi_cli.runs.provenance import describe_provenance
+from hifi_cli.tasks.encode import rows_of, truncated_rows
+from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
+from hifi_cli.tasks.task_spec import TaskSpec, task_digest
+from hifi_cli.training import processes
+from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported
+
+# --- the model that is kept, and its scores
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """The model of the epoch that a run keeps, as its scores and predictions say it.
+
+    Attributes:
+        epoch: counted from 1.
+        metrics: every metric on the reported and on extra splits, of each epoch that was measured.
+        logits: of the reported split at that epoch.
+        predictions: of the reported split at that epoch.
+    """
+
+    epoch: int
+    metrics: dict[int, dict[str, float]]
+    logits: Values
+    predictions: Predictions
+
+
+def kept_model(trainer: Trainer, prepared: PreparedRun, splits: Splits) -> KeptModel:
+    """Say what the model of the kept epoch predicts.
+
+    The logits are those of the epoch's own evaluation. Where another split chose the epoch, the
+    reported one may not have been evaluated then; it is now, with the delta.
+    """
+    progress = trainer.progress
+    epoch = progress.best_epoch
+    if prepared.config.epoch_rule.kept == "last":
+        epoch = progress.epoch
+    by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
+    if trainer.logits is not None:
+        logits = trainer.logits.numpy()
+    else:
+        with torch.no_grad():
+            prepared.method.load_delta(prepared.encoder.model, trainer.delta)
+        by_epoch[epoch], logits = measure_reported(prepared, splits)
+    predictions = prepared.task.rules.predictions(splits.reported, logits)
+    return KeptModel(epoch, by_epoch, logits, predictions)
+
+
+def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> RunScores:
+    """Give a metric after the last, the best and the highest epoch."""
+    known = {epoch: values[metric] for epoch, values in kept.metrics.items() if metric in values}
+    highest = None
+    if config.epoch_rule.has_max:
+        highest = max(known.values())
+    return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
+
+
+def run_epochs(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> Epochs:
+    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one has the highest."""
+    highest = None
+    if config.epoch_rule.has_max:
+        scores = {epoch: values[metric] for epoch, values in kept.metrics.items() if values}
+        highest = max(scores, key=scores.__getitem__)
+    return Epochs(total=progress.epoch, last=progress.epoch, best=progress.best_epoch, max=highest)
+
+
+# --- what became of a run
+
+
+@dataclass(frozen=True)
+class StoredDelta:
+    """The file with what training changed: its SHA-256 and its size."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: fields of its record, with the values of a run that diverged.
+
+    Attributes:
+        params: what trains in the last stage that training reached.
+        reason: why the run diverged.
+    """
+
+    params: ParameterCounts
+    status: Literal["done", "diverged"] = "diverged"
+    reason: str = ""
+    collapsed: bool = True
+    classes: ClassCounts | None = None
+    losses: TrainingLosses | None = None
+    scores: RunScores | None = None
+    epochs: Epochs | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra_validation: dict[str, RunScores] = field(default_factory=dict)
+    time_s: float | None = None
+    delta_sha256: str | None = None
+    delta_bytes: int | None = None
+
+
+def outcome_of(
+    trainer: Trainer,
+    prepared: PreparedRun,
+    splits: Splits,
+    params: ParameterCounts,
+    kept: KeptModel,
+    delta: StoredDelta | None,
+) -> Outcome:
+    """Say what became of a run that has trained to its end.
+
+    Args:
+        params: what trains in the last stage.
+        delta: None: another process of the run stores it.
+    """
+    task = prepared.task
+    config = prepared.config
+    progress = trainer.progress
+    extra = {}
+    for split in splits.extra_validation:
+        metric = task.on_split(f"validation_{split}").primary
+        extra[split] = run_scores(config, progress, kept, f"{metric}_{split}")
+    step_lines = [line for line in progress.log_history if isinstance(line, StepMetrics)]
+    return Outcome(
+        params,
+        status="done",
+        collapsed=task.rules.is_collapsed(kept.predictions),
+        classes=class_counts(task, splits.reported, kept.predictions),
+        losses=losses_of(step_lines, trainer.plan.per_epoch),
+        scores=run_scores(config, progress, kept, task.primary),
+        epochs=run_epochs(config, progress, kept, task.primary),
+        metrics=kept.metrics[kept.epoch],
+        extra_validation=extra,
+        time_s=round(progress.seconds, 3),
+        delta_sha256=delta.sha256 if delta else None,
+        delta_bytes=delta.size if delta else None,
+    )
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a process of a run took.
+
+    Attributes:
+        seconds: from the prepared model to the stored predictions.
+        peak_memory_bytes: of a GPU, or of the process.
+        memory_is_own: whether that is the memory of this run alone.
+    """
+
+    seconds: float
+    peak_memory_bytes: int
+    memory_is_own: bool
+
+
+# --- the record
+
+
+def result_of(
+    inputs: RunInputs,
+    prepared: PreparedRun,
+    splits: Splits,
+    progress: Progress,
+    outcome: Outcome,
+    costs: Costs,
+    code: str | None,
+) -> RunResult:
+    """Build the record of a run.
+
+    Args:
+        inputs: what it was computed from, with the run's own configuration.
+        prepared: its model, in the last stage that it reached.
+        progress: how far training came.
+        code: digest of the user's own code; None: there is none.
+    """
+    config = inputs.config
+    task = inputs.task
+    data = inputs.data
+    pretrained = inputs.pretrained
+    heads = prepared.method.context.heads
+    trained_by = progress.processes
+    device_types = [process["device_type"] for process in trained_by]
+    precisions = sorted({process["precision"] for process in trained_by})
+    devices = dict.fromkeys(process["device"] for process in trained_by)
+    # The last process counts itself, from its prepared model to its stored predictions.
+    seconds_before = sum(process["seconds"] for process in trained_by[:-1])
+    provenance = describe_provenance(
+        prepared.device, processes=processes.process_state().num_processes
+    )
+    provenance["device"] = " and ".join(devices)
+    return RunResult(
+        **vars(outcome),
+        schema_version=SCHEMA,
+        task=config.task,
+        task_digest=task_digest(task),
+        method=config.method,
+        backbone=config.backbone.name,
+        protocol=config.protocol,
+        seed=config.seed,
+        split="validation",
+        selection=config.epoch_rule.selection,
+        report=config.report,
+        primary_metric=prepared.task.primary,
+        n_examples=splits.count(lambda examples: len(rows_of(examples))),
+        truncated=splits.count(truncated_rows),
+        shots=config.shots,
+        fewshot=splits.fewshot,
+        draws=draws_of(config, device_types, selects_heads=heads is not None),
+        processes=[TrainingProcess.model_validate(process) for process in trained_by],
+        precision=" and ".join(precisions),
+        limit=config.limit,
+        variant=config.variant,
+        config=config.model_dump(mode="json"),
+        config_hash=config.config_hash,
+        setting_hash=config.setting_hash,
+        heads=heads,
+        heads_sha256=_digest_of_shared_heads(config, heads),
+        backbone_weights=pretrained.backbone_weights,
+        started_from=pretrained.started_from,
+        method_code=code,
+        data=data.fingerprint,
+        data_origin=_short_origins(data.origin),
+        wall_s=round(seconds_before + costs.seconds, 3),
+        peak_memory_bytes=costs.peak_memory_bytes,
+        memory_is_own=costs.memory_is_own,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        epoch_metrics=progress.epoch_metrics,
+        provenance=provenance,
+    )
+
+
+def _digest_of_shared_heads(config: RunConfig, heads: Heads | None) -> str | None:
+    """Give the digest of the tuned heads, if runs of all seeds tune the same ones."""
+    if not heads or config.heads_vary_with_seed:
+        return None
+    return digest(heads, 64)
+
+
+def _short_origins(origins: Mapping[str, str]) -> dict[str, str]:
+    """Give the last two parts of each path or dataset's name: the others are of this machine."""
+    return {split: "/".join(origin.split("/")[-2:]) for split, origin in origins.items()}
+
+
+# --- counts
+
+
+def class_counts(
+    task: TaskSpec, examples: list[EncodedExample], predictions: Predictions
+) -> ClassCounts | None:
+    """Count the rows that have each class, and those that are predicted to have it.
+
+    Returns:
+        None where rows have no single class.
+    """
+    if not task.classes:
+        return None
+    rules = task.rules
+    labels = Counter(rules.label_word(row.label) for row in rows_of(examples))
+    predicted = Counter(rules.label_word(value) for value in predictions)
+    return ClassCounts(
+        labels={word: labels[word] for word in task.classes},
+        predicted={word: predicted[word] for word in task.classes},
+    )
+
+
+def count_parameters(prepared: PreparedRun) -> ParameterCounts:
+    """Count the numbers that train, in all and in the backbone; those of delta and plain model."""
+    trainable, trainable_backbone = trained_sizes(prepared.method, prepared.encoder)
+    stored = prepared.method.delta(prepared.encoder.model).values()
+    return ParameterCounts(
+        trainable=trainable,
+        trainable_backbone=trainable_backbone,
+        stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
+        stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
+        total=sum(value.numel() for value in prepared.pretrained.model.parameters()),
+    )
+
+
+def trained_sizes(method: Method, encoder: Encoder) -> tuple[int, int]:
+    """Count the parameters that a method trains, in all and outside of the task head."""
+    trained = method.trainable_parameters(encoder.model)
+    task_head = encoder.task_head.keys()
+    sizes = {name: value.numel() for name, value in trained.items()}
+    in_backbone = [size for name, size in sizes.items() if name not in task_head]
+    return sum(sizes.values()), sum(in_backbone)
+
+
+# --- predictions
+
+
+def prediction_rows(
+    task: TaskSpec, examples: list[EncodedExample], logits: Values, predictions: Predictions
+) -> list[Prediction]:
+    """Make the lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits.
+
+    Args:
+        logits: of the examples.
+        predictions: of the examples' rows, as `predictions_of` makes them of the logits.
+    """
+    rules = task.rules
+    outputs: list[tuple[Any, list[float]]]
+    if isinstance(predictions, np.ndarray):
+        words = [rules.label_word(value) for value in predictions]
+        floats = logits.astype(np.float32).tolist()
+        outputs = list(zip(words, floats, strict=True))
+    else:
+        outputs = [(output.prediction, output.logits) for output in predictions]
+    lines = []
+    for row, (prediction, values) in zip(rows_of(examples), outputs, strict=True):
+        label = rules.stored_label(row)
+        lines.append(Prediction(id=row.id, label=label, prediction=prediction, logits=values))
+    return lines
+
+
+def summary(result: RunResult) -> str:
+    """Say the result of a run in a few words."""
+    if not result.epochs:
+        return f"{result.status}: {result.reason}"
+    epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"
+    words = [f"{result.primary_metric} {100 * result.score():.2f} ({epoch})"]
+    if result.collapsed:
+        words.append("collapsed")
+    if result.limit is not None:
+        words.append("limited")
+    return ", ".join(words)
