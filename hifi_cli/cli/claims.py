@@ -1,6 +1,7 @@
 """`hifi claims`: verdicts on a paper's claims."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -8,10 +9,12 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.errors import logger
 from hifi_cli.records.study import Study
-from hifi_cli.reports import comparable, table_spec
+from hifi_cli.reports import table_spec
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.claims import table as claims_table
-from hifi_cli.reports.render import Table, emit
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.render import emit
+from hifi_cli.reports.table import Table
 
 
 def claims(
@@ -41,36 +44,60 @@ def claims(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
-    study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
+    study = Study(results_dir)
+    task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = claims_spec.select(names or [], protocol=protocol, backbone=backbone)
-    for each in dict.fromkeys(file.protocol for file in files.values()):
-        if len(study.table_runs) and registry.name_of(each) not in study.names("protocol"):
-            logger.warning(f"note: {study.no_such_runs_error(protocol=each)}")
-    place = options.arguments(results_dir=results_dir, data_dir=data_dir)
-    how: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names}
-    included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
-    tables = verdict_tables(names or [], study, **how, score=score, included=included, place=place)
+    for asked in dict.fromkeys(file.protocol for file in files.values()):
+        if len(study.table_runs) and registry.name_of(asked) not in study.names("protocol"):
+            logger.warning(f"note: {study.no_such_runs_error(protocol=asked)}")
+    tables = verdict_tables(
+        names or [],
+        study,
+        ReportOptions.of_command(score, include),
+        protocol=protocol,
+        backbone=backbone,
+        tasks=task_names,
+        place=options.arguments(results_dir=results_dir, data_dir=data_dir),
+    )
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
-    reproduced = sum((table.frame["verdict"] == "reproduced").sum() for table in tables)
+    reproduced = sum(verdicts_in(table).count("reproduced") for table in tables)
     if strict and reproduced < sum(len(file.claims) for file in files.values()):
         raise typer.Exit(1)
+
+
+def verdicts_in(table: Table) -> list[str]:
+    """Return the verdict of each row of a table of claims."""
+    return [str(row.cell("verdict").value) for row in table.rows]
 
 
 def verdict_tables(
     words: list[str],
     study: Study,
+    how: ReportOptions,
     *,
     protocol: str | None,
     backbone: str | None,
     tasks: list[str],
-    **how: Any,
+    place: Sequence[str],
 ) -> list[Table]:
-    """A table of verdicts for each file of claims that words name."""
+    """Build a table of verdicts for each file of claims that words name.
+
+    Args:
+        words: files and claims; empty: all shipped files.
+        study: all runs.
+        how: which epoch's score is meant, and which runs count.
+        protocol: another protocol than the files'; None: theirs.
+        backbone: another backbone than the files'; None: theirs.
+        tasks: those that are asked about; empty: all.
+        place: the directories as options of the commands that are printed.
+    """
     files = claims_spec.select(words, protocol=protocol, backbone=backbone, tasks=tasks)
-    names = {"tasks": ",".join(map(registry.argument_of, tasks)), "protocol": protocol}
-    given = options.arguments(**names, backbone=backbone)
+    given = options.arguments(
+        tasks=",".join(map(registry.argument_of, tasks)), protocol=protocol, backbone=backbone
+    )
     return [
-        claims_table.evaluate(name, file, study, given=given, **how) for name, file in files.items()
+        claims_table.evaluate(name, file, study, how, given=given, place=place)
+        for name, file in files.items()
     ]

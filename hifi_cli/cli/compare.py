@@ -1,15 +1,18 @@
 """`hifi compare`: two methods or more by their paired runs."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 from hifi_cli.records.study import Study
-from hifi_cli.reports import comparable, table_spec
 from hifi_cli.reports import compare as compare_runs
+from hifi_cli.reports import table_spec
+from hifi_cli.reports.comparable import RowKey
+from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.render import emit
+from hifi_cli.reports.selection import require_single_table
 
 
 def compare(
@@ -47,34 +50,35 @@ def compare(
     format: options.TableFormat = None,  # noqa: A002
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
-    names = options.stored_names("methods", [name for word in methods for name in word.split(",")])
+    words = [name for word in methods for name in word.split(",")]
+    names = options.stored_names("methods", words)
     study = Study(results_dir)
-    study = study.with_rows_by("variant") if any("/" in name for name in names) else study
+    if any("/" in name for name in names):
+        study = study.with_rows_by("variant")
     table_spec.check_names("methods", names, study.names("method"))
-    by, compared = (
-        ("backbone", options.stored_names("backbones", backbones))
-        if backbones
-        else ("method", names)
-    )
-    if by == "backbone" and (backbone or len(names) > 1):
-        raise UsageError(
-            "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
-        )
+    by: RowKey = "method"
+    compared = names
+    if backbones:
+        by = "backbone"
+        compared = options.stored_names("backbones", backbones)
+        if backbone or len(names) > 1:
+            raise UsageError(
+                "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
+            )
     if len(compared) < 2 or len(set(compared)) < len(compared):
         raise UsageError(
             f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
         )
     if study.table_runs.empty:
         raise study.no_run_error()
+    runs = study.runs[study.runs["method"].isin(names)]
     task_names = options.stored_names("tasks", tasks)
-    table_spec.check_names("tasks", task_names, study.names("task"))
-    runs = study.runs[study.runs["task"].isin(task_names)] if task_names else study.runs
+    if task_names:
+        table_spec.check_names("tasks", task_names, study.names("task"))
+        runs = runs[runs["task"].isin(task_names)]
     keys = options.table_keys(protocol, backbone, shots)
-    runs = comparable.require_single_table(
-        runs[runs["method"].isin(names)], compared, by=by, **keys
-    )
-    included = comparable.INCLUDED_BY_DEFAULT.union(include or ())
-    how: dict[str, Any] = {"score": score, "metric": metric, "included": included}
-    tables = compare_runs.compare(study, runs, compared, by=by, over_rows=rows, **how)
+    runs = require_single_table(runs, compared, by=by, **keys)
+    how = ReportOptions.of_command(score, include)
+    tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)

@@ -1,17 +1,22 @@
 """`hifi report`: tables, comparisons, claims, figures and learning curves on one page."""
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
 
 from hifi_cli.cli import options
-from hifi_cli.cli.claims import verdict_tables
+from hifi_cli.cli.claims import verdict_tables, verdicts_in
 from hifi_cli.cli.table import built_table
 from hifi_cli.config import registry
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.records.study import Study
-from hifi_cli.reports import comparable, table_spec
 from hifi_cli.reports import searches as search_tables
+from hifi_cli.reports import table_spec
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_spec import TableSpec
 
 
 def report(
@@ -36,52 +41,77 @@ def report(
 
     It is RESULTS_DIR/report.html where --out names no other.
     """
-    from hifi_cli.reports import page as report_page  # jinja2, which tables do not need
+    # jinja2, which tables do not need
+    from hifi_cli.reports import page
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    study, task_names = Study(results_dir), options.stored_names("tasks", tasks)
+    study = Study(results_dir)
+    task_names = options.stored_names("tasks", tasks)
     if task_names:
         table_spec.check_names("tasks", task_names, study.names("task"))
         study.runs = study.runs[study.runs["task"].isin(task_names)]
-    searches = search_tables.searches(study) if study.runs["variant"].notna().any() else []
+    searches = []
+    if study.runs["variant"].notna().any():
+        searches = search_tables.searches(study)
     if study.table_runs.empty and not searches:
         raise study.no_run_error()
+    how = ReportOptions.of_command(score, include, show_published=published)
     place = options.arguments(results_dir=results_dir)
-    how: dict[str, Any] = {
-        "score": score,
-        "included": comparable.INCLUDED_BY_DEFAULT.union(include or ()),
-    }
     specs = [
-        (
-            table_spec.with_changes(table_spec.load(name), tasks=task_names),
-            command_line(
-                ["hifi", "grid", name, *options.arguments(tasks=",".join(task_names)), *place]
-            ),
-        )
-        for name in tables or ()
-    ] or [(spec, "") for spec in score_tables.specs_of(study)]
-    shown = [
-        built_table(spec, study, grid=grid, published=published, **how) for spec, grid in specs
+        table_spec.with_changes(table_spec.load(name), tasks=task_names) for name in tables or ()
     ]
-    shown += report_page.comparisons(study, **how)
-    settings = dict.fromkeys((spec.protocol, spec.backbone) for spec, _ in specs)
-    for protocol, backbone in [each for each in settings if each[0] in registry.names("protocols")]:
-        for verdicts_of in verdict_tables(
+    grids = [_grid_command(name, task_names, place) for name in tables or ()]
+    if not specs:
+        # The tables of all finished runs lack none.
+        specs = score_tables.specs_of(study)
+        grids = [""] * len(specs)
+    shown = [
+        built_table(spec, study, how, grid=grid) for spec, grid in zip(specs, grids, strict=True)
+    ]
+    shown += page.comparisons(study, how)
+    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
+        # The user's own protocols have no claims.
+        if protocol not in registry.names("protocols"):
+            continue
+        verdicts = verdict_tables(
             claims or [],
             study,
+            how,
             protocol=protocol,
             backbone=backbone,
             tasks=task_names,
             place=place,
-            **how,
-        ):
-            has_runs = (verdicts_of.frame["verdict"] != "not run").any()
-            shown += [verdicts_of] if claims or has_runs else []
-    for spec, _ in specs:
-        measures = table_spec.with_changes(spec, metrics=[*MEASURES])
-        calibration = built_table(measures, study, grid="", published=False, **how)
-        calibration.title = f"Calibration and churn: {calibration.title}"
-        shown += [calibration] if len(calibration.scores) else []
+        )
+        # Without being asked, only claims are shown that a run says something about.
+        shown += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
+    shown += _tables_of_measures(specs, study, how)
     target = out or study.directory / "report.html"
-    write_text(target, report_page.render(study, [*shown, *searches]))
+    write_text(target, page.render(study, [*shown, *searches]))
     print(target)
+
+
+def _grid_command(name: str, tasks: list[str], place: Sequence[str]) -> str:
+    """The command that makes the runs of a table.
+
+    Args:
+        name: of the table.
+        tasks: those that are asked about; empty: all.
+        place: the directories as options.
+    """
+    chosen = options.arguments(tasks=",".join(tasks))
+    return command_line(["hifi", "grid", name, *chosen, *place])
+
+
+def _tables_of_measures(
+    specs: Sequence[TableSpec], study: Study, how: ReportOptions
+) -> list[Table]:
+    """Tables of calibration and churn, of the same runs; none where no predictions are stored."""
+    without_paper = replace(how, show_published=False)
+    found = []
+    for spec in specs:
+        measures = table_spec.with_changes(spec, metrics=[*MEASURES])
+        table = built_table(measures, study, without_paper)
+        table.title = f"Calibration and churn: {table.title}"
+        if len(table.scores):
+            found.append(table)
+    return found

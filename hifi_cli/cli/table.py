@@ -1,22 +1,25 @@
 """`hifi table`: the tables of papers and of your own."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import pandas as pd
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.study import Study
-from hifi_cli.reports import comparable, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
+from hifi_cli.reports import paper_tables, table_spec
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
-from hifi_cli.reports.render import Table, emit
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.render import emit
+from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
@@ -67,12 +70,14 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
-    study = Study(results_dir).with_rows_by(by) if by else Study(results_dir)
+    study = Study(results_dir)
+    if by:
+        study = study.with_rows_by(by)
     keys = options.table_keys(protocol, backbones[0] if backbones else backbone, shots)
-    tasks, methods = options.stored_names("tasks", task), options.stored_names("methods", method)
+    tasks = options.stored_names("tasks", task)
+    methods = options.stored_names("methods", method)
     if name == "search":
-        chosen = {**keys, "task": tasks, "method": methods}
-        searched = search_tables.searches(study, **chosen)
+        searched = search_tables.searches(study, **keys, task=tasks, method=methods)
         searched[0].notes += study.notes_on_damage
         return emit(searched, format, out)
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
@@ -80,70 +85,105 @@ def table(
         raise study.no_run_error() if study.table_runs.empty else study.no_such_runs_error(**keys)
     if by:
         bases = methods or layouts[0].methods
-        runs = comparable.select_runs(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
-        of_tasks = runs["task"].isin(tasks or layouts[0].tasks or runs["task"])
-        methods = [
-            row for row in sorted({*runs["method"][of_tasks]}) if row.partition("/")[0] in bases
-        ] or bases
-    known = {"score", *METRICS}.union(*study.runs["metrics"])
-    if unknown := [metric for metric in metrics or () if metric not in known]:
-        raise UsageError(
-            f"--metrics: no run has '{unknown[0]}'{registry.did_you_mean(unknown[0], known)}"
+        shown_tasks = tasks or layouts[0].tasks
+        runs = select_runs(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
+        methods = _rows_of_settings(runs, bases, shown_tasks) or bases
+    _check_metrics(metrics or [], study)
+    specs = [
+        table_spec.with_changes(
+            layout,
+            protocol=keys["protocol"],
+            backbone=keys["backbone"],
+            methods=methods,
+            tasks=tasks,
+            shots=keys["shots"],
+            seeds=options.parse_seeds(seeds),
+            metrics=metrics,
+            backbones=backbones,
         )
-    changes: dict[str, Any] = {
-        **keys,
-        "tasks": tasks,
-        "methods": methods,
-        "seeds": options.parse_seeds(seeds),
-        "metrics": metrics,
-        "backbones": backbones,
-    }
-    specs = [table_spec.with_changes(layout, **changes) for layout in layouts]
+        for layout in layouts
+    ]
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
     table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
-    given = {
-        "tasks": ",".join(task or []),
-        "methods": ",".join(method or []),
-        "seeds": seeds,
-        "protocol": protocol,
-        "backbone": backbone,
-        "data_dir": data_dir,
-        "results_dir": results_dir,
-    }
-    words = [f"shots={'null' if shots == 'full' else shots}"] if shots else []
-    command = command_line(["hifi", "grid", str(name), *options.arguments(**given), *words])
-    how: dict[str, Any] = {
-        "score": score,
-        "included": comparable.INCLUDED_BY_DEFAULT.union(include or ()),
-        "grid": command if name and not by else "",  # others show what there is
-    }
-    tables = [
-        built_table(spec, study, data_dir=data_dir, published=published, **how) for spec in specs
-    ]
+    command = ""
+    # Other tables show what there is, so that they lack no run.
+    if name and not by:
+        given = options.arguments(
+            tasks=",".join(task or []),
+            methods=",".join(method or []),
+            seeds=seeds,
+            protocol=protocol,
+            backbone=backbone,
+            data_dir=data_dir,
+            results_dir=results_dir,
+        )
+        command = command_line(["hifi", "grid", name, *given, *_shots_as_setting(shots)])
+    how = ReportOptions.of_command(score, include, show_published=published)
+    tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
 
 
+def _rows_of_settings(
+    runs: pd.DataFrame, methods: Sequence[str], tasks: Sequence[str]
+) -> list[str]:
+    """The rows METHOD/KEY=VALUE of some methods on some tasks.
+
+    Args:
+        runs: rows of `Study.runs`, from `Study.with_rows_by`.
+        methods: those before the slash.
+        tasks: empty: all.
+    """
+    if tasks:
+        runs = runs[runs["task"].isin(tasks)]
+    names = sorted(set(runs["method"]))
+    return [name for name in names if name.partition("/")[0] in methods]
+
+
+def _check_metrics(metrics: Sequence[str], study: Study) -> None:
+    """Refuse a metric that neither tables nor runs know.
+
+    Raises:
+        UsageError: there is one.
+    """
+    known = {"score", *METRICS}.union(*study.runs["metrics"])
+    for metric in metrics:
+        if metric not in known:
+            suggestion = registry.did_you_mean(metric, known)
+            raise UsageError(f"--metrics: no run has '{metric}'{suggestion}")
+
+
+def _shots_as_setting(shots: str | None) -> list[str]:
+    """The shots of `hifi table` as `hifi grid` takes them."""
+    if not shots:
+        return []
+    return [f"shots={'null' if shots == 'full' else shots}"]
+
+
 def built_table(
     spec: TableSpec,
     study: Study,
+    how: ReportOptions,
     *,
-    score: EpochChoice | None,
-    included: Collection[str],
-    grid: str,
-    published: bool,
+    grid: str = "",
     data_dir: Path | None = None,
 ) -> Table:
-    """A table of any kind."""
+    """Build a table of any kind.
+
+    Args:
+        spec: rows and columns.
+        study: all runs.
+        how: which epoch's score is meant, which runs count, whether a paper's numbers are shown.
+        grid: the command that makes the table's runs; empty: no run is missing.
+        data_dir: directory of the official data files, of which rows are counted; None: the hub's.
+    """
     if spec.kind == "settings":
-        return paper_tables.settings(spec, show_published=published)
+        return paper_tables.settings(spec, show_published=how.show_published)
     if spec.kind == "statistics":
         counts = task_sources.count_rows(spec.tasks, data_dir=data_dir)
-        return paper_tables.row_counts(spec, counts, show_published=published)
+        return paper_tables.row_counts(spec, counts, show_published=how.show_published)
     if spec.kind == "costs":
-        return cost_tables.costs(spec, study, included=included)
-    return score_tables.build(
-        spec, study, score=score, included=included, show_published=published, grid=grid
-    )
+        return cost_tables.costs(spec, study, how)
+    return score_tables.build(spec, study, how, grid=grid)

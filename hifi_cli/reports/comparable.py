@@ -1,25 +1,20 @@
 """Which finished runs may be averaged or compared, and why others are left out."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pandas as pd
 
-from hifi_cli.config import registry
-from hifi_cli.config.base import flatten
-from hifi_cli.config.decides import decides, keys_that_decide
+from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import EpochChoice, RunConfig
-from hifi_cli.config.sources import override_value, resolve
-from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 from hifi_cli.records.study import AVERAGED, COLUMN_OF_KEY, COMPARED, Study
 from hifi_cli.reports.calibration import MEASURES, measure
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.protocols import changed_settings, protocol_config
 from hifi_cli.text import counted_noun
-
-# Flags of runs that are counted: leaving out runs that predict one class favors unstable methods,
-# and changed settings are named
-INCLUDED_BY_DEFAULT = frozenset({"changed"})
 
 
 def _conditions_of_keys() -> dict[str, str]:
@@ -35,238 +30,307 @@ def _conditions_of_keys() -> dict[str, str]:
 CONDITIONS = _conditions_of_keys() | COMPARED
 # and what runs of one method on one task must share, apart from the seed
 _IDENTITY = _conditions_of_keys() | AVERAGED
-# of which the values say nothing to a reader
+# Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 _DRAWS = ("draws", "common_draws")
-Notes = dict[tuple[str, str], list[str]]  # by method and task
+_CELL = ["method", "backbone", "task"]
+
+# What a row of a table stands for
+RowKey = Literal["method", "backbone"]
+# Sentences about runs, by row (method or backbone) and task
+Notes = dict[tuple[str, str], list[str]]
 
 
-def table_keys(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return protocol, backbone and shots (`full`: all rows) of each run, as words."""
-    shots = runs["shots"].map(lambda number: "full" if pd.isna(number) else str(int(number)))
-    return runs[["protocol", "backbone"]].assign(shots=shots.astype(str))
+@dataclass(frozen=True)
+class ComparableRuns:
+    """Runs of one protocol and number of shots: each has its score, and counts or is excluded.
 
-
-def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
-    """Return the runs with some protocol, backbone and shots (None: any), without those of searches."""
-    columns, chosen = table_keys(runs), runs["variant"].isna()
-    for key, value in keys.items():
-        if value is not None:
-            chosen &= columns[key] == value
-    protocol = keys.get("protocol") or runs["protocol"]  # the given one may carry its file
-    return runs.assign(protocol=pd.Series(protocol, runs.index, dtype=object))[chosen]
-
-
-def require_single_table(
-    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **keys: str | None
-) -> pd.DataFrame:
-    """Return the runs of some methods under the only protocol, backbone and number of shots.
-
-    Args:
-        by: `method`, or `backbone`: the names are then backbones.
-
-    Raises:
-        MissingError: a method has no finished run.
-        UsageError: there are runs of several; the message names them.
+    Attributes:
+        study: where the runs come from.
+        options: which epoch's score is meant, and which flags do not exclude a run.
+        row_key: what is compared, methods or backbones.
+        metric: what the scores are; None: each run's primary metric.
+        frame: the rows of `Study.runs`, in which `report` is the epoch of the score, with these
+            columns more.
+            `row`: the run's method or backbone, as `row_key` says.
+            `own_report`: the epoch that the run itself reports; its predictions are of it.
+            `changed`: settings that are not the protocol's, in words; empty: none.
+            `own_epochs`: whether the epochs are not the protocol's. A protocol may train one method
+            longer than another, as HiFi trains BitFit as long as BitFit's own paper does.
+            `excluded_because`: why the run does not count; empty: it counts.
+            `points`: the score in percent, or a measure of the predictions in its own unit; NaN
+            where the run is excluded or lacks it.
     """
-    runs = select_runs(runs[runs[by].isin(names)], **keys)
-    for name in names:
-        if name not in runs[by].values:
-            chosen = "".join(f" --{key} {value}" for key, value in keys.items() if value)
-            raise MissingError(
-                f"no finished run of {name}{chosen}; make one with hifi train --{by} {name}"
-            )
-    for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
-        if values.nunique() > 1:
-            raise UsageError(
-                f"there are runs of several {key}: choose one with --{key} ({', '.join(sorted({*values}))})"
-            )
-    return runs
 
+    study: Study
+    options: ReportOptions
+    row_key: RowKey
+    metric: str | None
+    frame: pd.DataFrame
 
-def protocol_config(
-    *, task: str, method: str, backbone: str, protocol: str, **keys: Any
-) -> RunConfig | None:
-    """Return the configuration that a protocol has for a method, task and backbone; None where one of them is unknown here.
+    @classmethod
+    def of(
+        cls,
+        study: Study,
+        runs: pd.DataFrame,
+        options: ReportOptions,
+        *,
+        row_key: RowKey = "method",
+        metric: str | None = None,
+    ) -> "ComparableRuns":
+        """Judge and score some runs.
 
-    Args:
-        backbone: its name; where it is a directory or on the hub does not matter.
-        keys: with other values than the protocol's.
-    """
-    try:
-        config = resolve(
-            task=task,
-            method=method,
-            backbone=backbone if backbone in registry.names("backbones") else f"local/{backbone}",
-            protocol=protocol,
-            overrides=[f"{key}={override_value(value)}" for key, value in keys.items()],
+        Args:
+            study: where the runs come from.
+            runs: rows of `Study.runs`, of one protocol and number of shots.
+            options: which epoch's score is meant, and which flags do not exclude a run.
+            row_key: what is compared, methods or backbones.
+            metric: a metric, or a measure of the stored predictions; None: each run's primary one.
+        """
+        frame = runs.assign(
+            row=runs[row_key],
+            report=options.score or runs["report"],
+            own_report=runs["report"],
         )
-    except HifiError:
-        return None
-    named = config.backbone.model_copy(update={"name": backbone})
-    return config.model_copy(update={"backbone": named})
+        frame = _with_settings(frame)
+        reasons = _reasons_to_exclude(frame, options.included)
+        frame = frame.assign(excluded_because=reasons, points=float("nan"))
+        return cls(study, options, row_key, metric, frame).scored_by(metric)
+
+    def scored_by(self, metric: str | None) -> "ComparableRuns":
+        """Return the same runs with the scores of another metric."""
+        points = _points(self.study, self.usable, self.options.score, metric)
+        return replace(self, metric=metric, frame=self.frame.assign(points=points))
+
+    def of_tasks(self, tasks: Collection[str]) -> "ComparableRuns":
+        """Return the runs on some tasks."""
+        return replace(self, frame=self.frame[self.frame["task"].isin(tasks)])
+
+    def of_rows(self, names: Collection[str]) -> "ComparableRuns":
+        """Return the runs of some methods or backbones."""
+        return replace(self, frame=self.frame[self.frame["row"].isin(names)])
+
+    @property
+    def usable(self) -> pd.DataFrame:
+        """The runs that count, with or without a score."""
+        return self.frame[self.frame["excluded_because"] == ""]
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The columns that rows must share to be compared, with their names."""
+        if self.row_key == "backbone":
+            # Backbones are what is compared: each has weights of its own.
+            return {column: CONDITIONS[column] for column in CONDITIONS if column != "weights"}
+        return CONDITIONS
+
+    @property
+    def required_conditions(self) -> dict[str, str]:
+        """Those of them that the options demand."""
+        return required_conditions(self.conditions, self.options.included)
+
+    def mismatches_with_majority(self) -> dict[str, list[str]]:
+        """Return the conditions in which rows differ from most of the others, by row.
+
+        The first run stands for its row: runs of one row agree, or all but one kind are excluded.
+        """
+        first_runs = self.usable.drop_duplicates("row")
+        found = mismatches_with_majority(first_runs, self.conditions)
+        return {first_runs["row"][index]: names for index, names in found.items()}
+
+    def notes(self) -> Notes:
+        """Say what a reader must know of the runs of each row and task.
+
+        Returns:
+            Which runs are left out and why, and what is unusual of the others.
+        """
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for run in self.frame.itertuples():
+            for fact in _facts(run):
+                counts[run.row, run.task, fact] += 1
+        notes: Notes = {}
+        for (row, task, fact), count in counts.items():
+            note = f"{counted_noun(count, 'run')} {fact}"
+            notes.setdefault((row, task), []).append(note)
+        return notes
 
 
-def note_on_variants(
-    study: Study, protocol: str, backbone: str, tasks: Collection[str]
-) -> list[str]:
-    """What a table of some tasks says about their runs of searches and other variants."""
-    runs = study.runs[(study.runs["protocol"] == protocol) & (study.runs["backbone"] == backbone)]
-    count = int(runs["variant"][runs["task"].isin(tasks)].notna().sum())
-    note = f"{counted_noun(count, 'run')} of searches and other variants left out (hifi table search, or --by variant)"
-    return [note] if count else []
+def _facts(run: Any) -> list[str]:
+    """What a reader must know of a run, a row of `ComparableRuns.frame`."""
+    if run.excluded_because:
+        return [f"left out: {run.excluded_because}"]
+    facts = []
+    if run.changed:
+        facts.append(f"with other settings than the protocol's: {run.changed}")
+    if run.collapsed:
+        facts.append("collapsed, included")
+    if run.limit is not None:
+        facts.append("limited, included")
+    return facts
 
 
 def note_on_epochs(runs: pd.DataFrame) -> list[str]:
-    """That scores are too high, where an epoch was chosen on the split that they are of.
+    """Say that scores are too high, where an epoch was chosen on the split that they are of.
 
     Args:
-        runs: from `scored`.
+        runs: rows of `ComparableRuns.frame`.
     """
     is_chosen = (runs["report"] == "best") & (runs["selection"] == "validation")
-    return [CHOSEN_ON_REPORTED] if (is_chosen | (runs["report"] == "max")).any() else []
+    is_maximum = runs["report"] == "max"
+    if (is_chosen | is_maximum).any():
+        return [CHOSEN_ON_REPORTED]
+    return []
 
 
-# Runs that belong together
-
-
-def with_exclusions(
-    runs: pd.DataFrame, included: Collection[str] = INCLUDED_BY_DEFAULT
-) -> pd.DataFrame:
-    """Runs with what decides whether they are averaged or compared, in three more columns.
-
-    `excluded_because`: why a run is not; empty: it is. `changed`: its settings that are not its
-    protocol's, in words. `own_epochs`:
-    whether its epochs are not its protocol's, which may train one method longer than another, as HiFi trains BitFit as long
-    as BitFit's own paper does.
+def _points(
+    study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str | None
+) -> pd.Series:
+    """The scores of runs in percent; a measure of the predictions in its own unit.
 
     Args:
-        runs: those of one protocol and number of shots.
-        counted: flags (`limited`, `unequal`, `draws`, `changed`) of runs that are included.
+        study: where the runs come from.
+        runs: rows of `ComparableRuns.frame`.
+        score: the epoch of the score; None: the one that each run reports.
+        metric: a metric or measure; None: each run's primary metric.
     """
-    changed, epochs = {}, {}
+    # Which epoch a run's metrics and predictions are of follows from what it reports itself.
+    runs = runs.assign(report=runs["own_report"])
+    if metric in MEASURES:
+        return measure(study, runs, score, metric)
+    return 100 * study.scores(runs, score, metric)
+
+
+# Reasons to exclude a run
+
+
+def _with_settings(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs with the columns `changed` and `own_epochs`; see `ComparableRuns`."""
+    changed: dict[str, str] = {}
+    epochs: dict[str, int | None] = {}
+    # Runs with one hash have the same settings; to resolve a protocol for each would take long.
     for run in runs.drop_duplicates("setting_hash").itertuples():
-        names = {"task": run.task, "method": run.method, "backbone": run.backbone}
-        config = protocol_config(**names, protocol=run.protocol, shots=run.shots)
-        changed[run.setting_hash] = _changed_settings(run, config) if config else ""
-        epochs[run.setting_hash] = config.epochs if config else None
-    runs = runs.assign(
+        key = run.setting_hash
+        config = protocol_config(
+            task=run.task,
+            method=run.method,
+            backbone=run.backbone,
+            protocol=run.protocol,
+            shots=run.shots,
+        )
+        if config is None:
+            changed[key] = ""
+            epochs[key] = None
+        else:
+            changed[key] = changed_settings(run, config)
+            epochs[key] = config.epochs
+    return runs.assign(
         changed=runs["setting_hash"].map(changed).astype(object),
         own_epochs=runs["max_epochs"] != runs["setting_hash"].map(epochs),
     )
-    reasons = {  # by flag; the first that holds counts
+
+
+def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Series:
+    """Why each run does not count; empty: it does. The first reason that holds is said."""
+    flags = {
         "diverged": ("diverged, without a score", runs["status"] != "done"),
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),
         "changed": ("not the protocol's settings: " + runs["changed"], runs["changed"] != ""),
     }
-    excluded_because = pd.Series("", runs.index, dtype=object)
-    for flag, (reason, holds) in reasons.items():
+    reasons = pd.Series("", runs.index, dtype=object)
+    for flag, (reason, holds) in flags.items():
         if flag not in included:
-            excluded_because = excluded_because.mask(holds & (excluded_because == ""), reason)
-    # Whatever is included, runs of two schemas say too little of each other to be averaged.
+            reasons = reasons.mask(holds & (reasons == ""), reason)
+    # Whatever is included: runs of two schemas say too little of each other to be averaged.
     newest = runs["schema_version"].max()
-    older = (runs["schema_version"] != newest) & (excluded_because == "")
-    of_schema = "of schema " + runs["schema_version"].astype(str)
-    excluded_because = excluded_because.mask(older, of_schema + f", not {newest} as others")
+    is_older = (runs["schema_version"] != newest) & (reasons == "")
+    of_schema = "of schema " + runs["schema_version"].astype(str) + f", not {newest} as others"
+    reasons = reasons.mask(is_older, of_schema)
+    for index, conditions in _misfits(runs[reasons == ""], included).items():
+        # The settings' hash also says what another condition says already.
+        causes = " and ".join(conditions).removesuffix(" and settings")
+        is_about_draws = all("draws" in name for name in conditions)
+        flag = "draws" if is_about_draws else "unequal"
+        reasons[index] = f"different {causes} (--include {flag} includes them)"
+    return reasons
+
+
+def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, list[str]]:
+    """By index, in what a run differs from most runs of its method, backbone and task."""
     identity = required_conditions(_IDENTITY, included)
-    if identity:
-        # the settings of limited runs differ by the limit at least
-        full = runs[(excluded_because == "") & runs["limit"].isna()]
-        cells = [full[key] for key in ("method", "backbone", "task")]
-        numbers = full[[*identity]].groupby(cells).transform("nunique", dropna=False)
-        for _, cell in full[numbers.gt(1).any(axis=1)].groupby(["method", "backbone", "task"]):
-            for index, conditions in mismatches_with_majority(cell, identity).items():
-                causes = " and ".join(conditions).removesuffix(" and settings")
-                flag = "draws" if all("draws" in name for name in conditions) else "unequal"
-                excluded_because[index] = f"different {causes} (--include {flag} includes them)"
-    return runs.assign(excluded_because=excluded_because)
+    if not identity:
+        return {}
+    # Settings of limited runs differ by the limit at least.
+    full = runs[runs["limit"].isna()]
+    keys = [full[key] for key in _CELL]
+    distinct = full[[*identity]].groupby(keys).transform("nunique", dropna=False)
+    is_mixed = distinct.gt(1).any(axis=1)
+    misfits: dict[Hashable, list[str]] = {}
+    for _, cell in full[is_mixed].groupby(_CELL):
+        misfits.update(mismatches_with_majority(cell, identity))
+    return misfits
 
 
 def required_conditions(conditions: Mapping[str, str], included: Collection[str]) -> dict[str, str]:
-    """The conditions in which runs must agree, where some flags of runs are included.
+    """Return the conditions in which runs must agree, where some flags are included.
 
     Random draws are included by their own flag alone: who compares unequal runs on purpose need not
     know that they also draw other numbers.
-    """
-    draws = {column: name for column, name in conditions.items() if column in _DRAWS}
-    others = {column: name for column, name in conditions.items() if column not in _DRAWS}
-    required = {} if "unequal" in included else others
-    return required if "draws" in included else required | draws
-
-
-def _changed_settings(run: Any, config: RunConfig) -> str:
-    """The keys of a run's configuration that are not its protocol's: `epochs 1 (protocol: 6)`."""
-    if config.setting_hash == run.setting_hash:
-        return ""
-    expected = flatten(config.model_dump(mode="json"))
-    return ", ".join(
-        f"{key} {override_value(value)} (protocol: {override_value(expected.get(key))})"
-        for key, value in flatten(run.config).items()
-        if decides(RunConfig, key, "settings") and value != expected.get(key)
-    )
-
-
-def scored(
-    study: Study, runs: pd.DataFrame, score: EpochChoice | None = None, metric: str | None = None
-) -> pd.DataFrame:
-    """Runs with the `score` that is compared, in percent, and in `report` the epoch that it is of.
 
     Args:
-        score: None: the epoch that each run reports.
-        metric: or a measure of the stored predictions; None: each run's primary metric.
+        conditions: names by column.
+        included: flags of runs that count.
     """
-    scores = (
-        measure(study, runs, score, metric)
-        if metric and metric in MEASURES
-        else 100 * study.scores(runs, score, metric)
-    )
-    return runs.assign(report=score or runs["report"], score=scores)
+    required: dict[str, str] = {}
+    for column, name in conditions.items():
+        if column not in _DRAWS and "unequal" not in included:
+            required[column] = name
+    for column, name in conditions.items():
+        if column in _DRAWS and "draws" not in included:
+            required[column] = name
+    return required
 
 
-def differences(run: Any, other: Any, conditions: Mapping[str, str] = CONDITIONS) -> list[str]:
-    """The conditions in which two runs disagree, with both values.
+def differences(run: Any, other: Any, conditions: Mapping[str, str]) -> list[str]:
+    """Return the conditions in which two runs disagree, with both values.
 
     Epochs may differ where the protocol has them so for the two methods.
+
+    Args:
+        run: values by column, `own_epochs` among them.
+        other: likewise.
+        conditions: names by column.
     """
-    differing = [column for column in conditions if str(run[column]) != str(other[column])]
-    if not run["own_epochs"] and not other["own_epochs"]:
-        differing = [column for column in differing if column != "max_epochs"]
-    return [
-        conditions[column] + ("" if column in _DIGESTS else f" ({run[column]} and {other[column]})")
-        for column in differing
-    ]
+    have_protocols_epochs = not run["own_epochs"] and not other["own_epochs"]
+    found = []
+    for column, name in conditions.items():
+        if str(run[column]) == str(other[column]):
+            continue
+        if column == "max_epochs" and have_protocols_epochs:
+            continue
+        if column in _DIGESTS:
+            found.append(name)
+        else:
+            found.append(f"{name} ({run[column]} and {other[column]})")
+    return found
 
 
 def mismatches_with_majority(
-    runs: pd.DataFrame, conditions: Mapping[str, str] = CONDITIONS
-) -> dict[Any, list[str]]:
-    """By index, the conditions in which runs differ from most of some runs."""
+    runs: pd.DataFrame, conditions: Mapping[str, str]
+) -> dict[Hashable, list[str]]:
+    """Return by index the conditions in which runs differ from most of some runs.
+
+    Args:
+        runs: rows of `ComparableRuns.frame`.
+        conditions: names by column.
+    """
     identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
     counts = identities.value_counts(sort=False)
     if len(counts) < 2:
         return {}
-    usual = runs.loc[(identities == counts.idxmax()).idxmax()]
-    found = {index: differences(run, usual, conditions) for index, run in runs.iterrows()}
-    return {index: names for index, names in found.items() if names}
-
-
-def notes_on(runs: pd.DataFrame) -> Notes:
-    """What a reader must know of the runs of each method and task: which are left out, and what is unusual of the others.
-
-    Args:
-        runs: from `with_exclusions`.
-    """
-    facts = Counter[tuple[str, str, str]]()
-    for run in runs.itertuples():
-        unusual = {
-            f"with other settings than the protocol's: {run.changed}": run.changed != "",
-            "collapsed, included": run.collapsed,
-            "limited, included": run.limit is not None,
-        }
-        included = [text for text, holds in unusual.items() if holds]
-        for text in [f"left out: {run.excluded_because}"] if run.excluded_because else included:
-            facts[run.method, run.task, text] += 1
-    notes: Notes = {}
-    for (method, task, text), count in facts.items():
-        notes.setdefault((method, task), []).append(f"{counted_noun(count, 'run')} {text}")
-    return notes
+    is_usual = identities == counts.idxmax()
+    usual = runs.loc[is_usual.idxmax()]
+    found: dict[Hashable, list[str]] = {}
+    for index, run in runs.iterrows():
+        names = differences(run, usual, conditions)
+        if names:
+            found[index] = names
+    return found

@@ -1,18 +1,25 @@
 """What methods cost beside full fine-tuning."""
 
-from collections.abc import Collection
-
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.records.study import Study
-from hifi_cli.reports import comparable
-from hifi_cli.reports.paper_tables import has_own_memory
-from hifi_cli.reports.render import Table
-from hifi_cli.reports.table_spec import NO_TABLE, RowSpec, TableSpec, load_published, shots_of
+from hifi_cli.reports.comparable import ComparableRuns
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.table import Cell, Row, Table, value_column
+from hifi_cli.reports.table_spec import (
+    NO_TABLE,
+    PublishedTable,
+    RowSpec,
+    TableSpec,
+    load_published,
+    shots_of,
+)
 from hifi_cli.text import counted_noun
 
-FULL_FT = "full-ft"  # the reference for costs
+# The reference for costs
+FULL_FT = "full-ft"
 COSTS = {
     "trained_percent": "Trained %",
     "time": "Time",
@@ -20,88 +27,138 @@ COSTS = {
     "stored": "Stored",
     "stored_mb": "MB",
 }
+_RATIOS = ["time", "memory", "stored"]
+_BYTES_PER_MB = 1e6
 
 
-def costs(spec: TableSpec, study: Study, *, included: Collection[str]) -> Table:
-    """What finished runs took, relative to Full-FT on the same tasks, device and threads; means over tasks.
+def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
+    """Build a table of what finished runs took, relative to Full-FT, means over tasks.
 
-    Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted structure, inference delay,
-    storage).
+    Beside them stands what the paper's table marks (HiFi, table 1: extra parameters, corrupted
+    structure, inference delay, storage).
+
+    Args:
+        spec: its rows are methods; none: all that were run.
+        study: all runs.
+        options: which runs count.
     """
-    runs = comparable.select_runs(
-        study.runs,
-        protocol=spec.protocol,
-        backbone=spec.backbone,
-        shots=str(spec.shots or shots_of(spec.protocol)),
-    )
-    runs = runs[
-        runs["seed"].isin(spec.seeds or runs["seed"])
-        & runs["task"].isin(spec.tasks or runs["task"])
-    ]
-    with_exclusions = comparable.with_exclusions(runs, included)
-    measured = relative_costs(with_exclusions[with_exclusions["excluded_because"] == ""])
-    rows = spec.rows or [RowSpec(method=name) for name in measured.index]
+    runs = _runs(spec, study)
+    comparable = ComparableRuns.of(study, runs, options)
+    measured = relative_costs(comparable.usable)
+    name, paper = "", NO_TABLE
+    if spec.published:
+        name, paper = load_published(spec.published)
+    row_specs = spec.rows or [RowSpec(method=method) for method in measured.index]
     notes = [
         "time per epoch, peak memory and stored file relative to Full-FT's on the same task, device and number of threads:"
         " means over tasks"
     ]
-    alone = with_exclusions["method"][~with_exclusions["method"].isin(measured.index)]
-    reasons = with_exclusions["excluded_because"].replace(
-        "", "Full-FT has no run on their tasks, devices and numbers of threads"
-    )
-    notes += [
-        f"left out: {reason}: {', '.join(sorted({*names}))}"
-        for reason, names in alone.groupby(reasons)
-    ]
-    shared = with_exclusions[
-        (with_exclusions["excluded_because"] == "") & ~has_own_memory(with_exclusions)
-    ]
-    if len(shared):
-        names = ", ".join(sorted({*shared["method"]}))
-        notes.append(
-            f"memory left out: {counted_noun(len(shared), 'run')} that another one of the same"
-            f" command had preceded ({names}); hifi grid starts a process for each run"
-        )
-    name, paper = load_published(spec.published) if spec.published else ("", NO_TABLE)
-    marks = {
-        column: [paper.mean(str(row.published), column) for row in rows] for column in paper.columns
-    }
-    columns = {
-        "method": [row.method for row in rows],
-        "label": [row.label or label_of("methods", str(row.method)) for row in rows],
-        "source": "runs",
-        **marks,
-    }
-    notes += [f"check marks as printed in {name}, table {paper.number}"] if marks else []
-    notes += [paper.note] if paper.note else []
+    notes += _notes_on_left_out(comparable.frame, measured)
+    notes += _notes_on_memory(comparable.usable)
+    if paper.columns:
+        notes.append(f"check marks as printed in {name}, table {paper.number}")
+    if paper.note:
+        notes.append(paper.note)
+    headings = {column: column for column in paper.columns} | COSTS
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
-        frame=pd.DataFrame(columns).join(measured, on="method"),
-        headings={key: key for key in marks} | COSTS,
+        rows=[_row(row, measured, paper) for row in row_specs],
+        headings=headings,
+        columns=[value_column(key) for key in headings],
         formats={**dict.fromkeys(COSTS, ".2f"), "stored": ".3f"},
         notes=notes,
     )
 
 
-def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Costs by method: percent of trained parameters, `time` per epoch, peak `memory` and size of the file `stored`.
+def _runs(spec: TableSpec, study: Study) -> pd.DataFrame:
+    """The runs of a table: rows of `Study.runs`."""
+    shots = str(spec.shots or shots_of(spec.protocol))
+    runs = select_runs(study.runs, protocol=spec.protocol, backbone=spec.backbone, shots=shots)
+    if spec.seeds:
+        runs = runs[runs["seed"].isin(spec.seeds)]
+    if spec.tasks:
+        runs = runs[runs["task"].isin(spec.tasks)]
+    return runs
 
-    The latter three are ratios to Full-FT's on the same task, device and number of threads, means over tasks.
+
+def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
+    """A method with its costs and the paper's marks.
+
+    Args:
+        spec: the row.
+        measured: costs by method, from `relative_costs`.
+        paper: the table with the marks.
     """
-    by_cell = (
-        runs.assign(
-            trained_percent=100 * runs["trainable"] / runs["total"],
-            time=runs["time_s"].astype(float) / runs["epoch_last"].astype(float),
-            memory=runs["peak_memory_bytes"].astype(float).where(has_own_memory(runs)),
-            stored=runs["delta_bytes"].astype(float),
-            stored_mb=runs["delta_bytes"].astype(float) / 1e6,
-        )
-        .groupby(["method", "task", "device", "threads"])[[*COSTS]]
-        .mean()
+    method = str(spec.method)
+    cells = {}
+    for column in paper.columns:
+        cells[column] = Cell(paper.mean(str(spec.published), column))
+    if method in measured.index:
+        for key in COSTS:
+            value = measured.at[method, key]
+            cells[key] = Cell(None if pd.isna(value) else float(value))
+    label = spec.label or label_of("methods", method)
+    return Row(method, label, "runs", cells)
+
+
+def _notes_on_left_out(runs: pd.DataFrame, measured: pd.DataFrame) -> list[str]:
+    """Why methods have no costs, those with one reason together.
+
+    Args:
+        runs: rows of `ComparableRuns.frame`.
+        measured: costs by method.
+    """
+    has_no_costs = ~runs["method"].isin(measured.index)
+    no_reference = "Full-FT has no run on their tasks, devices and numbers of threads"
+    reasons = runs["excluded_because"].replace("", no_reference)
+    notes = []
+    for reason, methods in runs["method"][has_no_costs].groupby(reasons):
+        notes.append(f"left out: {reason}: {', '.join(sorted(set(methods)))}")
+    return notes
+
+
+def _notes_on_memory(usable: pd.DataFrame) -> list[str]:
+    """Which runs have a peak memory that another run may have caused."""
+    shared = usable[~has_own_memory(usable)]
+    if shared.empty:
+        return []
+    methods = ", ".join(sorted(set(shared["method"])))
+    return [
+        f"memory left out: {counted_noun(len(shared), 'run')} that another one of the same"
+        f" command had preceded ({methods}); hifi grid starts a process for each run"
+    ]
+
+
+def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Compute the costs of methods.
+
+    Time, memory and stored bytes are ratios to Full-FT's on the same task, device and number of
+    threads; all are means over tasks.
+
+    Args:
+        runs: rows of `Study.runs`.
+
+    Returns:
+        Index: method. Columns: `trained_percent`: of the parameters; `time` per epoch, peak
+        `memory` and size of the file `stored`, as ratios; `stored_mb`: that size in MB.
+    """
+    measured = runs.assign(
+        trained_percent=100 * runs["trainable"] / runs["total"],
+        time=runs["time_s"].astype(float) / runs["epoch_last"].astype(float),
+        memory=runs["peak_memory_bytes"].astype(float).where(has_own_memory(runs)),
+        stored=runs["delta_bytes"].astype(float),
+        stored_mb=runs["delta_bytes"].astype(float) / _BYTES_PER_MB,
     )
-    ratios = ["time", "memory", "stored"]
-    full = by_cell.loc[by_cell.index.get_level_values("method") == FULL_FT, ratios].droplevel(
-        "method"
-    )
-    by_cell[ratios] = by_cell[ratios] / full.reindex(by_cell.index.droplevel("method")).to_numpy()
-    return by_cell.dropna(subset=["time"]).groupby(level="method").mean()
+    conditions = measured.groupby(["method", "task", "device", "threads"])
+    means = conditions[[*COSTS]].mean()
+    is_reference = means.index.get_level_values("method") == FULL_FT
+    reference = means.loc[is_reference, _RATIOS].droplevel("method")
+    # The line of Full-FT with the same task, device and threads; NaN where it was not run there
+    references = reference.reindex(means.index.droplevel("method")).to_numpy()
+    means[_RATIOS] = means[_RATIOS] / references
+    return means.dropna(subset=["time"]).groupby(level="method").mean()
+
+
+def has_own_memory(runs: pd.DataFrame) -> pd.Series:
+    """Return whether the peak memory of each run is its own; True where the record does not say."""
+    return runs["memory_is_own"].ne(False)

@@ -1,23 +1,27 @@
 """Tables of settings and of row counts beside the paper's."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
-
-import pandas as pd
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.reports import comparable
-from hifi_cli.reports.render import Place, Table
+from hifi_cli.reports.protocols import protocol_config
+from hifi_cli.reports.table import Cell, Place, Row, Table, value_column
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, load_published
 
 SPLITS = ("train", "validation", "test")
 
 
 def settings(spec: TableSpec, *, show_published: bool) -> Table:
-    """Batch size and learning rate of each method on each task; needs no run and no data."""
+    """Build a table of batch size and learning rate of each method on each task.
+
+    It needs no run and no data.
+
+    Args:
+        spec: rows are methods, columns are tasks.
+        show_published: whether the paper's settings are shown too.
+    """
 
     def setting(method: str, column: ColumnSpec) -> str | None:
-        config = comparable.protocol_config(
+        config = protocol_config(
             task=column.task, method=method, backbone=spec.backbone, protocol=spec.protocol
         )
         if config is None:
@@ -34,10 +38,12 @@ def settings(spec: TableSpec, *, show_published: bool) -> Table:
 def row_counts(
     spec: TableSpec, counts: Mapping[str, Mapping[str, int]], *, show_published: bool
 ) -> Table:
-    """Numbers of rows of each split of the local data.
+    """Build a table of the numbers of rows of each split of the local data.
 
     Args:
-        counts: by task and split.
+        spec: columns are tasks; its rows are not used.
+        counts: rows, by task and split.
+        show_published: whether the paper's numbers are shown too.
     """
 
     def count(split: str, column: ColumnSpec) -> int | None:
@@ -46,43 +52,44 @@ def row_counts(
 
     splits = [RowSpec(method=split, label=split) for split in SPLITS]
     table = _beside_paper(spec.model_copy(update={"rows": splits}), count, show_published)
-    table.frame = table.frame.astype(dict.fromkeys(table.headings, "Int64"))
-    table.index_title, table.formats = "Split", dict.fromkeys(table.headings, ",.0f")
+    table.columns = [value_column(key, is_count=True) for key in table.headings]
+    table.index_title = "Split"
+    table.formats = dict.fromkeys(table.headings, ",.0f")
     return table
 
 
 def _beside_paper(
-    spec: TableSpec, ours: Callable[[str, ColumnSpec], Any], show_published: bool
+    spec: TableSpec, ours: Callable[[str, ColumnSpec], str | int | None], show_published: bool
 ) -> Table:
     """A table of what `ours` says of each row and column, each row above the paper's."""
     paper = load_published(spec.published) if spec.published and show_published else None
-    lines: list[dict[str, Any]] = []
+    rows: list[Row] = []
     footnotes: dict[Place, list[str]] = {}
     for row in spec.rows:
-        method = str(row.method)
-        line = {"method": method, "label": row.label or label_of("methods", method)}
-        cells = {column.name: ours(method, column) for column in spec.columns}
-        lines.append({**line, "source": "runs", **cells})
-        if paper and row.published in paper[1].rows:
-            note = paper[1].rows[row.published].note
-            footnotes[len(lines), ""] = [note] if note else []
-            cells = {
-                column.name: paper[1].mean(row.published, column.published)
-                for column in spec.columns
-            }
-            lines.append({**line, "source": "published", **cells})
-    headings = {
-        column.name: column.label or label_of("tasks", column.task) for column in spec.columns
-    }
+        name = str(row.method)
+        label = row.label or label_of("methods", name)
+        cells = {column.name: Cell(ours(name, column)) for column in spec.columns}
+        rows.append(Row(name, label, "runs", cells))
+        if paper is None or row.published not in paper.table.rows:
+            continue
+        note = paper.table.rows[row.published].note
+        if note:
+            footnotes[len(rows), ""] = [note]
+        printed = {}
+        for column in spec.columns:
+            printed[column.name] = Cell(paper.table.mean(row.published, column.published))
+        rows.append(Row(name, label, "published", printed))
+    headings = {}
+    for column in spec.columns:
+        headings[column.name] = column.label or label_of("tasks", column.task)
+    notes = []
+    if paper:
+        notes.append(f"published: {paper.paper}, table {paper.table.number}")
     return Table(
         title=spec.description,
-        frame=pd.DataFrame(lines, columns=["method", "label", "source", *headings]),
+        rows=rows,
         headings=headings,
+        columns=[value_column(key) for key in headings],
         footnotes=footnotes,
-        notes=[f"published: {paper[0]}, table {paper[1].number}"] if paper else [],
+        notes=notes,
     )
-
-
-def has_own_memory(runs: pd.DataFrame) -> pd.Series:
-    """Whether the peak memory of each run is its own; where the record does not say so, it counts as such."""
-    return runs["memory_is_own"].ne(False)

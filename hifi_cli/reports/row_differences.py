@@ -1,7 +1,6 @@
 """What `hifi compare --rows` adds: whether a difference holds for new rows of the data."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -10,8 +9,9 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
 from hifi_cli.records.study import Study
-from hifi_cli.reports.render import Table
+from hifi_cli.reports.pairs import Pairs
 from hifi_cli.reports.row_scores import score_of_rows
+from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
 from hifi_cli.row_tests import REPLICATES, RowScore, bootstrap_difference, mcnemar_p
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import TaskSpec
@@ -41,8 +41,7 @@ class NotTested(Exception):
 
 def row_table(
     study: Study,
-    first: str,
-    pairs_of: Mapping[str, pd.DataFrame],
+    all_pairs: Sequence[Pairs],
     *,
     score: EpochChoice | None = None,
     metric: str | None = None,
@@ -50,47 +49,55 @@ def row_table(
     """Compare a method with each of the others over the rows of each task.
 
     Args:
-        first: label of the method.
-        pairs_of: by the label of each other method, a row a pair of runs: `task`, `metric_first`,
-            `path_first` and `path_second`.
+        study: where the runs come from.
+        all_pairs: the pairs of the method's runs with those of each other one.
         score: which epoch is compared; predictions are stored of the kept epoch alone.
         metric: None: each task's primary one.
     """
-    lines: list[dict[str, Any]] = []
+    first = all_pairs[0].labels[0]
+    rows: list[Row] = []
     notes: list[str] = []
-    for other, pairs in pairs_of.items():
-        for task, of_task in pairs.groupby("task"):
-            names = {"method": task, "label": label_of("tasks", str(task)), "other": other}
+    for pairs in all_pairs:
+        other = pairs.labels[1]
+        for name, of_task in pairs.frame.groupby("task"):
+            task = str(name)
+            label = label_of("tasks", task)
             try:
-                tested = _tested(study, of_task, str(task), score, metric)
+                cells = _tested(study, of_task, task, score, metric)
             except NotTested as why:
-                notes.append(f"{names['label']}, {names['other']}: left out: {why}")
+                notes.append(f"{label}, {other}: left out: {why}")
                 continue
-            lines.append({**names, "source": "runs", **tested})
-    columns = ["method", "label", "source", *HEADINGS, "low", "high", "pairs"]
+            rows.append(Row(task, label, "runs", {"other": Cell(other), **cells}))
     return Table(
-        f"{first} minus each other, for new rows of each dataset",
-        pd.DataFrame(lines, columns=columns).sort_values(
-            "method", kind="stable", ignore_index=True
-        ),
-        HEADINGS,
-        "Task",
-        {"mean": "+z.2f", "p": ".3g", "rows": ",.0f"},
+        title=f"{first} minus each other, for new rows of each dataset",
+        rows=sorted(rows, key=lambda row: str(row.name)),
+        headings=HEADINGS,
+        columns=[
+            *(value_column(key) for key in HEADINGS),
+            *interval_columns("mean"),
+            value_column("pairs"),
+        ],
+        index_title="Task",
+        formats={"mean": "+z.2f", "p": ".3g", "rows": ",.0f"},
         notes=[*notes, *NOTES],
     )
 
 
 def _tested(
     study: Study, pairs: pd.DataFrame, task: str, score: EpochChoice | None, metric: str | None
-) -> dict[str, Any]:
+) -> dict[str, Cell]:
     """Test the pairs of runs of one task.
 
     Args:
-        pairs: see `row_table`.
+        study: where the runs come from.
+        pairs: rows of `Pairs.frame`.
+        task: the task's name.
+        score: which epoch is compared.
+        metric: None: the task's primary one.
 
     Returns:
-        `mean`, `low` and `high` in percent, `interval` as a text, `p`, `test`: its name, `rows`: of
-        each run, `pairs`: of runs.
+        Cells: `mean` in percent with its interval, `interval` as a text, `p`, `test`: its name,
+        `rows`: of each run, `pairs`: of runs.
 
     Raises:
         NotTested: predictions are missing, or the metric needs more than they hold.
@@ -103,20 +110,19 @@ def _tested(
     rows = len(next(iter(first.values())))
     found = bootstrap_difference(scores, others, rows)
     low, high = (100 * edge for edge in found.interval)
-    p, test = found.p, f"bootstrap, {counted_noun(len(scores), 'pair')} of runs"
+    p = found.p
+    test = f"bootstrap, {counted_noun(len(scores), 'pair')} of runs"
     if len(scores) == 1 and name == "accuracy":
         only_first, only_second = _discordant(*first.values(), *second.values())
         p = mcnemar_p(only_first, only_second)
         test = f"exact McNemar, {only_first} and {only_second} rows"
     return {
-        "mean": 100 * found.difference,
-        "low": low,
-        "high": high,
-        "interval": f"[{low:+.2f}, {high:+.2f}]",
-        "p": p,
-        "test": test,
-        "rows": rows,
-        "pairs": len(scores),
+        "mean": Cell(100 * found.difference, interval=(low, high)),
+        "interval": Cell(f"[{low:+.2f}, {high:+.2f}]"),
+        "p": Cell(p),
+        "test": Cell(test),
+        "rows": Cell(rows),
+        "pairs": Cell(len(scores)),
     }
 
 

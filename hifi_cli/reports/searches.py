@@ -7,79 +7,104 @@ import pandas as pd
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.study import TABLE_KEYS, Study, tried_settings
-from hifi_cli.reports import comparable
-from hifi_cli.reports.render import Table
+from hifi_cli.reports.selection import table_keys
+from hifi_cli.reports.table import Cell, Place, Row, Table, std_column, value_column
 
 
 def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
-    """A table for each protocol and backbone, with all settings that were tried.
+    """Build a table for each protocol and backbone, with all settings that were tried.
 
     Args:
+        study: all runs.
         only: this `protocol`, `backbone` or number of `shots`, these of `task` or `method`.
 
     Raises:
         MissingError: there is no such run.
     """
     tried = tried_settings(study)
-    tried["shots"] = comparable.table_keys(tried)["shots"]
+    tried["shots"] = table_keys(tried)["shots"]
     for key, names in only.items():
         chosen = [names] if isinstance(names, str) else names
-        tried = tried[tried[key].isin(chosen)] if chosen else tried
+        if chosen:
+            tried = tried[tried[key].isin(chosen)]
     if tried.empty:
         raise MissingError(
             f"no such run of a search in {study.directory}; hifi grid demo-search is an example"
         )
-    by_table = tried.groupby(TABLE_KEYS, sort=False, dropna=False)
-    return [_search(keys, rows) for keys, rows in by_table]
+    tables = []
+    for (protocol, backbone, shots), rows in tried.groupby(TABLE_KEYS, sort=False, dropna=False):
+        tables.append(_search(protocol, backbone, shots, rows))
+    return tables
 
 
-def _search(keys: tuple[str, str, str], tried: pd.DataFrame) -> Table:
-    """A row for the settings of each method, a column for each task: score on the split that chooses the epoch."""
-    protocol, backbone, shots = keys
+def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Table:
+    """A row for the settings of each method, a column for each task.
+
+    A cell is the score on the split that chooses the epoch, in percent, with its deviation over
+    seeds.
+
+    Args:
+        protocol: of all runs.
+        backbone: of all runs.
+        shots: of all runs, `full`: all rows.
+        tried: rows of `tried_settings`.
+    """
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
-    cells = tried.assign(label=tried["task"].map(tasks)).groupby(["method", "settings"], sort=False)
-    order = [*cells.groups]
-    scores, deviations = (
-        100
-        * tried.pivot(index=["method", "settings"], columns="task", values=value).reindex(order)[
-            [*tasks]
-        ]
-        for value in ("score", "deviation")
-    )
-    frame = pd.concat([scores, deviations.add_suffix("_std")], axis=1)
+    rows: list[Row] = []
+    footnotes: dict[Place, list[str]] = {}
+    for (method, settings), of_row in tried.groupby(["method", "settings"], sort=False):
+        for setting in of_row.itertuples():
+            if pd.isna(setting.score):
+                footnotes[len(rows), setting.task] = ["diverged"]
+            elif setting.collapsed:
+                footnotes[len(rows), setting.task] = ["a run collapsed"]
+        label = f"{label_of('methods', method)}, {settings or 'as configured'}"
+        rows.append(Row(method, label, "runs", _cells(of_row, tasks)))
+    headings = dict(tasks)
     if len(tasks) > 1:
-        frame["mean"] = scores.mean(axis=1, skipna=False)
-    frame["seeds"] = cells["seeds"].agg(
-        lambda numbers: " and ".join(map(str, sorted(numbers.unique())))
-    )
-    frame["best_on"] = (
-        tried[tried["best"]]
-        .groupby(["method", "settings"])["task"]
-        .agg(lambda names: ", ".join(names.map(tasks)))
-    )
-    frame = frame.reset_index()
-    settings = frame.pop("settings").replace("", "as configured")
-    frame.insert(
-        1, "label", frame["method"].map(lambda name: label_of("methods", name)) + ", " + settings
-    )
-    frame.insert(2, "source", "runs")
-    unusual = tried[tried["score"].isna() | tried["collapsed"]]
-    footnotes = {
-        (order.index((run.method, run.settings)), run.task): [
-            "diverged" if pd.isna(run.score) else "a run collapsed"
-        ]
-        for run in unusual.itertuples()
-    }
-    shown = {"mean": "Mean", "seeds": "Seeds", "best_on": "Best on"}
+        headings["mean"] = "Mean"
+    headings |= {"seeds": "Seeds", "best_on": "Best on"}
     few = "" if shots == "full" else f", {shots}-shot"
+    splits = " and ".join(tried["split"].unique())
     return Table(
         title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
-        frame=frame,
-        headings=tasks | {key: heading for key, heading in shown.items() if key in frame},
+        rows=rows,
+        headings=headings,
+        # Programs know the deviations of all tasks after their scores.
+        columns=[
+            *(value_column(task) for task in tasks),
+            *(std_column(task) for task in tasks),
+            *(value_column(key) for key in headings if key not in tasks),
+        ],
         index_title="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
         footnotes=footnotes,
-        notes=[
-            f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"
-        ],
+        notes=[f"score: mean over seeds of the primary metric on {splits}, which chooses"],
     )
+
+
+def _cells(settings: pd.DataFrame, tasks: dict[str, str]) -> dict[str, Cell]:
+    """The cells of a row.
+
+    Args:
+        settings: the row's lines of `tried_settings`, one per task.
+        tasks: label of each task of the table, in the order of the columns.
+    """
+    cells: dict[str, Cell] = {}
+    for line in settings.itertuples():
+        cells[line.task] = Cell(_percent(line.score), std=_percent(line.deviation))
+    percent = 100 * settings.set_index("task")["score"].reindex([*tasks])
+    mean = percent.mean(skipna=False)
+    cells["mean"] = Cell(None if pd.isna(mean) else float(mean))
+    seeds = sorted(settings["seeds"].unique())
+    cells["seeds"] = Cell(" and ".join(map(str, seeds)))
+    best_on = [tasks[task] for task in settings["task"][settings["best"]]]
+    cells["best_on"] = Cell(", ".join(best_on) or None)
+    return cells
+
+
+def _percent(score: float) -> float | None:
+    """A fraction in percent; None where it is NaN."""
+    if pd.isna(score):
+        return None
+    return 100 * float(score)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence, Set
 from functools import cache, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -72,8 +72,8 @@ class TableSpec(ConfigModel):
     columns: list[Annotated[ColumnSpec, _named("task")]] = []
     """Tasks; default: all that were run."""
     metrics: list[str] = []
-    """Metrics that each task has a column of: `score` (its primary one), names of metrics, or of the stored predictions `nll`,
-    `brier`, `ece` and `churn`; default: as the columns say."""
+    """Metrics that each task has a column of: `score` (its primary one), names of metrics, or of
+    the stored predictions `nll`, `brier`, `ece` and `churn`; default: as the columns say."""
     decimals: int = Field(1, ge=0, le=6)
     """Decimals of a score in percent."""
     published: str | None = None
@@ -124,7 +124,12 @@ def with_changes(
     does not have are added at the end.
 
     Args:
-        others: `backbones`, `shots`, `seeds` or `metrics`.
+        spec: the table.
+        protocol: another protocol; None: the table's.
+        backbone: another backbone; None: the table's.
+        methods: the rows; empty: the table's.
+        tasks: the columns; empty: the table's.
+        others: `backbones`, `shots`, `seeds` or `metrics`; empty ones change nothing.
 
     Raises:
         MissingError: no such file of a protocol.
@@ -134,33 +139,41 @@ def with_changes(
     update["protocol"] = stored_name("protocols", protocol or spec.protocol)
     update["backbone"] = stored_name("backbones", backbone or spec.backbone)
     if methods:
-        rows = [RowSpec(method=name) for name in methods if name not in spec.methods]
-        update["rows"] = [row for row in spec.rows if row.method in methods] + rows
+        kept_rows = [row for row in spec.rows if row.method in methods]
+        new_rows = [RowSpec(method=name) for name in methods if name not in spec.methods]
+        update["rows"] = kept_rows + new_rows
     if tasks:
-        columns = [ColumnSpec(task=name) for name in tasks if name not in spec.tasks]
-        update["columns"] = [column for column in spec.columns if column.task in tasks] + columns
+        kept_columns = [column for column in spec.columns if column.task in tasks]
+        new_columns = [ColumnSpec(task=name) for name in tasks if name not in spec.tasks]
+        update["columns"] = kept_columns + new_columns
     return spec.model_copy(update=update)
 
 
 def shots_of(protocol: str) -> str:
     """Return the training rows per class that a protocol sets, or `full`; also without a YAML."""
-    is_known = protocol in registry.names("protocols") or registry.own_file(protocol)
-    specs = with_bases("protocols", protocol, ProtocolSpec).values() if is_known else ()
-    shots = [spec.config["shots"] for spec in specs if "shots" in spec.config]
-    return str(shots[-1] or "full") if shots else "full"
+    if protocol not in registry.names("protocols") and not registry.own_file(protocol):
+        return "full"
+    shots = None
+    # The protocol itself comes last and overrides its bases.
+    for spec in with_bases("protocols", protocol, ProtocolSpec).values():
+        shots = spec.config.get("shots", shots)
+    return str(shots or "full")
 
 
 def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
     """Refuse a name that has neither a YAML nor a finished run.
 
     Args:
+        kind: what the names are, as `registry.names` takes it.
+        names: the names to check.
         known: names of finished runs.
 
     Raises:
         UsageError: there is one.
     """
     for name in names:
-        if name not in known and name not in registry.names(kind) and not registry.own_file(name):
+        has_yaml = name in registry.names(kind) or registry.own_file(name)
+        if name not in known and not has_yaml:
             raise registry.unknown_name_error(kind, name, known)
 
 
@@ -209,15 +222,21 @@ class PublishedTable(ConfigModel):
     """Rows, by method."""
 
     def mean(self, row: str, column: str) -> float | str | None:
-        """A printed mean or text; None where the table has no such cell."""
+        """Return a printed mean or text; None where the table has no such cell."""
         printed = self.rows.get(row, PublishedRow())
-        return dict(zip(self.columns, printed.means or printed.texts, strict=False)).get(column)
+        values: list[Any] = printed.means or printed.texts
+        return self._at(column, values)
 
     def deviation(self, row: str, column: str) -> float | None:
-        """A printed standard deviation; None where the table has none."""
-        return dict(
-            zip(self.columns, self.rows.get(row, PublishedRow()).deviations, strict=False)
-        ).get(column)
+        """Return a printed standard deviation; None where the table has none."""
+        printed = self.rows.get(row, PublishedRow())
+        deviation: float | None = self._at(column, printed.deviations)
+        return deviation
+
+    def _at(self, column: str, values: Sequence[Any]) -> Any:
+        """The value of a column in a row; None where either ends before it."""
+        of_columns = dict(zip(self.columns, values, strict=False))
+        return of_columns.get(column)
 
 
 NO_TABLE = PublishedTable(number=0, title="", decimals=0, columns={}, rows={})
@@ -234,9 +253,16 @@ class PublishedFile(ConfigModel):
     """Tables, by name."""
 
 
+class Published(NamedTuple):
+    """A table and the short name of the paper that it is printed in."""
+
+    paper: str
+    table: PublishedTable
+
+
 @cache
-def load_published(reference: str) -> tuple[str, PublishedTable]:
-    """Load the table that `file/table` names; return the paper's name too.
+def load_published(reference: str) -> Published:
+    """Load the table that `file/table` names.
 
     Raises:
         UsageError: there is no such file or table, or it is inconsistent.
@@ -246,4 +272,4 @@ def load_published(reference: str) -> tuple[str, PublishedTable]:
     content = parse(PublishedFile, registry.load("published", name), str(path))
     if key not in content.tables:
         raise UsageError(f"{path}: no table '{key}'{registry.did_you_mean(key, content.tables)}")
-    return content.paper, content.tables[key]
+    return Published(content.paper, content.tables[key])

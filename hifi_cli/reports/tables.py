@@ -1,25 +1,35 @@
-"""Tables of finished runs: a method per row, a task per column, mean and standard deviation over seeds.
+"""Tables of scores: a method per row, a task per column, mean and deviation over seeds.
 
 The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 """
 
-import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.config.sources import stored_name
 from hifi_cli.errors import UsageError
-from hifi_cli.records.signs import signs_of
 from hifi_cli.records.study import TABLE_KEYS, Study
-from hifi_cli.reports import comparable
+from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
-from hifi_cli.reports.render import Place, Table
+from hifi_cli.reports.comparable import ComparableRuns, RowKey, note_on_epochs
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.selection import note_on_variants, select_runs, table_keys
+from hifi_cli.reports.table import (
+    Cell,
+    Column,
+    Place,
+    Row,
+    Table,
+    seeds_column,
+    std_column,
+    value_column,
+)
 from hifi_cli.reports.table_spec import (
     NO_TABLE,
     ColumnSpec,
@@ -33,16 +43,22 @@ from hifi_cli.tasks.metrics import heading_of, is_lower_better
 from hifi_cli.text import counted_noun
 
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
-FRACTIONS = {"trainable_percent": "Trained %", "trainable_backbone_percent": "Backbone %"}
+# Shares of all parameters, in percent, and the column of `Study.runs` with their numbers
+SHARES = {
+    "trainable_percent": ("Trained %", "trainable"),
+    "trainable_backbone_percent": ("Backbone %", "trainable_backbone"),
+}
+AVERAGE = "average"
 
 
 def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
-    """One table for each protocol, backbone and number of shots that was run: they never share a table.
+    """Return one table for each protocol, backbone and number of shots that was run.
 
     Args:
+        study: all runs.
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    keys = comparable.table_keys(comparable.select_runs(study.runs, **only)).drop_duplicates()
+    keys = table_keys(select_runs(study.runs, **only)).drop_duplicates()
     specs: list[TableSpec] = []
     for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
         shots = record["shots"]
@@ -56,133 +72,211 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     return specs
 
 
-def build(
-    spec: TableSpec,
-    study: Study,
-    *,
-    score: EpochChoice | None = None,
-    included: Collection[str] = comparable.INCLUDED_BY_DEFAULT,
-    show_published: bool = False,
-    grid: str = "",
-) -> Table:
+# What a table is made of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The rows and columns of a table of scores, and the runs that fill them.
+
+    Attributes:
+        spec: what the YAML and the command line say, with all columns.
+        rows: of the table; a row's `method` is a backbone where `row_key` says so.
+        row_key: what the rows are, methods or backbones.
+        shots: training rows per class, or `full`.
+        paper: the published table; `NO_TABLE`: none.
+        metrics: of each column, by its name; None: not known, as no run has one.
+        all_runs: rows of `Study.runs` of the protocol, the backbone and the shots.
+        runs: those of them that the table is about, with what excludes them.
+        other_shots: how many runs there are with other shots, most first.
+    """
+
+    spec: TableSpec
+    rows: list[RowSpec]
+    row_key: RowKey
+    shots: str
+    paper: PublishedTable
+    metrics: dict[str, str | None]
+    all_runs: pd.DataFrame
+    runs: ComparableRuns
+    other_shots: dict[str, int]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the methods or backbones of all rows that have one."""
+        return list(dict.fromkeys(row.method for row in self.rows if row.method))
+
+    @property
+    def labels(self) -> list[str]:
+        """What readers call the rows."""
+        return _distinct(
+            [row.label or label_of("methods", row.method or "") for row in self.rows],
+            [str(row.method) for row in self.rows],
+        )
+
+    @property
+    def title(self) -> str:
+        """Description and conditions of the table."""
+        spec = self.spec
+        constant = f"backbone {spec.backbone}"
+        if self.row_key == "backbone":
+            constant = f"method {spec.methods[0]}"
+        conditions = [f"protocol {spec.protocol}", constant]
+        if self.shots != "full":
+            conditions.append(f"{self.shots}-shot")
+        score = self.runs.options.score
+        epochs = [score] if score else sorted(self.all_runs["report"].unique())
+        conditions += [EPOCHS[epoch] for epoch in epochs]
+        return f"{spec.description or 'Finished runs'} ({', '.join(conditions)})"
+
+    @property
+    def headings(self) -> dict[str, str]:
+        """Task and metric of each column, by its name."""
+        labels = _distinct(
+            [column.label or label_of("tasks", column.task) for column in self.spec.columns],
+            [column.label or column.task for column in self.spec.columns],
+        )
+        headings = {}
+        for (key, metric), label in zip(self.metrics.items(), labels, strict=True):
+            if metric:
+                headings[key] = f"{label} ({heading_of(metric)})"
+            else:
+                headings[key] = label
+        return headings
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of the runs that may be averaged, and what a reader must know of them.
+
+    Attributes:
+        frame: a line for each row, column and seed: the columns of `ComparableRuns.frame`, with a
+            score, and `column`.
+        notes: footnotes by row and column.
+        not_ranked: by column, the rows that are not compared with the others.
+    """
+
+    frame: pd.DataFrame
+    notes: dict[tuple[str, str], list[str]]
+    not_ranked: dict[str, list[str]]
+
+
+def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = "") -> Table:
     """Build a table of scores from finished runs.
 
     Args:
-        score: `best`, `last` or `max`; None: the one that each protocol reports.
-        counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included in the means.
-        show_published: whether the paper's numbers are shown.
+        spec: rows and columns; where it names none, those of the runs.
+        study: all runs.
+        options: which epoch's score is meant, which runs count, whether a paper's numbers are shown.
         grid: the command that makes the table's runs; empty: no run is missing, as the table shows
             what there is.
     """
-    backbone = None if spec.backbones else spec.backbone
-    of_protocol = comparable.select_runs(study.runs, protocol=spec.protocol, backbone=backbone)
-    few, shots = (
-        str(spec.shots or shots_of(spec.protocol)),
-        comparable.table_keys(of_protocol)["shots"],
-    )
-    runs, other_shots = of_protocol[shots == few], shots[shots != few]
-    spec = _with_defaults(spec, runs)
-    chosen = runs[runs["method"].isin(spec.methods) & runs["task"].isin(spec.tasks)]
-    chosen = comparable.with_exclusions(
-        chosen[chosen["seed"].isin(spec.seeds or chosen["seed"])], included
-    )
-    title = _title(spec, few, score, runs)
-    if spec.backbones:
-        spec, chosen = _by_backbone(spec, chosen)
-    paper = load_published(spec.published)[1] if spec.published else NO_TABLE
-    metrics = _metrics(spec, runs, paper)
-    scores, notes_of, not_ranked = _scores(spec, study, chosen, metrics, score)
-    ours = _means(spec, scores, metrics)
-    filled = ours[[*metrics]].notna().drop_duplicates().any(axis=1)  # kinds of rows with scores
-    # means over other columns are not compared; in a paper's table, its own stand beside them
-    has_average = (
-        spec.average
-        and len(spec.columns) > 1
-        and not spec.metrics
-        and (filled.sum() <= 1 or {column.published for column in spec.columns} <= {*paper.columns})
-    )
-    keys = [*metrics, *(["average"] if has_average else [])]
-    theirs = _printed(spec, paper if show_published else NO_TABLE, metrics)
-    rounded = (ours[keys] + 1e-9).round(spec.decimals)
-    difference = (rounded - theirs.reindex(columns=keys)).round(spec.decimals)
-    labels = _distinct(
-        [row.label or label_of("methods", row.method or "") for row in spec.rows],
-        [str(row.method) for row in spec.rows],
-    )
-    lines: list[dict[str, Any]] = []
-    footnotes: dict[Place, list[str]] = {}
-    for at, row in enumerate(spec.rows):
-        line = {"method": row.method, "label": labels[at]}
-        if row.method:
-            footnotes |= {(len(lines), key): notes_of.get((row.method, key), []) for key in keys}
-            lines.append({**line, "source": "runs", **ours.loc[at]})
-        if at in theirs.index:
-            notes = _notes_on_row(spec, row, paper)
-            footnotes |= {(len(lines), key): [note] for key, note in notes.items() if note}
-            label = row.label or paper.rows[str(row.published)].label or labels[at]
-            lines.append({**line, "label": label, "source": "published", **theirs.loc[at]})
-        if difference.loc[at].notna().any():
-            lines.append({**line, "source": "difference", **difference.loc[at]})
-    frame = pd.DataFrame(lines, columns=["method", "label", "source", *ours])
-    parts = [[f"{key}_std", f"{key}_seeds"] for key in metrics]
-    empty = [name for names in parts if not frame[names].fillna(0).any(axis=None) for name in names]
-    frame = frame.drop(columns=[*empty, *({"average"} - {*keys})])
-    fractions = {key: heading for key, heading in FRACTIONS.items() if frame[key].notna().any()}
-    measures = {key: metric for key, metric in metrics.items() if metric in MEASURES}
+    layout = lay_out(spec, study, options)
+    scores = _scores(layout)
+    ours = _cells_of_runs(layout, scores.frame)
+    keys = [*layout.metrics]
+    if _has_average(layout, ours):
+        keys.append(AVERAGE)
+    shown_paper = layout.paper if options.show_published else NO_TABLE
+    theirs = published.cells(layout.spec, layout.rows, shown_paper, layout.metrics)
+    rows, footnotes = _rows(layout, keys, ours, theirs, scores.notes)
     table = Table(
-        title=title,
-        frame=frame.astype({name: "Int64" for name in frame if name.endswith("_seeds")}),
-        headings=_headings(spec.columns, metrics)
-        | dict.fromkeys(keys[len(metrics) :], "Avg.")
-        | fractions,
-        index_title="Backbone" if spec.backbones else "Method",
-        formats=dict.fromkeys(keys, f"z.{spec.decimals}f")
-        | dict.fromkeys(fractions, "z.2f")
-        | dict.fromkeys(measures, "z.3f"),
-        footnotes={place: texts for place, texts in footnotes.items() if texts},
-        notes=[
-            *([_note_on_paper(spec, runs)] if theirs.size else []),
-            *_notes(spec, study, runs, other_shots, scores),
-            *_notes_on_scores(scores),
-            *_signs(spec, study, scores),
-            *(
-                f"{heading_of(metric)}: {MEASURES[metric]}; lower is better"
-                for metric in dict.fromkeys(measures.values())
-            ),
-        ],
-        missing=_missing(spec, chosen, grid) if grid else [],
-        own_texts=frozenset(row.label for row in spec.rows if row.label),
-        scores=scores.reindex(columns=["method", "column", "seed", "score", "path"]),
+        title=layout.title,
+        rows=rows,
+        headings=layout.headings,
+        columns=_columns(layout, rows, keys),
+        index_title=layout.row_key.capitalize(),
+        formats=dict.fromkeys(keys, f"z.{layout.spec.decimals}f"),
+        footnotes=footnotes,
+        notes=_notes(layout, scores.frame, has_paper=bool(theirs)),
+        missing=_missing(layout, grid) if grid else [],
+        own_texts=frozenset(row.label for row in layout.rows if row.label),
+        scores=scores.frame.reindex(columns=["row", "column", "seed", "points", "path"]),
     )
+    if AVERAGE in keys:
+        table.headings[AVERAGE] = "Avg."
+    for key, (heading, _) in SHARES.items():
+        if any(row.cell(key).value is not None for row in rows):
+            table.headings[key] = heading
+            table.formats[key] = "z.2f"
+    for key, metric in layout.metrics.items():
+        if metric in MEASURES:
+            table.formats[key] = "z.3f"
     for key in keys:
         table.rank(
             key,
-            lower_is_better=is_lower_better(metrics.get(key)),
-            not_ranked=not_ranked.get(key, []),
+            lower_is_better=is_lower_better(layout.metrics.get(key)),
+            not_ranked=scores.not_ranked.get(key, []),
         )
     return table
 
 
-def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
-    """A table with rows and columns: those of the runs where it names none, and those of metrics.
+def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
+    """Find the rows, columns and runs of a table.
 
-    What is measured on classes has a column only for tasks that have some.
+    Args:
+        spec: rows and columns; where it names none, those of the runs.
+        study: all runs.
+        options: which epoch's score is meant, and which runs count.
+
+    Raises:
+        UsageError: backbones are to stand beside one another under several methods.
     """
-    order = runs.sort_values(["trainable", "method"], ascending=[False, True])["method"].unique()
-    rows = spec.rows or [RowSpec(method=method) for method in order]
-    columns = spec.columns or [ColumnSpec(task=task) for task in sorted(runs["task"].unique())]
+    row_key: RowKey = "backbone" if spec.backbones else "method"
+    backbone = None if spec.backbones else spec.backbone
+    of_protocol = select_runs(study.runs, protocol=spec.protocol, backbone=backbone)
+    shots = str(spec.shots or shots_of(spec.protocol))
+    shots_of_runs = table_keys(of_protocol)["shots"]
+    all_runs = of_protocol[shots_of_runs == shots]
+    other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
+    spec = _with_defaults(spec, all_runs)
+    rows = _backbones_as_rows(spec) if spec.backbones else spec.rows
+    runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
+    if spec.seeds:
+        runs = runs[runs["seed"].isin(spec.seeds)]
+    if spec.backbones:
+        runs = runs[runs["backbone"].isin([row.method for row in rows])]
+    paper = load_published(spec.published).table if spec.published else NO_TABLE
+    return Layout(
+        spec=spec,
+        rows=rows,
+        row_key=row_key,
+        shots=shots,
+        paper=paper,
+        metrics=_metrics(spec.columns, all_runs, paper),
+        all_runs=all_runs,
+        runs=ComparableRuns.of(study, runs, options, row_key=row_key),
+        other_shots={str(name): int(count) for name, count in other_shots.items()},
+    )
+
+
+def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
+    """A table with rows and columns: those of the runs where it names none, and those of metrics."""
+    rows = spec.rows
+    if not rows:
+        ordered = runs.sort_values(["trainable", "method"], ascending=[False, True])
+        rows = [RowSpec(method=method) for method in ordered["method"].unique()]
+    columns = spec.columns
+    if not columns:
+        columns = [ColumnSpec(task=task) for task in sorted(runs["task"].unique())]
     if spec.metrics:
-        columns = [
-            ColumnSpec(task=task, metric=None if metric == "score" else metric)
-            for task in dict.fromkeys(column.task for column in columns)
-            for metric in spec.metrics
-            if metric not in MEASURES or classes_of(task)
-        ]
+        columns = _columns_of_metrics(columns, spec.metrics)
     return spec.model_copy(update={"rows": rows, "columns": columns})
 
 
-def _by_backbone(spec: TableSpec, runs: pd.DataFrame) -> tuple[TableSpec, pd.DataFrame]:
-    """The table with backbones as rows, and their runs, which are told apart as methods are.
+def _columns_of_metrics(columns: Sequence[ColumnSpec], metrics: Sequence[str]) -> list[ColumnSpec]:
+    """A column of each metric for each task; of a measure only where the task has classes."""
+    found = []
+    for task in dict.fromkeys(column.task for column in columns):
+        for metric in metrics:
+            if metric in MEASURES and not classes_of(task):
+                continue
+            found.append(ColumnSpec(task=task, metric=None if metric == "score" else metric))
+    return found
+
+
+def _backbones_as_rows(spec: TableSpec) -> list[RowSpec]:
+    """A row for each backbone.
 
     Raises:
         UsageError: the table has several methods.
@@ -190,224 +284,261 @@ def _by_backbone(spec: TableSpec, runs: pd.DataFrame) -> tuple[TableSpec, pd.Dat
     if len(spec.methods) != 1:
         raise UsageError("backbones stand beside one another under one method: --method full-ft")
     names = [stored_name("backbones", backbone) for backbone in spec.backbones]
-    spec = spec.model_copy(update={"rows": [RowSpec(method=name) for name in names]})
-    runs = runs.assign(method=runs["backbone"], weights="")
-    return spec, runs[runs["backbone"].isin(names)]
+    return [RowSpec(method=name) for name in names]
 
 
-def _metrics(spec: TableSpec, runs: pd.DataFrame, paper: PublishedTable) -> dict[str, str | None]:
+def _metrics(
+    columns: Sequence[ColumnSpec], runs: pd.DataFrame, paper: PublishedTable
+) -> dict[str, str | None]:
     """The metric of each column: its own, else the paper's, else the primary one of the runs."""
-    primary, printed = runs.groupby("task")["metric"].first(), paper.columns
-    return {
-        column.name: column.metric or printed.get(column.published) or primary.get(column.task)
-        for column in spec.columns
-    }
+    primary = runs.groupby("task")["metric"].first()
+    metrics = {}
+    for column in columns:
+        printed = paper.columns.get(column.published)
+        metrics[column.name] = column.metric or printed or primary.get(column.task)
+    return metrics
 
 
-def _scores(
-    spec: TableSpec,
-    study: Study,
-    runs: pd.DataFrame,
-    metrics: dict[str, str | None],
-    score: EpochChoice | None,
-) -> tuple[pd.DataFrame, comparable.Notes, dict[str, list[str]]]:
-    """The scores of the runs that may be averaged, and what a reader must know of them.
+# Scores
+
+
+def _scores(layout: Layout) -> Scores:
+    """The scores of all columns."""
+    notes_on_runs = layout.runs.notes()
+    frames = [layout.runs.usable[:0].assign(column="")]
+    notes: dict[tuple[str, str], list[str]] = {}
+    not_ranked: dict[str, list[str]] = {}
+    for column in layout.spec.columns:
+        of_column = layout.runs.of_tasks([column.task]).scored_by(layout.metrics[column.name])
+        frames.append(of_column.usable.assign(column=column.name))
+        mismatches = of_column.mismatches_with_majority()
+        not_ranked[column.name] = [*mismatches]
+        # Seeds that a row of this column may have
+        most = len(layout.spec.seeds) or of_column.usable["row"].value_counts().max()
+        for name in layout.names:
+            of_cell = list(notes_on_runs.get((name, column.task), []))
+            of_cell += _notes_on_seeds(of_column, name, most)
+            if name in mismatches:
+                conditions = " and ".join(mismatches[name])
+                of_cell.append(
+                    f"not compared with the column's other runs, which differ in {conditions}"
+                )
+            notes[name, column.name] = of_cell
+    not_ranked[AVERAGE] = [name for names in not_ranked.values() for name in names]
+    return Scores(pd.concat(frames).dropna(subset="points"), notes, not_ranked)
+
+
+def _notes_on_seeds(runs: ComparableRuns, name: str, most: int) -> list[str]:
+    """How many seeds a cell has, where it lacks some.
 
     Args:
-        runs: those of the table, from `with_exclusions`.
-
-    Returns:
-        A line for each method, column and seed: `score` in percent, and the columns of its run.
-        Footnotes by method and column.
-        By column, the methods that are not compared with the others.
+        runs: those of the column.
+        name: of the row.
+        most: as many seeds as a row of the column may have.
     """
-    usable, notes_on = runs[runs["excluded_because"] == ""], comparable.notes_on(runs)
-    parts, notes_of = [usable[:0].assign(column="", score=0.0)], comparable.Notes()
-    not_ranked: dict[str, list[str]] = {}
-    for column in spec.columns:
-        of_task, metric = usable[usable["task"] == column.task], metrics[column.name]
-        of_task = comparable.scored(study, of_task, score, metric).assign(column=column.name)
-        parts.append(of_task)
-        of_methods = of_task.drop_duplicates("method")
-        mismatches_with_majority = {
-            of_methods["method"][index]: f"differ in {' and '.join(names)}"
-            for index, names in comparable.mismatches_with_majority(of_methods).items()
-        }
-        not_ranked[column.name] = [*mismatches_with_majority]
-        most = len(spec.seeds) or of_task["method"].value_counts().max()
-        for method in spec.methods:
-            cell = of_task["score"][of_task["method"] == method]
-            notes = [*notes_on.get((method, column.task), [])]
-            found = int(cell.count())
-            if len(cell) and found < most:
-                why = (
-                    "churn needs two seeds"
-                    if metric == "churn" and len(cell) == 1
-                    else f"no {metric} stored for this score"
-                )
-                lacking = f": {why}" if found < len(cell) else ""
-                notes.append(f"{found} of {most} seeds{lacking}")
-            if method in mismatches_with_majority:
-                notes.append(
-                    f"not compared with the column's other runs, which {mismatches_with_majority[method]}"
-                )
-            notes_of[method, column.name] = notes
-    not_ranked["average"] = [method for methods in not_ranked.values() for method in methods]
-    return pd.concat(parts).dropna(subset="score"), notes_of, not_ranked
-
-
-def _means(spec: TableSpec, scores: pd.DataFrame, metrics: dict[str, str | None]) -> pd.DataFrame:
-    """Mean, standard deviation, number of seeds and average of every row, and its trained shares."""
-    methods = [row.method for row in spec.rows]
-    cells = scores.groupby(["method", "column"])["score"].agg(["mean", "std", "count"])
-    means, deviations, seeds = (
-        cells[statistic].unstack("column").reindex(index=methods, columns=[*metrics])
-        for statistic in ("mean", "std", "count")
-    )
-    # two seeds disagree with each other equally often, which is no spread of 0
-    deviations[[name for name, metric in metrics.items() if metric == "churn"]] = math.nan
-    parts = [means, deviations.add_suffix("_std"), seeds.fillna(0).add_suffix("_seeds")]
-    order = [f"{name}{ending}" for name in metrics for ending in ("", "_std", "_seeds")]
-    frame = pd.concat(parts, axis=1)[order].assign(average=means.mean(axis=1, skipna=False))
-    runs = scores.drop_duplicates("method").set_index("method").reindex(methods)
-    for key in FRACTIONS:
-        frame[key] = 100 * runs[key.removesuffix("_percent")] / runs["total"]
-    return frame.reset_index(drop=True)
-
-
-def _printed(
-    spec: TableSpec, paper: PublishedTable, metrics: dict[str, str | None]
-) -> pd.DataFrame:
-    """What a paper prints in each row that it has; nothing in a column of another metric.
-
-    Where the table shows other columns, the average is the mean of the cells shown.
-    """
-    shown = {
-        column.name: column.published
-        for column in spec.columns
-        if paper.columns.get(column.published) == metrics[column.name]
-    }
-    rows = {
-        at: {key: paper.mean(row.published, column) for key, column in shown.items()}
-        | {f"{key}_std": paper.deviation(row.published, column) for key, column in shown.items()}
-        | {"average": paper.rows[row.published].average}
-        for at, row in enumerate(spec.rows)
-        if row.published in paper.rows
-    }
-    columns = [*metrics, *(f"{name}_std" for name in metrics), "average"]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    frame = frame.apply(pd.to_numeric, errors="coerce")
-    if not spec.has_columns_of(paper):
-        mean = frame[[*metrics]].mean(axis=1, skipna=False)
-        frame["average"] = mean.where(frame["average"].notna())
-    return frame
-
-
-def _notes_on_row(spec: TableSpec, row: RowSpec, paper: PublishedTable) -> dict[str, str | None]:
-    """Footnotes on what a paper prints in a row, by column; on the row as a whole: of column ""."""
-    printed = paper.rows[str(row.published)]
-    columns = {column.name: column.published for column in spec.columns}
-    columns |= {"average": "average"} if spec.has_columns_of(paper) else {}
-    notes = {key: printed.cell_notes.get(column) for key, column in columns.items()}
-    return {"": printed.note, **notes}
-
-
-def _headings(columns: list[ColumnSpec], metrics: dict[str, str | None]) -> dict[str, str]:
-    labels = _distinct(
-        [column.label or label_of("tasks", column.task) for column in columns],
-        [column.label or column.task for column in columns],
-    )
-    return {
-        key: f"{label} ({heading_of(metric)})" if metric else label
-        for (key, metric), label in zip(metrics.items(), labels, strict=True)
-    }
-
-
-def _notes_on_scores(scores: pd.DataFrame) -> list[str]:
-    """Over which seeds the means are, and of which epochs."""
-    of_cells = scores.groupby(["method", "column"])["seed"].agg(lambda seeds: tuple(sorted(seeds)))
-    fewest, most = of_cells.map(len).min(), of_cells.map(len).max()
-    over = (
-        f"seeds {', '.join(map(str, of_cells.iloc[0]))}"
-        if of_cells.nunique() == 1
-        else f"{most} seeds"
-        if fewest == most
-        else f"{fewest} to {most} seeds"
-    )
-    spread = [f"mean ± standard deviation over {over}"] if most > 1 else []
-    return [*spread, *comparable.note_on_epochs(scores)]
-
-
-def _signs(spec: TableSpec, study: Study, scores: pd.DataFrame) -> list[str]:
-    """What speaks against the scores; a table of measures of predictions stands beside one of scores."""
-    if spec.metrics:
+    points = runs.usable["points"][runs.usable["row"] == name]
+    found = int(points.count())
+    if points.empty or found >= most:
         return []
-    return signs_of([study.results[path] for path in scores["path"].unique()], with_selection=False)
+    note = f"{found} of {most} seeds"
+    if found < len(points):
+        if runs.metric == "churn" and len(points) == 1:
+            note += ": churn needs two seeds"
+        else:
+            note += f": no {runs.metric} stored for this score"
+    return [note]
 
 
-def _notes(
-    spec: TableSpec, study: Study, runs: pd.DataFrame, other_shots: pd.Series, scores: pd.DataFrame
-) -> list[str]:
-    """What was left out, and what was cut."""
-    notes = [
-        f"{counted_noun(count, f'{name}-shot run')} not in this table (--shots {name} shows them)"
-        for name, count in other_shots.value_counts().items()
-    ]
-    if spec.seeds and (others := int((~runs["seed"].isin(spec.seeds)).sum())):
-        notes.append(
-            f"{counted_noun(others, 'run')} with other seeds left out (--seeds includes them)"
-        )
-    notes += comparable.note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
-    cut = scores[(scores[["truncated_train", "truncated_reported"]].astype(float) > 0).any(axis=1)]
-    parts = [
-        f"{label_of('tasks', run.task)} {run.truncated_train:,.0f} of {run.train_rows:,} train and"
-        f" {run.truncated_reported:,.0f} of {run.reported_rows:,} reported rows"
-        for run in cut.drop_duplicates("task").itertuples()
-    ]
-    return [*notes, *([f"longer than max_length and cut: {'; '.join(parts)}"] if parts else [])]
+def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]]:
+    """The cells of each row: mean, deviation and seeds of each column, average, trained shares.
+
+    Args:
+        layout: the table.
+        scores: `Scores.frame`.
+    """
+    names = [row.method for row in layout.rows]
+    statistics = scores.groupby(["row", "column"])["points"].agg(["mean", "std", "count"])
+    means = statistics["mean"].unstack("column").reindex(index=names, columns=[*layout.metrics])
+    averages = means.mean(axis=1, skipna=False)
+    runs = scores.drop_duplicates("row").set_index("row")
+    rows = []
+    for index, name in enumerate(names):
+        cells = {}
+        for key, metric in layout.metrics.items():
+            cells[key] = Cell(seeds=0)
+            if (name, key) in statistics.index:
+                cells[key] = _cell(statistics.loc[(name, key)], metric)
+        cells[AVERAGE] = Cell(_known(averages.iloc[index]))
+        if name in runs.index:
+            run = runs.loc[name]
+            for key, (_, column) in SHARES.items():
+                cells[key] = Cell(float(100 * run[column] / run["total"]))
+        rows.append(cells)
+    return rows
 
 
-def _note_on_paper(spec: TableSpec, runs: pd.DataFrame) -> str:
-    """Whose the published numbers are, and what ours are of where that differs."""
-    name, paper = load_published(str(spec.published))
-    theirs = {word for word in (paper.split, paper.backbone) if word}
-    ours = {*runs["split"], spec.backbone}
-    seeds = [counted_noun(paper.seeds, "seed")] if paper.seeds else []
-    note = f"published: {name}, table {paper.number} ({', '.join([*sorted(theirs), *seeds])})"
-    note += f"; ours: {', '.join(sorted(ours - theirs))}" if ours - theirs else ""
-    return note + ("" if spec.has_columns_of(paper) else "; Avg.: of the columns shown")
+def _cell(statistics: pd.Series, metric: str | None) -> Cell:
+    """A cell from `mean`, `std` and `count` over seeds."""
+    std = _known(statistics["std"])
+    # Two seeds disagree with each other equally often, which is no spread of 0.
+    if metric == "churn":
+        std = None
+    return Cell(_known(statistics["mean"]), std=std, seeds=int(statistics["count"]))
 
 
-def _missing(spec: TableSpec, runs: pd.DataFrame, grid: str) -> list[str]:
-    """How many runs the table lacks, and the command that makes them; of backbones, one for each."""
-    seeds = spec.seeds or sorted(runs["seed"].unique()) or [1]
-    finished = {
-        *runs.loc[runs["excluded_because"] == "", ["method", "task", "seed"]].itertuples(
-            index=False, name=None
-        )
-    }
-    words = zip(spec.methods, spec.backbones, strict=False)
-    commands = {name: f"{grid} --backbone {backbone}" for name, backbone in words}
-    lacking = Counter(
-        commands.get(method, grid)
-        for method, *others in product(spec.methods, spec.tasks, seeds)
-        if (method, *others) not in finished
-    )
+def _known(value: float) -> float | None:
+    """A number, or None for NaN."""
+    return None if pd.isna(value) else float(value)
+
+
+def _has_average(layout: Layout, ours: Sequence[dict[str, Cell]]) -> bool:
+    """Whether the table has a column with the mean over all columns.
+
+    It has none where rows fill different columns, as their averages could not be compared, unless
+    these are the paper's own columns, whose averages stand beside them.
+
+    Args:
+        layout: the table.
+        ours: the cells of each row.
+    """
+    spec = layout.spec
+    if not spec.average or len(spec.columns) < 2 or spec.metrics:
+        return False
+    filled = set()
+    for cells in ours:
+        filled.add(tuple(key for key in layout.metrics if cells[key].value is not None))
+    has_one_kind_of_rows = len(filled - {()}) <= 1
+    papers_own = {column.published for column in spec.columns} <= set(layout.paper.columns)
+    return has_one_kind_of_rows or papers_own
+
+
+# Rows and columns
+
+
+def _rows(
+    layout: Layout,
+    keys: Sequence[str],
+    ours: Sequence[dict[str, Cell]],
+    theirs: dict[int, dict[str, Cell]],
+    notes: dict[tuple[str, str], list[str]],
+) -> tuple[list[Row], dict[Place, list[str]]]:
+    """The rows of a table, each of ours above the paper's and the difference, and their footnotes.
+
+    Args:
+        layout: the table.
+        keys: of the columns with scores.
+        ours: the cells of each row.
+        theirs: what the paper prints, by index of the row.
+        notes: footnotes on ours, by name of the row and column.
+    """
+    rows: list[Row] = []
+    footnotes: dict[Place, list[str]] = {}
+    for index, (spec, label) in enumerate(zip(layout.rows, layout.labels, strict=True)):
+        if spec.method:
+            for key in keys:
+                if notes.get((spec.method, key)):
+                    footnotes[len(rows), key] = notes[spec.method, key]
+            rows.append(Row(spec.method, label, "runs", ours[index]))
+        if index not in theirs:
+            continue
+        printed = layout.paper.rows[str(spec.published)]
+        for key, note in published.footnotes(layout.spec, printed, layout.paper).items():
+            footnotes[len(rows), key] = [note]
+        papers_label = spec.label or printed.label or label
+        rows.append(Row(spec.method, papers_label, "published", theirs[index]))
+        differences = _differences(keys, ours[index], theirs[index], layout.spec.decimals)
+        if differences:
+            rows.append(Row(spec.method, label, "difference", differences))
+    return rows, footnotes
+
+
+def _differences(
+    keys: Sequence[str], ours: dict[str, Cell], theirs: dict[str, Cell], decimals: int
+) -> dict[str, Cell]:
+    """Ours minus the paper's, of the numbers as they are printed; cells where both have one."""
+    cells = {}
+    for key in keys:
+        value = ours[key].value
+        other = theirs[key].value if key in theirs else None
+        if isinstance(value, float) and isinstance(other, float):
+            # Halves are rounded up, as `Table.number` prints them.
+            printed = np.round(value + 1e-9, decimals)
+            cells[key] = Cell(float(np.round(printed - other, decimals)))
+    return cells
+
+
+def _columns(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
+    """The columns of CSV and JSON; without deviations and seeds where no row has any."""
+    columns = []
+    for key in layout.metrics:
+        columns.append(value_column(key))
+        if any(row.cell(key).std or row.cell(key).seeds for row in rows):
+            columns += [std_column(key), seeds_column(key)]
+    if AVERAGE in keys:
+        columns.append(value_column(AVERAGE))
+    return columns + [value_column(key) for key in SHARES]
+
+
+def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The labels; the name where several names share a label.
+
+    A copy of a task or method keeps the label of the original.
+    """
+    of_names = set(zip(labels, names, strict=True))
+    uses = Counter(label for label, _ in of_names)
+    distinct = []
+    for label, name in zip(labels, names, strict=True):
+        distinct.append(name if uses[label] > 1 else label)
+    return distinct
+
+
+# Notes
+
+
+def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str]:
+    """What stands below the table.
+
+    Args:
+        layout: the table.
+        scores: `Scores.frame`.
+        has_paper: whether the table shows a paper's numbers.
+    """
+    spec = layout.spec
+    study = layout.runs.study
+    notes = []
+    if has_paper:
+        notes.append(published.note(spec, layout.all_runs))
+    notes += table_notes.on_other_shots(layout.other_shots)
+    notes += table_notes.on_other_seeds(spec.seeds, layout.all_runs)
+    notes += note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
+    notes += table_notes.on_truncation(scores)
+    notes += table_notes.on_seeds(scores)
+    notes += note_on_epochs(scores)
+    # A table of measures of the predictions stands beside one of scores, which has the signs.
+    if not spec.metrics:
+        notes += table_notes.on_signs(study, scores)
+    for metric in dict.fromkeys(layout.metrics.values()):
+        if metric in MEASURES:
+            notes.append(f"{heading_of(metric)}: {MEASURES[metric]}; lower is better")
+    return notes
+
+
+def _missing(layout: Layout, grid: str) -> list[str]:
+    """How many runs the table lacks, and the command that makes them.
+
+    Args:
+        layout: the table.
+        grid: the command, without the backbone where backbones are rows.
+    """
+    spec = layout.spec
+    usable = layout.runs.usable
+    finished = set(zip(usable["row"], usable["task"], usable["seed"], strict=True))
+    seeds = spec.seeds or sorted(layout.all_runs["seed"].unique()) or [1]
+    commands = dict.fromkeys(layout.names, grid)
+    for name, backbone in zip(layout.names, spec.backbones, strict=False):
+        commands[name] = f"{grid} --backbone {backbone}"
+    lacking: Counter[str] = Counter()
+    for name, task, seed in product(layout.names, spec.tasks, seeds):
+        if (name, task, seed) not in finished:
+            lacking[commands[name]] += 1
     return [f"{counted_noun(count, 'run')}: {command}" for command, count in lacking.items()]
-
-
-def _title(spec: TableSpec, few: str, score: EpochChoice | None, runs: pd.DataFrame) -> str:
-    shots = [] if few == "full" else [f"{few}-shot"]
-    epochs = [EPOCHS[name] for name in ([score] if score else sorted(runs["report"].unique()))]
-    constant = f"method {spec.methods[0]}" if spec.backbones else f"backbone {spec.backbone}"
-    conditions = [f"protocol {spec.protocol}", constant, *shots, *epochs]
-    return f"{spec.description or 'Finished runs'} ({', '.join(conditions)})"
-
-
-def _distinct(labels: list[str], names: list[str]) -> list[str]:
-    """The labels, where several names share one the names: a copy of a task or method keeps the original's label."""
-    shared = [label for label, _ in {*zip(labels, names, strict=True)}]
-    return [
-        name if shared.count(label) > 1 else label
-        for label, name in zip(labels, names, strict=True)
-    ]

@@ -8,11 +8,12 @@ from scipy import stats
 
 from hifi_cli.paired_tests import LEVEL
 from hifi_cli.reports.claims.decide import (
-    Finding,
+    Condition,
     decide_comparison,
     most_telling,
     verdict_of_interval,
 )
+from hifi_cli.reports.claims.evidence import Evidence
 
 # what is required, and what is possible if the claim is true
 SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-1, 1), (-1, 1))
@@ -50,8 +51,9 @@ def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
 
 
-def finding(values, required=(0.0, inf), possible=(0.5, inf), **options):
-    return decide_comparison(Finding("", {"rte": values}), required, possible, **options)
+def finding(values, required=(0.0, inf), possible=(0.5, inf), *, is_ratio=False, **options):
+    condition = Condition(required, possible, is_ratio)
+    return decide_comparison(Evidence("", {"rte": values}), condition, **options)
 
 
 def test_the_printed_comparison_is_one_that_decides():
@@ -79,6 +81,6 @@ def test_several_comparisons_are_rejected_at_their_share_of_the_level():
 
 def test_an_interval_beyond_zero_that_the_sign_flips_do_not_confirm_is_told():
     values = {"cola": [15.2, 15.4, 15.6], "mrpc": [-2.4, -2.5, -2.6], "stsb": [-0.5, -0.6, -0.7]}
-    found = decide_comparison(Finding("", values, [*values]), *SUPERIOR)
+    found = decide_comparison(Evidence("", values, [*values]), Condition(*SUPERIOR))
     assert (found.verdict, found.interval[0] > 3) == ("undecided", True)
     assert found.reason == "the sign-flip test does not agree with the interval"

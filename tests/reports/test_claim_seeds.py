@@ -8,7 +8,8 @@ import pytest
 
 from hifi_cli.paired_tests import LEVEL
 from hifi_cli.reports.claims import spec as claims_spec
-from hifi_cli.reports.claims.decide import smallest_seeds, verdict_of_interval
+from hifi_cli.reports.claims.decide import verdict_of_interval
+from hifi_cli.reports.claims.seeds import smallest_seeds
 
 ABOVE = ((0.0, inf), (0.5, inf))
 

@@ -15,7 +15,7 @@ from synthetic_runs import write_features, write_figure, write_run
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.reports.claims import spec as claims_spec
-from hifi_cli.reports.claims.decide import published_effect
+from hifi_cli.reports.claims.evidence import published_effect
 from hifi_cli.reports.claims.spec import DifferenceClaim, methods_of
 
 RIVALS = "claims: {mine: {kind: difference, text: BitFit beats Full-FT., where: chapter 3, first: bitfit, second: full-ft}}"

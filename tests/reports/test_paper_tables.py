@@ -8,6 +8,7 @@ from synthetic_runs import write_paper_runs, write_run
 from hifi_cli.config import registry
 from hifi_cli.records.study import Study
 from hifi_cli.reports import paper_tables, table_spec, tables
+from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.table_spec import load_published
 
 WITH_SCORES = [
@@ -66,9 +67,8 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
     spec = table_spec.load(name)
     _, paper = load_published(spec.published)
     write_paper_runs(tmp_path, spec, paper)
-    table = tables.build(spec, Study(tmp_path), show_published=True)
-    keys = table.frame[["source", "method"]].itertuples(index=False, name=None)
-    lines = {method: row for row, (source, method) in enumerate(keys) if source == "runs"}
+    table = tables.build(spec, Study(tmp_path), ReportOptions(show_published=True))
+    lines = {row.name: index for index, row in enumerate(table.rows) if row.source == "runs"}
     for row in [row for row in spec.rows if row.method]:
         line, printed = lines[row.method], paper.rows[row.published]
         for column in spec.columns:
@@ -77,7 +77,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them_with_no_difference(name, tm
                 paper.deviation(row.published, column.published),
             )
             said = table.number(line, column.name)
-            deviation = table.number(line, f"{column.name}_std")
+            deviation = table.spread(line, column.name)
             assert said == ("-" if mean is None else f"{mean:.{paper.decimals}f}"), (
                 row.method,
                 column,
@@ -200,9 +200,9 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
     table = paper_tables.settings(table_spec.load("hifi-5"), show_published=False)
     _, paper = load_published("hifi/hyper-parameters")
     same = 0
-    for line in [line for line in table.frame.to_dict("records") if line["source"] == "runs"]:
-        printed = dict(zip(paper.columns, paper.rows[line["method"]].texts, strict=True))
-        same += sum(line[key] == printed[key] for key in table.headings)
+    for row in [row for row in table.rows if row.source == "runs"]:
+        printed = dict(zip(paper.columns, paper.rows[row.name].texts, strict=True))
+        same += sum(row.cell(key).value == printed[key] for key in table.headings)
     assert same == 10 * 9  # every cell of the paper's table
     own_table = tmp_path / "mine.yaml"
     own_table.write_text(

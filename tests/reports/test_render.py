@@ -7,13 +7,14 @@ import os
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from synthetic_runs import write_run
 
 from hifi_cli.records.study import Study
 from hifi_cli.reports import table_spec, tables
-from hifi_cli.reports.render import Table, as_text
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.render import as_text
+from hifi_cli.reports.table import Cell, Row, Table, value_column
 
 GOLDEN = Path(__file__).parents[1] / "golden/files"
 
@@ -40,13 +41,17 @@ def test_formats_are_as_they_were(kind, users_table, hifi):
     ],
 )
 def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
-    frame = pd.DataFrame({"label": ["a"], "source": ["runs"], "x": [value]})
-    assert Table("", frame, {"x": "x"}, formats={"x": f"z.{decimals}f"}).number(0, "x") == said
+    rows = [Row("a", "a", "runs", {"x": Cell(value)})]
+    table = Table("", rows, {"x": "x"}, [value_column("x")], formats={"x": f"z.{decimals}f"})
+    assert table.number(0, "x") == said
 
 
 def built(name):
     return tables.build(
-        table_spec.load(name), Study(Path("results")), show_published=True, grid="hifi grid x"
+        table_spec.load(name),
+        Study(Path("results")),
+        ReportOptions(show_published=True),
+        grid="hifi grid x",
     )
 
 

@@ -3,14 +3,14 @@
 import re
 import subprocess
 
-import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from project_files import copy_yaml
 from tiny_inputs import QUICK_WORDS
 
 from hifi_cli.files import command_line
-from hifi_cli.reports.render import Table, render
+from hifi_cli.reports.render import render
+from hifi_cli.reports.table import Cell, Row, Table, std_column, value_column
 
 HTML = "<img src=x onerror=alert(1)>"
 BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
@@ -18,19 +18,15 @@ BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
 
 def table(text="", command=""):
     """A table with a text wherever a text may stand."""
-    frame = pd.DataFrame(
-        {
-            "label": [f"label {text}", f"label {text}"],
-            "source": ["runs", "published"],
-            "number": [51.25, 50.0],
-            "number_std": [1.5, None],
-            "setting": [f"value {text}", None],
-        }
-    )
+    label = f"label {text}"
+    number = {"number": Cell(51.25, std=1.5), "setting": Cell(f"value {text}")}
+    rows = [Row("a", label, "runs", number), Row("a", label, "published", {"number": Cell(50.0)})]
     return Table(
         f"title {text}",
-        frame,
+        rows,
         {"number": f"column {text}", "setting": "setting"},
+        [value_column("number"), std_column("number"), value_column("setting")],
+        names_column="",
         index_title=f"corner {text}",
         footnotes={(0, "number"): [f"footnote {text}"]},
         notes=[f"note {text}"],

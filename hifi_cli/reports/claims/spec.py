@@ -11,14 +11,16 @@ from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.reports.calibration import CHURN
-from hifi_cli.reports.comparable import protocol_config
+from hifi_cli.reports.protocols import protocol_config
 from hifi_cli.reports.table_spec import Method, Task, load_published
 
-Methods = Annotated[
-    list[Method],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),  # a single one
-    Field(min_length=1),
-]
+
+def _as_list(value: Any) -> Any:
+    """A single name in the YAML as a list."""
+    return [value] if isinstance(value, str) else value
+
+
+Methods = Annotated[list[Method], BeforeValidator(_as_list), Field(min_length=1)]
 Margin = Annotated[float, Field(gt=0)]
 
 
@@ -32,7 +34,8 @@ class BaseClaim(ConfigModel):
     note: str = ""
     """What a reader must know besides."""
     protocol: str | None = None
-    """Protocol of the claim's runs; default: the file's. A claim that has one is not asked under another protocol."""
+    """Protocol of the claim's runs; default: the file's. A claim that has one is not asked under
+    another protocol."""
     tasks: list[Task] = []
     """Tasks of the claim's runs; default: the file's. A claim with a figure has the figure's tasks."""
     only_backbone: str | None = None
@@ -42,13 +45,15 @@ class BaseClaim(ConfigModel):
     at_most: float | None = None
     """Upper bound."""
     margin: Margin | None = None
-    """The smallest value that counts, of a claim that something is above its lower bound: a value between the two is there, but
-    too small. Of a difference without bounds it is half the published one, or else the file's `margin`."""
+    """The smallest value that counts, where something is claimed to be above a lower bound: a value
+    between the two is there, but too small. Default of a difference without bounds: half of the
+    published one, or else the file's `margin`."""
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
+        has_bound = self.at_least is not None or self.at_most is not None
         is_of_scores = isinstance(self, DifferenceClaim) and not self.metric
-        if self.at_least is None and self.at_most is None and not is_of_scores:
+        if not has_bound and not is_of_scores:
             raise ValueError("`at_least`, `at_most` or both are required")
         if isinstance(self, DifferenceClaim) and self.metric == "churn":
             raise ValueError(CHURN)
@@ -69,13 +74,14 @@ class DifferenceClaim(BaseClaim):
     published: str | None = None
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
+    metric: str | None = None
+    """What is compared: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the
+    lower the better; default: each task's primary metric."""
+
     @property
     def unit(self) -> str:
+        """Unit of the difference."""
         return self.metric or "points"
-
-    metric: str | None = None
-    """What is compared: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the lower the better;
-    default: each task's primary metric."""
 
 
 class NumberClaim(BaseClaim):
@@ -110,7 +116,9 @@ class NumberClaim(BaseClaim):
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
-        if bool(self.figure) == bool(self.metric) or bool(self.metric) != bool(self.methods):
+        has_one_source = bool(self.figure) != bool(self.metric)
+        has_methods_of_metric = bool(self.metric) == bool(self.methods)
+        if not has_one_source or not has_methods_of_metric:
             raise ValueError("either `figure`, or `metric` and `methods` are required")
         return self
 
@@ -135,18 +143,19 @@ class ClaimsFile(ConfigModel):
     tasks: list[Task] = Field(min_length=1)
     """Tasks of the runs."""
     only_tasks: list[Task] = []
-    """Those of them that are asked about; default: all. `--tasks` sets it."""
+    """Those of them that are asked about; default: all. The option `--tasks` sets them."""
     seeds: list[Seed] = [1, 2, 3]
     """Seeds of the runs."""
     requires: dict[str, Any] = {}
-    """Configuration keys that the paper's methods train with, and their values: runs under a protocol with other
-    ones decide no claim of the file."""
+    """Configuration keys that the paper's methods train with, and their values: runs under a
+    protocol with other ones decide no claim of the file."""
     margin: Margin = 0.5
     """The smallest difference in points that counts, where a claim has none and no difference is published."""
     claims: dict[str, Annotated[Claim, Field(discriminator="kind")]] = Field(min_length=1)
     """The claims, by name."""
     protocols: dict[str, dict[str, Any]] = {}
-    """Keys of this file to change under another protocol, claims by name included; a claim that is null is not asked there."""
+    """Keys of this file to change under another protocol, claims by name included; a claim that is
+    null is not asked there."""
 
 
 def load(
@@ -156,33 +165,57 @@ def load(
     backbone: str | None = None,
     tasks: Sequence[str] = (),
 ) -> ClaimsFile:
-    """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone, or fewer tasks.
+    """Load and validate a file of claims, shipped or the user's own.
+
+    Args:
+        name: of the file, or its path.
+        protocol: another protocol; None: the file's.
+        backbone: another backbone; None: the file's.
+        tasks: those that are asked about; empty: all.
 
     Raises:
         UsageError: an unknown name or key, or a wrong value.
     """
-    origin, content = str(registry.find("claims", name)), registry.load("claims", name)
+    origin = str(registry.find("claims", name))
+    content = registry.load("claims", name)
     file = parse(ClaimsFile, content, origin)
     if protocol and protocol != file.protocol:
         registry.find("protocols", protocol)
-        changes = {**file.protocols.get(protocol, {}), "protocol": protocol}
-        of_claims = changes.get("claims", {})
-        changes["claims"] = {
-            key: content["claims"].get(key, {}) | of_claims.get(key, {})
-            for key in content["claims"] | of_claims
-            if of_claims.get(key, {}) is not None
-            and "protocol" not in content["claims"].get(key, {})
+        changed = _under_protocol(file, content, protocol)
+        file = parse(ClaimsFile, changed, f"{origin} (protocols: {protocol})")
+    return file.model_copy(
+        update={
+            "backbone": backbone or file.backbone,
+            "only_tasks": [*tasks] or file.only_tasks,
         }
-        file = parse(ClaimsFile, content | changes, f"{origin} (protocols: {protocol})")
-    changes = {"backbone": backbone or file.backbone, "only_tasks": [*tasks] or file.only_tasks}
-    return file.model_copy(update=changes)
+    )
+
+
+def _under_protocol(file: ClaimsFile, content: dict[str, Any], protocol: str) -> dict[str, Any]:
+    """What a file's YAML says under another protocol.
+
+    Args:
+        file: the file.
+        content: its YAML.
+        protocol: another one than the file's.
+    """
+    changes = {**file.protocols.get(protocol, {}), "protocol": protocol}
+    changed_claims = changes.get("claims", {})
+    claims = {}
+    for name in content["claims"] | changed_claims:
+        claim = content["claims"].get(name, {})
+        changed = changed_claims.get(name, {})
+        # A claim with a protocol of its own is not asked under another one, nor is one that is null.
+        if changed is not None and "protocol" not in claim:
+            claims[name] = claim | changed
+    return {**content, **changes, "claims": claims}
 
 
 def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
-    """Return the files that words name, each with the claims that were named: `hifi`, `hifi/above-full-ft`, `mine.yaml`.
+    """Return the files that words name, each with the claims that were named.
 
     Args:
-        words: empty: all shipped files.
+        words: `hifi`, `hifi/above-full-ft` or `mine.yaml`; empty: all shipped files.
         options: `protocol`, `backbone` and `tasks`, as `load` takes them.
 
     Raises:
@@ -190,20 +223,26 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
     """
     files: dict[str, ClaimsFile] = {}
     for word in words or registry.names("claims"):
-        name, claim = (word, "") if registry.is_yaml_path(word) else word.partition("/")[::2]
+        name = word
+        claim = ""
+        if not registry.is_yaml_path(word):
+            name, _, claim = word.partition("/")
         file = load(name, **options)
         if claim and claim not in file.claims:
-            raise UsageError(
-                f"{name} has no claim '{claim}' under {file.protocol}{registry.did_you_mean(claim, file.claims)}"
-            )
+            suggestion = registry.did_you_mean(claim, file.claims)
+            raise UsageError(f"{name} has no claim '{claim}' under {file.protocol}{suggestion}")
         chosen = {claim: file.claims[claim]} if claim else file.claims
-        files.setdefault(name, file.model_copy(update={"claims": {}})).claims.update(chosen)
+        if name in files:
+            chosen = files[name].claims | chosen
+        files[name] = file.model_copy(update={"claims": chosen})
     return files
 
 
 def methods_of(claim: Claim) -> list[str]:
-    """The methods whose runs decide a claim; none where a figure does."""
-    return [*claim.first, *claim.second] if isinstance(claim, DifferenceClaim) else claim.methods
+    """Return the methods whose runs decide a claim; none where a figure does."""
+    if isinstance(claim, DifferenceClaim):
+        return [*claim.first, *claim.second]
+    return claim.methods
 
 
 def columns_of(published: str) -> dict[str, str]:
@@ -213,31 +252,36 @@ def columns_of(published: str) -> dict[str, str]:
 
 
 def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
-    """Return the tasks that decide a claim: of its own or the file's tasks, those of the paper's table for it."""
-    asked = file.only_tasks or claim.tasks or file.tasks
-    tasks = [task for task in claim.tasks or file.tasks if task in asked]
+    """Return the tasks that decide a claim: its own or the file's, where the paper's table has them."""
+    own = claim.tasks or file.tasks
+    tasks = own
+    if file.only_tasks:
+        tasks = [task for task in own if task in file.only_tasks]
     if isinstance(claim, NumberClaim) or not claim.published:
         return tasks
-    return [task for task in tasks if task in columns_of(claim.published)]
+    printed = columns_of(claim.published)
+    return [task for task in tasks if task in printed]
 
 
 def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
     """Return why no run under a protocol can decide a claim; empty: runs can.
 
-    Runs with other settings than the protocol's are not used, so that the protocol's configuration is that of every run.
+    Runs with other settings than the protocol's are not used, so that the protocol's configuration
+    is that of every run.
     """
     tasks = tasks_of(claim, file)
     if not tasks:
         return "no task asked about is in the paper's table"
-    protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
-    methods = (
-        figure_spec.load(claim.figure, protocol=protocol).methods
-        if isinstance(claim, NumberClaim) and claim.figure
-        else methods_of(claim)
-    )
+    protocol = claim.protocol or file.protocol
+    backbone = claim.only_backbone or file.backbone
+    methods = methods_of(claim)
+    if isinstance(claim, NumberClaim) and claim.figure:
+        methods = figure_spec.load(claim.figure, protocol=protocol).methods
     for method, (key, needed) in product(methods, file.requires.items()):
+        found = None
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
-        found = flatten(config.model_dump(mode="json")).get(key) if config else None
+        if config:
+            found = flatten(config.model_dump(mode="json")).get(key)
         if found != needed:
             return (
                 f"the paper's methods train with {key}={override_value(needed)},"

@@ -1,11 +1,10 @@
 """The table of claims with their verdicts."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
-from typing import Any, get_args
-
-import pandas as pd
+from typing import get_args
 
 from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
@@ -16,17 +15,20 @@ from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims.decide import (
     Finding,
-    SmallestSeeds,
     Verdict,
-    bounds,
-    findings_of_differences,
-    findings_of_measures,
-    lacks_runs,
+    condition_of,
+    decide_comparisons,
     most_telling,
-    number_of_figure,
-    smallest_seeds,
     verdict_of_claim,
 )
+from hifi_cli.reports.claims.evidence import (
+    Evidence,
+    command_of_figure,
+    evidence_of_figure,
+    evidence_of_runs,
+    lacks_runs,
+)
+from hifi_cli.reports.claims.seeds import SmallestSeeds, smallest_seeds
 from hifi_cli.reports.claims.spec import (
     Claim,
     ClaimsFile,
@@ -35,8 +37,10 @@ from hifi_cli.reports.claims.spec import (
     methods_of,
     why_undecidable,
 )
-from hifi_cli.reports.comparable import INCLUDED_BY_DEFAULT, scored, select_runs, with_exclusions
-from hifi_cli.reports.render import Table
+from hifi_cli.reports.comparable import ComparableRuns
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
 from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.text import abbreviate
 
@@ -54,178 +58,343 @@ RULE = (
 )
 
 
-def _note_on_seeds(numbers: dict[str, SmallestSeeds]) -> list[str]:
-    """The smallest numbers of seeds of all claims, those that share them together."""
-    groups: dict[SmallestSeeds, list[str]] = {}
-    for key, seeds in numbers.items():
-        if seeds.to_reproduce is not None:
-            groups.setdefault(seeds, []).append(key)
-    words = [
-        f"{seeds.to_reproduce} and {seeds.to_refute} for {', '.join(keys)}"
-        for seeds, keys in groups.items()
-    ]
-    if not words:
-        return []
-    return [
-        "the smallest number of seeds that can reproduce and that can refute a claim, where no task is at"
-        f" chance: {'; '.join(words)}"
-    ]
+class RunsOfClaims:
+    """The runs that claims ask for; each selection is judged and scored once.
+
+    Attributes:
+        study: all runs.
+        options: which epoch's score is meant, and which runs count. Runs with other settings than
+            the protocol's never decide a claim.
+    """
+
+    def __init__(self, study: Study, options: ReportOptions) -> None:
+        self.study = study
+        self.options = replace(options, included=options.included - {"changed"})
+        self.of = cache(self._of)
+
+    def _of(
+        self, protocol: str, backbone: str, metric: str | None, score: EpochChoice | None
+    ) -> ComparableRuns:
+        """The runs of a protocol and backbone, with their scores.
+
+        Args:
+            protocol: as finished runs have it.
+            backbone: as finished runs have it.
+            metric: what they are scored by; None: each run's primary metric.
+            score: the epoch of the score; None: the one that each run's protocol reports.
+        """
+        runs = select_runs(
+            self.study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
+        )
+        options = replace(self.options, score=score)
+        return ComparableRuns.of(self.study, runs, options, metric=metric)
+
+
+@dataclass(frozen=True)
+class DecidedClaim:
+    """A claim with its verdict.
+
+    Attributes:
+        name: of the claim in its file.
+        claim: what it says.
+        findings: on each comparison.
+        verdict: on the claim.
+        reason: why there is no verdict, or what it means; empty: nothing need be said.
+        seeds: with how many seeds it can be decided at all.
+        lacks_runs: whether a run that it asks for is not finished.
+        command_of_figure: computes the figure that it asks for; empty: the figure is there.
+    """
+
+    name: str
+    claim: Claim
+    findings: Sequence[Finding]
+    verdict: Verdict
+    reason: str
+    seeds: SmallestSeeds
+    lacks_runs: bool = False
+    command_of_figure: Sequence[str] = ()
 
 
 def evaluate(
     name: str,
     file: ClaimsFile,
     study: Study,
+    options: ReportOptions,
     *,
-    score: EpochChoice | None = None,
-    included: Collection[str] = INCLUDED_BY_DEFAULT,
     given: Sequence[str] = (),
     place: Sequence[str] = (),
 ) -> Table:
-    """Decide every claim of a file: a table of verdicts, with a note on each claim that says it in words.
+    """Decide every claim of a file.
 
     Args:
         name: of the file, as the command line takes it.
+        file: the claims.
+        study: all runs.
+        options: which epoch's score is meant, and which runs count.
         given: protocol and backbone as options of the command that trains the claims' runs.
         place: the directories as options of the commands that are printed.
+
+    Returns:
+        A table of verdicts, with a note on each claim that says it in words.
     """
-    included = {*included} - {"changed"}
-
-    @cache
-    def runs_of(
-        protocol: str, backbone: str, score: EpochChoice | None, metric: str | None
-    ) -> pd.DataFrame:
-        runs = select_runs(
-            study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
-        )
-        return with_exclusions(scored(study, runs, score, metric), included)
-
-    rows, notes, lacking, figures = [], [], [], []
-    not_run: dict[str, list[str]] = {}  # by reason
-    seeds: dict[str, SmallestSeeds] = {}
-    for key, claim in file.claims.items():
-        check_names("methods", methods_of(claim), study.names("method"))
-        check_names("tasks", claim.tasks or file.tasks, study.names("task"))
-        protocol = stored_name("protocols", claim.protocol or file.protocol)
-        backbone = stored_name("backbones", claim.only_backbone or file.backbone)
-        findings = [Finding(key, {}, reason=why_undecidable(claim, file))]
-        if not findings[0].reason and isinstance(claim, NumberClaim) and claim.figure:
-            findings, command = number_of_figure(claim, study, protocol, backbone)
-            figures += [f"figure: {command_line([*command, *place])}"] if command else []
-        elif not findings[0].reason:
-            runs = runs_of(protocol, backbone, score, claim.metric)
-            findings = (
-                findings_of_differences(claim, file, study, runs, included)
-                if isinstance(claim, DifferenceClaim)
-                else findings_of_measures(claim, file, runs)
-            )
-            lacking += [key] if lacks_runs(claim, file, runs) else []
-        verdict, reason = verdict_of_claim(findings)
-        # a difference of scores must be there in the last epochs too; predictions are of one epoch
-        if "reproduced" in verdict and isinstance(claim, DifferenceClaim):
-            epoch = score if claim.metric in MEASURES else "last"
-            of_last = runs_of(protocol, backbone, epoch, claim.metric)
-            last, _ = verdict_of_claim(
-                findings_of_differences(claim, file, study, of_last, included)
-            )
-            if last != verdict:
-                reason = f"{verdict} by the reported epochs, {last} by the last ones"
-                verdict = "undecided"
-        seeds[key] = smallest_seeds(claim, file)
-        rows.append(_row(key, claim, verdict, reason, findings, seeds[key]))
-        sentences = _sentences(claim, verdict, reason, findings)
-        if verdict == "not run" and len(file.claims) > 1:
-            not_run.setdefault(reason, []).append(key)
-        else:  # of several claims the text, what a reader must know besides, the reason and the tasks
-            told = (True, claim.note, reason, any(each.values for each in findings))
-            known = None if len(file.claims) == 1 else sum(map(bool, told))
-            notes.append(f"{key}: {'. '.join(sentences[:known])}")
-    if notes and len(file.claims) > 1:
-        notes.append(f"more about one of them: hifi claims {name}/{next(iter(file.claims))}")
-    for why, keys in not_run.items():
-        notes.append(f"not run{f' ({why})' if why else ''}: {', '.join(keys)}")
-    notes += _note_on_seeds(seeds)
-    found = [row["verdict"] for row in rows]
-    verdicts = ", ".join(
-        f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found
-    )
-    is_decided = {*found} != {"not run"}
-    grid_name = name if registry.is_yaml_path(name) else f"claims-{name}"
-    grid = ["hifi", "grid", grid_name, *given, *place]
-    missing = [f"runs of {abbreviate(lacking)}: {command_line(grid)}"] if lacking else []
+    runs = RunsOfClaims(study, options)
+    decided = [_decided(key, claim, file, runs) for key, claim in file.claims.items()]
+    shown = decided
+    if len(decided) > 1:
+        shown = [each for each in decided if each.verdict != "not run"]
+    notes = _notes(name, decided)
+    is_any_decided = any(each.verdict != "not run" for each in decided)
+    if is_any_decided:
+        notes.append(RULE)
+    conditions = f"(protocol {file.protocol}, backbone {file.backbone})"
     return Table(
-        title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
-        frame=pd.DataFrame(
-            [row for row in rows if row["verdict"] != "not run" or len(rows) == 1],
-            columns=[*rows[0]],
-        ),
+        title=f"{file.description} {conditions}: {_count_of_verdicts(decided)}",
+        rows=[_row(each) for each in shown],
         headings=HEADINGS,
+        columns=[
+            *(value_column(key) for key in ("verdict", "reason", "ours")),
+            *interval_columns("ours"),
+            *(value_column(key) for key in ("published", "runs")),
+            *(value_column(key) for key in ("seeds_to_reproduce", "seeds_to_refute")),
+            *(value_column(key) for key in ("shown_ours", "shown_published", "required")),
+        ],
         index_title="Claim",
+        names_column="",
         formats={"runs": ".0f"},
-        notes=[*notes, RULE] if is_decided else notes,
-        missing=[*missing, *dict.fromkeys(figures)],
-        own_texts=frozenset(row["label"] for row in rows),
+        notes=notes,
+        missing=_missing(name, decided, given, place),
+        own_texts=frozenset(file.claims),
     )
+
+
+# Decisions
+
+
+def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> DecidedClaim:
+    """A claim with its verdict.
+
+    Raises:
+        UsageError: it names a method or task that is not known here.
+    """
+    study = runs.study
+    check_names("methods", methods_of(claim), study.names("method"))
+    check_names("tasks", claim.tasks or file.tasks, study.names("task"))
+    protocol = stored_name("protocols", claim.protocol or file.protocol)
+    backbone = stored_name("backbones", claim.only_backbone or file.backbone)
+    seeds = smallest_seeds(claim, file)
+    undecidable = why_undecidable(claim, file)
+    if undecidable:
+        findings = [Finding(Evidence(name, {}), "not run", undecidable)]
+        return DecidedClaim(name, claim, findings, "not run", undecidable, seeds)
+    if isinstance(claim, NumberClaim) and claim.figure:
+        command = command_of_figure(claim, study, protocol, backbone)
+        evidence = evidence_of_figure(claim, study, protocol, backbone)
+        findings = decide_comparisons(claim, evidence, file.margin)
+        verdict, reason = verdict_of_claim(findings)
+        return DecidedClaim(
+            name, claim, findings, verdict, reason, seeds, command_of_figure=command
+        )
+    comparable = runs.of(protocol, backbone, claim.metric, runs.options.score)
+    findings = decide_comparisons(claim, evidence_of_runs(claim, file, comparable), file.margin)
+    verdict, reason = verdict_of_claim(findings)
+    is_decided = verdict in ("reproduced", "not reproduced")
+    if is_decided and isinstance(claim, DifferenceClaim):
+        last = _verdict_by_last_epochs(claim, file, runs, protocol, backbone)
+        if last != verdict:
+            reason = f"{verdict} by the reported epochs, {last} by the last ones"
+            verdict = "undecided"
+    lacks_some = lacks_runs(claim, file, comparable)
+    return DecidedClaim(name, claim, findings, verdict, reason, seeds, lacks_runs=lacks_some)
+
+
+def _verdict_by_last_epochs(
+    claim: DifferenceClaim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
+) -> Verdict:
+    """The verdict by the scores after the last epochs, where a real difference must be seen too.
+
+    The best epoch may be chosen on the rows that are scored, which favours methods that vary more.
+    Predictions are stored of one epoch only, so that measures of them have no other score.
+    """
+    score: EpochChoice | None = "last"
+    if claim.metric in MEASURES:
+        score = runs.options.score
+    of_last = runs.of(protocol, backbone, claim.metric, score)
+    evidence = evidence_of_runs(claim, file, of_last)
+    verdict, _ = verdict_of_claim(decide_comparisons(claim, evidence, file.margin))
+    return verdict
 
 
 # What the table of verdicts shows
 
 
-def _row(
-    name: str,
-    claim: Claim,
-    verdict: Verdict,
-    reason: str,
-    findings: list[Finding],
-    seeds: SmallestSeeds,
-) -> dict[str, Any]:
-    """A row of the table: of several comparisons, one with the claim's verdict and the smallest effect."""
-    finding = most_telling(findings, verdict)
-    (low, high), ((at_least, at_most), _) = finding.interval or (None, None), bounds(claim)
-    required = f"> {at_least:g}" if at_most == inf else f"{at_least:g} to {at_most:g}"
-    return {
-        "label": name,
-        "source": "runs",
-        "verdict": verdict,
-        "reason": reason,
-        "ours": finding.effect,
-        "low": low,
-        "high": high,
-        "published": finding.published,
-        "runs": len(frozenset().union(*(each.runs for each in findings))),
-        "seeds_to_reproduce": seeds.to_reproduce,
-        "seeds_to_refute": seeds.to_refute,
-        "shown_ours": _ours(finding, claim) or None,
-        "shown_published": None if finding.published is None else _number(finding.published, claim),
-        "required": f"<= {at_most:g}" if at_least == -inf else required,
+def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
+    """How many claims have each verdict: `3 reproduced, 1 undecided`."""
+    found = [each.verdict for each in decided]
+    return ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found)
+
+
+def _row(decided: DecidedClaim) -> Row:
+    """A row of the table: of several comparisons, the one that tells most about the verdict."""
+    claim = decided.claim
+    finding = most_telling(decided.findings, decided.verdict)
+    published = finding.evidence.published.effect
+    runs: frozenset[object] = frozenset()
+    for each in decided.findings:
+        runs |= each.evidence.runs
+    cells = {
+        "verdict": Cell(decided.verdict),
+        "reason": Cell(decided.reason),
+        "ours": Cell(finding.effect, interval=finding.interval),
+        "published": Cell(published),
+        "runs": Cell(len(runs)),
+        "seeds_to_reproduce": Cell(decided.seeds.to_reproduce),
+        "seeds_to_refute": Cell(decided.seeds.to_refute),
+        "shown_ours": Cell(_ours(finding, claim) or None),
+        "shown_published": Cell(None if published is None else _number(published, claim)),
+        "required": Cell(_required(claim)),
     }
+    return Row(decided.name, decided.name, "runs", cells)
 
 
-def _sentences(claim: Claim, verdict: Verdict, reason: str, findings: list[Finding]) -> list[str]:
-    """Everything that a reader must know about a claim."""
-    where = f"{claim.where}; {claim.only_backbone}" if claim.only_backbone else claim.where
-    sentences = [f"{claim.text.rstrip('.')} ({where})", claim.note.rstrip(".")]
-    sentences += [f"{verdict}: {reason}"] if reason else []
-    known = dict.fromkeys(task for finding in findings for task in finding.values)
-    sentences += [f"on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
-    if len(findings) > 1 and verdict != "not run":
-        ours = [f"{each.label}: {_ours(each, claim)} {each.verdict}" for each in findings]
-        sentences.append("; ".join(ours).replace("  ", " "))
-    doubts = dict.fromkeys(doubt for finding in findings for doubt in finding.doubts)
-    sentences += [f"published: {'; '.join(doubts)}"] if doubts else []
-    sentences += [note for finding in findings for note in finding.notes]
-    return [text[:1].upper() + text[1:] for text in dict.fromkeys(sentences) if text]
+def _required(claim: Claim) -> str:
+    """The bounds of our effect: `> 0`, `<= 2` or `-1 to 1`."""
+    low, high = condition_of(claim).required
+    if low == -inf:
+        return f"<= {high:g}"
+    if high == inf:
+        return f"> {low:g}"
+    return f"{low:g} to {high:g}"
 
 
 def _ours(finding: Finding, claim: Claim) -> str:
-    ends = (
-        f" [{', '.join(_number(end, claim) for end in finding.interval)}]"
-        if finding.interval
-        else ""
-    )
-    return "" if finding.effect is None else _number(finding.effect, claim) + ends
+    """Our effect with its interval; empty: it is not known."""
+    if finding.effect is None:
+        return ""
+    effect = _number(finding.effect, claim)
+    if finding.interval is None:
+        return effect
+    low, high = finding.interval
+    return f"{effect} [{_number(low, claim)}, {_number(high, claim)}]"
 
 
 def _number(value: float, claim: Claim) -> str:
     """A difference in points with its sign, and any other number with four digits."""
     return f"{value:+.2f}" if claim.unit == "points" else f"{value:.4g}"
+
+
+def _missing(
+    name: str, decided: Sequence[DecidedClaim], given: Sequence[str], place: Sequence[str]
+) -> list[str]:
+    """The commands that make the runs and figures that claims lack.
+
+    Args:
+        name: of the file, as the command line takes it.
+        decided: all claims of the file.
+        given: protocol and backbone as options.
+        place: the directories as options.
+    """
+    missing = []
+    lacking = [each.name for each in decided if each.lacks_runs]
+    if lacking:
+        grid = name if registry.is_yaml_path(name) else f"claims-{name}"
+        command = command_line(["hifi", "grid", grid, *given, *place])
+        missing.append(f"runs of {abbreviate(lacking)}: {command}")
+    for each in decided:
+        if each.command_of_figure:
+            text = f"figure: {command_line([*each.command_of_figure, *place])}"
+            # Several claims may ask for one figure.
+            if text not in missing:
+                missing.append(text)
+    return missing
+
+
+# What is said about claims
+
+
+def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
+    """What stands below the table: a note on each claim, those that were not run together.
+
+    Args:
+        name: of the file, as the command line takes it.
+        decided: all claims of the file.
+    """
+    if len(decided) == 1:
+        (only,) = decided
+        sentences = [*_main_sentences(only), *_details(only)]
+        return [f"{only.name}: {_joined(sentences)}", *_notes_on_seeds(decided)]
+    notes = []
+    not_run: dict[str, list[str]] = {}
+    for each in decided:
+        if each.verdict == "not run":
+            not_run.setdefault(each.reason, []).append(each.name)
+        else:
+            notes.append(f"{each.name}: {_joined(_main_sentences(each))}")
+    if notes:
+        notes.append(f"more about one of them: hifi claims {name}/{decided[0].name}")
+    for why, names in not_run.items():
+        because = f" ({why})" if why else ""
+        notes.append(f"not run{because}: {', '.join(names)}")
+    return notes + _notes_on_seeds(decided)
+
+
+def _notes_on_seeds(decided: Sequence[DecidedClaim]) -> list[str]:
+    """The smallest numbers of seeds of all claims, those that share them together."""
+    names_with: dict[SmallestSeeds, list[str]] = {}
+    for each in decided:
+        if each.seeds.to_reproduce is not None:
+            names_with.setdefault(each.seeds, []).append(each.name)
+    texts = []
+    for seeds, names in names_with.items():
+        texts.append(f"{seeds.to_reproduce} and {seeds.to_refute} for {', '.join(names)}")
+    if not texts:
+        return []
+    return [
+        "the smallest number of seeds that can reproduce and that can refute a claim, where no task is at"
+        f" chance: {'; '.join(texts)}"
+    ]
+
+
+def _main_sentences(decided: DecidedClaim) -> list[str]:
+    """The text of a claim, what a reader must know besides, the reason and the tasks."""
+    claim = decided.claim
+    where = claim.where
+    if claim.only_backbone:
+        where += f"; {claim.only_backbone}"
+    sentences = [f"{claim.text.rstrip('.')} ({where})"]
+    if claim.note:
+        sentences.append(claim.note.rstrip("."))
+    if decided.reason:
+        sentences.append(f"{decided.verdict}: {decided.reason}")
+    tasks: dict[str, None] = {}
+    for finding in decided.findings:
+        tasks |= dict.fromkeys(finding.evidence.values)
+    if tasks:
+        labels = [label_of("tasks", task) for task in tasks]
+        sentences.append(f"on {', '.join(labels)}")
+    return sentences
+
+
+def _details(decided: DecidedClaim) -> list[str]:
+    """Every comparison of a claim, doubts about the published numbers, and notes on runs."""
+    sentences = []
+    if len(decided.findings) > 1 and decided.verdict != "not run":
+        texts = []
+        for finding in decided.findings:
+            words = [_ours(finding, decided.claim), finding.verdict]
+            said = " ".join(word for word in words if word)
+            texts.append(f"{finding.evidence.label}: {said}")
+        sentences.append("; ".join(texts))
+    doubts: dict[str, None] = {}
+    for finding in decided.findings:
+        doubts |= dict.fromkeys(finding.evidence.published.doubts)
+    if doubts:
+        sentences.append(f"published: {'; '.join(doubts)}")
+    for finding in decided.findings:
+        sentences += finding.evidence.notes
+    return sentences
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    """Different sentences after one another, each with a capital letter."""
+    capitalized = [text[:1].upper() + text[1:] for text in dict.fromkeys(sentences)]
+    return ". ".join(capitalized)

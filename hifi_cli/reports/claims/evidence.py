@@ -1,0 +1,383 @@
+"""What runs, stored predictions and figures say about a claim."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from hifi_cli.config import figure_spec, registry
+from hifi_cli.config.registry import label_of
+from hifi_cli.errors import UsageError
+from hifi_cli.records.study import Study
+from hifi_cli.reports.claims.spec import (
+    Claim,
+    ClaimsFile,
+    DifferenceClaim,
+    NumberClaim,
+    columns_of,
+    methods_of,
+    tasks_of,
+)
+from hifi_cli.reports.comparable import ComparableRuns
+from hifi_cli.reports.pairs import Pairs, pair
+from hifi_cli.reports.table_spec import load_published
+from hifi_cli.tasks.metrics import METRICS
+
+# A mean score in points that is less above a constant prediction's is at chance.
+CHANCE_POINTS = 3.0
+
+
+class PublishedEffect(NamedTuple):
+    """What a paper prints about a comparison.
+
+    Attributes:
+        effect: the published difference or number; None: there is none, or it cannot be read.
+        doubts: why it does not carry the claim by itself.
+    """
+
+    effect: float | None = None
+    doubts: Sequence[str] = ()
+
+
+# Nothing is published about the comparison.
+NO_EFFECT = PublishedEffect()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What our results say about one comparison of methods, or about one number.
+
+    Attributes:
+        label: what readers call the comparison.
+        values: by task, one for each seed or other repetition; empty: nothing is known yet.
+        tasks: those that must have values before there is a verdict.
+        runs: what was counted: paths, or repetitions of a figure.
+        reason: why there can be no verdict, although there may be values; empty: there can be one.
+        notes: what a reader must know of single runs and tasks.
+        published: what the paper prints.
+    """
+
+    label: str
+    values: Mapping[str, Sequence[float]]
+    tasks: Sequence[str] = ()
+    runs: frozenset[Any] = frozenset()
+    reason: str = ""
+    notes: Sequence[str] = ()
+    published: PublishedEffect = NO_EFFECT
+
+
+def lacks_runs(claim: Claim, file: ClaimsFile, runs: ComparableRuns) -> bool:
+    """Return whether a run that a claim asks for is not finished."""
+    frame = runs.frame
+    finished = set(zip(frame["method"], frame["task"], frame["seed"], strict=True))
+    asked = set(product(methods_of(claim), tasks_of(claim, file), file.seeds))
+    return not asked <= finished
+
+
+def evidence_of_runs(claim: Claim, file: ClaimsFile, runs: ComparableRuns) -> list[Evidence]:
+    """Return the evidence on every comparison or method of a claim about runs.
+
+    Args:
+        claim: the claim; its metric is what the runs are scored by.
+        file: its file.
+        runs: those of the claim's protocol and backbone.
+    """
+    if isinstance(claim, DifferenceClaim):
+        return _evidence_of_differences(claim, file, runs)
+    return _evidence_of_measures(claim, file, runs)
+
+
+# Differences of two methods
+
+
+def _evidence_of_differences(
+    claim: DifferenceClaim, file: ClaimsFile, runs: ComparableRuns
+) -> list[Evidence]:
+    """The evidence on every comparison of a claim; with `every_task` one for each task."""
+    runs = runs.of_tasks(tasks_of(claim, file))
+    evidence: list[Evidence] = []
+    for first, second in product(claim.first, claim.second):
+        evidence += _evidence_of_pairs(claim, file, runs.study, pair(runs, first, second))
+    return evidence
+
+
+def _evidence_of_pairs(
+    claim: DifferenceClaim, file: ClaimsFile, study: Study, pairs: Pairs
+) -> list[Evidence]:
+    """The evidence of the pairs of two methods: one of all tasks, or one for each."""
+    chance = _tasks_at_chance(study, pairs) if claim.metric is None else {}
+    notes = [f"{label_of('tasks', task)} decides nothing: {why}" for task, why in chance.items()]
+    tasks = [task for task in tasks_of(claim, file) if task not in chance]
+    used = pairs.frame[pairs.frame["task"].isin(tasks)]
+    parts = [tasks]
+    if claim.every_task and tasks:
+        parts = [[task] for task in tasks]
+    evidence = []
+    for part in parts:
+        label = f"{pairs.labels[0]} above {pairs.labels[1]}"
+        if claim.every_task and tasks:
+            label += f" on {label_of('tasks', part[0])}"
+        values = {task: values for task, values in pairs.by_task.items() if task in part}
+        published = NO_EFFECT
+        if claim.published:
+            backbone = claim.only_backbone or file.backbone
+            compared = [*values] or part
+            published = published_effect(claim, pairs.first, pairs.second, compared, backbone)
+        evidence.append(
+            Evidence(
+                label=label,
+                values=values,
+                tasks=part,
+                runs=frozenset([*used["path_first"], *used["path_second"]]),
+                reason=pairs.doubt if tasks else "every task is at chance",
+                notes=[*notes, *pairs.notes],
+                published=published,
+            )
+        )
+    return evidence
+
+
+def published_effect(
+    claim: DifferenceClaim, first: str, second: str, tasks: Sequence[str], backbone: str
+) -> PublishedEffect:
+    """Return the published difference of two methods over exactly the compared tasks.
+
+    Args:
+        claim: it names the published table.
+        first: the method that is claimed to be better.
+        second: the method that it is compared with.
+        tasks: those that are compared; empty: all of the published table.
+        backbone: that of our runs.
+    """
+    table = load_published(str(claim.published)).table
+    differences = {}
+    for task, column in columns_of(str(claim.published)).items():
+        own = table.mean(first, column)
+        other = table.mean(second, column)
+        is_asked = not tasks or task in tasks
+        if is_asked and isinstance(own, float) and isinstance(other, float):
+            differences[column] = own - other
+    if len(differences) < max(1, len(tasks)):
+        return PublishedEffect(None, ["the published cells cannot all be read"])
+    effect = float(np.mean([*differences.values()]))
+    doubts = []
+    if table.backbone != backbone:
+        doubts.append(f"of {table.backbone}")
+    if table.split and table.split != "validation":
+        doubts.append(f"on the {table.split}")
+    if effect <= 0 and claim.at_least is None:
+        doubts.append("the published numbers say the opposite")
+    for row in (first, second):
+        for column, note in table.rows[row].cell_notes.items():
+            if column in differences or column == "average":
+                doubts.append(f"possible misprint, {label_of('methods', row)}: {note}")
+    return PublishedEffect(effect, doubts)
+
+
+# Scores at chance
+
+
+def _tasks_at_chance(study: Study, pairs: Pairs) -> dict[str, str]:
+    """Why tasks decide nothing about two methods, by task; only tasks that decide nothing."""
+    found = {}
+    for task, of_task in pairs.frame.groupby("task"):
+        why = _why_at_chance(study, of_task)
+        if why:
+            found[str(task)] = why
+    return found
+
+
+def _why_at_chance(study: Study, pairs: pd.DataFrame) -> str:
+    """Why a task decides nothing about two methods; empty: it may decide.
+
+    The rule: their mean score is less than 3 points, or less than two standard errors over the
+    examples, above the best score of a constant prediction (of accuracy: the majority-class
+    baseline). A task may decide where no prediction is stored.
+
+    Args:
+        study: where the runs come from.
+        pairs: rows of `Pairs.frame` of one task.
+    """
+    run = pairs.iloc[0]
+    metric = run["metric_first"]
+    stored = study.usable_predictions(run["path_first"])
+    takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
+    if stored is None or not takes_labels or metric == "f1_micro":
+        return ""
+    if metric == "f1":
+        # A constant prediction has an F1 of 81 on MRPC: the accuracy of what is stored counts.
+        metric = "accuracy"
+        name = "accuracy"
+        mean = _mean_accuracy(study, [*pairs["path_first"], *pairs["path_second"]])
+    else:
+        name = "score"
+        mean = float(pairs[["points_first", "points_second"]].to_numpy().mean())
+    labels = _labels_as_numbers(run["task"], stored)
+    constant = _best_constant_score(metric, labels)
+    error = _standard_error(constant, len(labels))
+    if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):
+        return ""
+    return (
+        f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f},"
+        " which one class for every example has"
+    )
+
+
+def _mean_accuracy(study: Study, paths: Sequence[str]) -> float:
+    """The accuracy of the stored predictions of some runs, all examples together, in percent."""
+    tables = []
+    for path in paths:
+        table = study.usable_predictions(path)
+        if table is not None:
+            tables.append(table)
+    is_correct = pd.concat(tables).eval("label == prediction")
+    return 100 * float(is_correct.mean())
+
+
+def _labels_as_numbers(task: str, stored: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The correct labels of stored predictions, [examples]; a class is its index."""
+    words = registry.load("tasks", task).get("labels", [])
+    numbers = [words.index(label) if label in words else label for label in stored["label"]]
+    return np.array(numbers, dtype=np.float64)
+
+
+def _best_constant_score(metric: str, labels: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """The best score, a fraction of 1, of one label for every example."""
+    function: Any = METRICS[metric].function
+    scores = [function(labels, np.full_like(labels, label)) for label in np.unique(labels)]
+    return float(max(scores))
+
+
+def _standard_error(score: float, examples: int) -> float:
+    """The standard error of a score over the examples, a fraction of 1."""
+    variance = score * (1 - score) / examples
+    # A correlation of 0 has no standard error of this form: use 1 / sqrt(n).
+    return float(variance**0.5 or examples**-0.5)
+
+
+# Measures of predictions
+
+
+def _evidence_of_measures(
+    claim: NumberClaim, file: ClaimsFile, runs: ComparableRuns
+) -> list[Evidence]:
+    """The evidence on the measure of the predictions of every method of a claim."""
+    tasks = tasks_of(claim, file)
+    runs = runs.of_tasks(tasks)
+    evidence = []
+    for method in claim.methods:
+        of_method = runs.of_rows([method])
+        label = label_of("methods", method)
+        notes = []
+        for (_, task), texts in of_method.notes().items():
+            notes += [f"{label} on {label_of('tasks', task)}: {text}" for text in texts]
+        used = of_method.usable.dropna(subset="points")
+        evidence.append(
+            Evidence(
+                label=label,
+                values={str(task): [*values] for task, values in used.groupby("task")["points"]},
+                tasks=tasks,
+                runs=frozenset(used["path"]),
+                notes=notes,
+                published=PublishedEffect(claim.stated),
+            )
+        )
+    return evidence
+
+
+# Numbers of figures
+
+
+def command_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone: str) -> list[str]:
+    """Return the command that computes a claim's figure; empty: its CSV is there.
+
+    Args:
+        claim: it names the figure.
+        study: its directory has the figures.
+        protocol: of the claim's runs.
+        backbone: of the claim's runs.
+    """
+    figure = figure_spec.load(claim.figure, protocol=protocol, backbone=backbone)
+    if figure.csv(study.directory).is_file():
+        return []
+    command = ["hifi", "figure", claim.figure]
+    usual = figure_spec.load(claim.figure, protocol=protocol).backbone
+    if backbone != usual:
+        command += ["--backbone", backbone]
+    return [*command, "--protocol", protocol]
+
+
+def evidence_of_figure(
+    claim: NumberClaim, study: Study, protocol: str, backbone: str
+) -> list[Evidence]:
+    """Return the evidence on the number that a figure's CSV has; without values if there is no CSV.
+
+    Args:
+        claim: it names the figure, and the rows and column of its CSV.
+        study: its directory has the figures.
+        protocol: of the claim's runs.
+        backbone: of the claim's runs.
+    """
+    figure = figure_spec.load(claim.figure, protocol=protocol, backbone=backbone)
+    path = figure.csv(study.directory)
+    if not path.is_file():
+        return [Evidence(claim.figure, {})]
+    frame = pd.read_csv(path)
+    numbers = _reduced(frame, claim, claim.rows)
+    if claim.second_rows:
+        others = _reduced(frame, claim, claim.second_rows)
+        is_ratio = claim.compare == "ratio"
+        numbers = numbers / others if is_ratio else numbers - others
+        # A repetition counts where both numbers have it.
+        numbers = numbers.dropna()
+    has_seeds = "seed" in frame and frame["seed"].nunique() > 1
+    return [
+        Evidence(
+            label=claim.figure,
+            values={str(task): [*values] for task, values in numbers.groupby(level="task")},
+            runs=frozenset(numbers.index),
+            reason="" if has_seeds else "a single seed",
+            published=PublishedEffect(claim.stated),
+        )
+    ]
+
+
+def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> pd.Series:
+    """One number per task and repetition from the chosen rows of a figure's CSV.
+
+    There is none where an accepted value has no row.
+
+    Args:
+        frame: the CSV.
+        claim: column, scale, and what the rows of a repetition are reduced to.
+        rows: accepted values by column.
+    """
+    missing = {*claim.per, *rows, claim.column} - {*frame.columns}
+    if missing:
+        known = ", ".join(frame.columns)
+        raise UsageError(
+            f"{claim.figure}: the figure's CSV has no column '{min(missing)}' (it has {known})"
+        )
+    for column, accepted in rows.items():
+        frame = frame[_is_accepted(frame[column], accepted)]
+    numbers = frame.groupby(["task", *claim.per])[claim.column]
+    return claim.scale * numbers.agg(claim.take)
+
+
+def _is_accepted(column: pd.Series, accepted: Any) -> pd.Series:
+    """Whether each value of a column is accepted.
+
+    Args:
+        column: of a figure's CSV.
+        accepted: a value, a list of values of which all must be there, or `{min: , max: }`.
+    """
+    if isinstance(accepted, dict):
+        return column.between(accepted.get("min", -inf), accepted.get("max", inf))
+    values = accepted if isinstance(accepted, list) else [accepted]
+    if not set(values) <= set(column):
+        values = []
+    return column.isin(values)

@@ -1,0 +1,37 @@
+"""What a user says about all tables of one command."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from hifi_cli.config.run_config import EpochChoice
+
+# Flags that do not exclude a run. Runs with changed settings count, and are named in a footnote.
+# Collapsed runs have no flag and always count: dropping them would favour unstable methods.
+INCLUDED_BY_DEFAULT = frozenset({"changed"})
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options that apply to every table, comparison and claim of a command.
+
+    Attributes:
+        score: the epoch whose score is shown; None: the one that each run's protocol reports.
+        included: flags (`limited`, `unequal`, `draws`, `changed`) of runs that count.
+        show_published: whether tables show the papers' numbers too.
+    """
+
+    score: EpochChoice | None = None
+    included: frozenset[str] = INCLUDED_BY_DEFAULT
+    show_published: bool = False
+
+    @classmethod
+    def of_command(
+        cls,
+        score: EpochChoice | None,
+        include: Collection[str] | None,
+        *,
+        show_published: bool = False,
+    ) -> "ReportOptions":
+        """Make the options from those of a command; `include` names flags beside the default."""
+        included = INCLUDED_BY_DEFAULT.union(include or ())
+        return cls(score=score, included=included, show_published=show_published)

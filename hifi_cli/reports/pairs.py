@@ -1,0 +1,171 @@
+"""Pairs of two rows' runs: one run of each method on the same task with the same seed."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.reports.comparable import ComparableRuns, differences
+from hifi_cli.tasks.metrics import is_lower_better
+from hifi_cli.text import counted_noun
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The runs of two methods, or of two backbones, with the same task and seed.
+
+    Attributes:
+        first: the method or backbone that is compared.
+        second: the one that it is compared with.
+        frame: a row a pair, sorted by task and seed. Columns: `task`, `seed`; `difference`, first
+            minus second in points; and of each run `points`, `metric` and `path`, with the endings
+            `_first` and `_second`.
+        is_better: whether the first method is ahead.
+        doubt: why the method that is ahead is not called better; empty: it may be.
+        notes: what was left out, and why.
+    """
+
+    first: str
+    second: str
+    frame: pd.DataFrame
+    is_better: bool
+    doubt: str
+    notes: list[str]
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What readers call the two."""
+        return label_of("methods", self.first), label_of("methods", self.second)
+
+    @property
+    def by_task(self) -> dict[str, list[float]]:
+        """The differences of each task in points, one per seed."""
+        groups = self.frame.groupby("task")["difference"]
+        return {str(task): [*values] for task, values in groups}
+
+
+def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
+    """Pair two methods' runs by task and seed.
+
+    Only runs are paired that agree in everything that a comparison requires.
+
+    Args:
+        runs: those of the two and of others.
+        first: the method or backbone that is compared.
+        second: the one that it is compared with.
+    """
+    runs = runs.of_rows([first, second])
+    labels = label_of("methods", first), label_of("methods", second)
+    joined = _joined(runs.usable, first, second)
+    unpaired = len(runs.usable) - 2 * len(joined)
+    joined = _with_disagreement(joined, runs)
+    frame = joined[joined["is_comparable"]]
+    notes = [
+        *_notes_on_runs(runs),
+        *_notes_on_disagreement(joined, labels),
+        *_notes_on_unpaired(unpaired, labels, runs.metric),
+    ]
+    is_better = _is_ahead(frame, runs.metric)
+    doubt = _doubt(runs, [first, second], labels, is_better) if len(frame) else ""
+    return Pairs(first, second, frame, is_better, doubt, notes)
+
+
+def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
+    """Every pair of usable runs with scores, comparable or not; the columns of `Pairs.frame`."""
+    sides = usable[["task", "seed", "row", "metric", "path", "points"]]
+    joined = sides[sides["row"] == first].merge(
+        sides[sides["row"] == second], on=["task", "seed"], suffixes=("_first", "_second")
+    )
+    joined = joined.assign(difference=joined["points_first"] - joined["points_second"])
+    return joined.dropna(subset="difference").sort_values(["task", "seed"])
+
+
+def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFrame:
+    """Pairs with two columns more.
+
+    `differing` has the conditions in which the two runs differ, in words; `is_comparable` says
+    whether they agree in all that a comparison requires.
+    """
+    columns = [*runs.conditions, "own_epochs"]
+    run_at = runs.usable.set_index("path")[columns].to_dict("index")
+    differing = []
+    is_comparable = []
+    for two in joined.itertuples():
+        run = run_at[two.path_first]
+        other = run_at[two.path_second]
+        differing.append(", ".join(differences(run, other, runs.conditions)))
+        has_one_metric = two.metric_first == two.metric_second
+        has_required = not differences(run, other, runs.required_conditions)
+        is_comparable.append(has_one_metric and has_required)
+    return joined.assign(
+        differing=pd.Series(differing, joined.index, dtype=object),
+        is_comparable=pd.Series(is_comparable, joined.index, dtype=bool),
+    )
+
+
+def _notes_on_runs(runs: ComparableRuns) -> list[str]:
+    """What a reader must know of single runs: `BitFit on RTE: 1 run left out`."""
+    notes = []
+    for (row, task), texts in runs.notes().items():
+        subject = f"{label_of('methods', row)} on {label_of('tasks', task)}"
+        notes += [f"{subject}: {text}" for text in texts]
+    return notes
+
+
+def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> list[str]:
+    """In what paired runs differ, and whether they are compared nevertheless."""
+    notes = []
+    unlike = joined[joined["differing"] != ""]
+    for (task, differing), same in unlike.groupby(["task", "differing"]):
+        fact = f"{labels[0]} and {labels[1]} differ in {differing}"
+        if same["is_comparable"].any():
+            note = f"compared although {fact}"
+        else:
+            flag = "draws" if differing.startswith("random draws") else "unequal"
+            note = f"left out: {fact}; --include {flag} compares them"
+        notes.append(f"{label_of('tasks', task)}: {note}")
+    return notes
+
+
+def _notes_on_unpaired(count: int, labels: tuple[str, str], metric: str | None) -> list[str]:
+    """How many runs have no partner."""
+    if not count:
+        return []
+    partner = "a partner"
+    if metric:
+        partner += f" with {metric}"
+    runs = counted_noun(count, "run")
+    return [f"{labels[0]} and {labels[1]}: {runs} without {partner} (same task and seed)"]
+
+
+def _is_ahead(frame: pd.DataFrame, metric: str | None) -> bool:
+    """Whether the first method is ahead on average over tasks."""
+    mean_of_tasks = frame.groupby("task")["difference"].mean().mean()
+    is_higher = bool(mean_of_tasks > 0)
+    if is_lower_better(metric):
+        return not is_higher
+    return is_higher
+
+
+def _doubt(runs: ComparableRuns, names: list[str], labels: tuple[str, str], is_better: bool) -> str:
+    """Why the method that is ahead is not called better; empty: it may be.
+
+    A method whose bad runs diverge has no bad scores, and its mean over the others is too high.
+
+    Args:
+        runs: those of the two, diverged ones among them.
+        names: the two methods or backbones.
+        labels: what readers call them.
+        is_better: whether the first one is ahead.
+    """
+    diverged = runs.frame["row"][runs.frame["status"] != "done"]
+    counts = [int((diverged == name).sum()) for name in names]
+    ahead = 0 if is_better else 1
+    behind = 1 - ahead
+    if counts[ahead] <= counts[behind]:
+        return ""
+    of_one = counted_noun(counts[ahead], "run")
+    return (
+        f"{labels[ahead]} is ahead, but {of_one} of it diverged,"
+        f" {counts[behind]} of {labels[behind]}: these have no score"
+    )

@@ -1,0 +1,96 @@
+"""Which runs of a study a table is about: one protocol, one backbone, one number of shots."""
+
+from collections.abc import Collection, Sequence
+
+import pandas as pd
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.study import Study
+from hifi_cli.text import counted_noun
+
+
+def table_keys(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return protocol, backbone and shots of each run, as words.
+
+    Returns:
+        Columns `protocol`, `backbone`, `shots` (`full`: all rows), with the index of `runs`.
+    """
+    keys = runs[["protocol", "backbone"]]
+    return keys.assign(shots=runs["shots"].map(_shots_as_word).astype(str))
+
+
+def _shots_as_word(shots: float | None) -> str:
+    if shots is None or pd.isna(shots):
+        return "full"
+    return str(int(shots))
+
+
+def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
+    """Return the runs of some protocol, backbone and shots, without searches and other variants.
+
+    Args:
+        runs: rows of `Study.runs`.
+        keys: `protocol`, `backbone` and `shots`; None or left out: any.
+    """
+    words = table_keys(runs)
+    is_chosen = runs["variant"].isna()
+    for key, value in keys.items():
+        if value is not None:
+            is_chosen &= words[key] == value
+    # The given protocol may carry the file of the user's own YAML, which stored names lack.
+    protocol = keys.get("protocol") or runs["protocol"]
+    runs = runs.assign(protocol=pd.Series(protocol, runs.index, dtype=object))
+    return runs[is_chosen]
+
+
+def require_single_table(
+    runs: pd.DataFrame, names: Sequence[str], *, by: str = "method", **keys: str | None
+) -> pd.DataFrame:
+    """Return the runs of some methods; they share one protocol, backbone and number of shots.
+
+    Args:
+        runs: rows of `Study.runs`.
+        names: methods, or backbones.
+        by: what the names are, `method` or `backbone`.
+        keys: `protocol`, `backbone` and `shots`, as `select_runs` takes them.
+
+    Raises:
+        MissingError: a method has no finished run.
+        UsageError: there are runs of several protocols, backbones or shots; they are named.
+    """
+    runs = select_runs(runs[runs[by].isin(names)], **keys)
+    options = "".join(f" --{key} {value}" for key, value in keys.items() if value)
+    present = set(runs[by])
+    for name in names:
+        if name not in present:
+            raise MissingError(
+                f"no finished run of {name}{options}; make one with hifi train --{by} {name}"
+            )
+    for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
+        if values.nunique() > 1:
+            choices = ", ".join(sorted(set(values)))
+            raise UsageError(
+                f"there are runs of several {key}: choose one with --{key} ({choices})"
+            )
+    return runs
+
+
+def note_on_variants(
+    study: Study, protocol: str, backbone: str, tasks: Collection[str]
+) -> list[str]:
+    """Return what a table says about the variants that it leaves out; nothing where there are none.
+
+    Args:
+        study: all runs.
+        protocol: the table's protocol.
+        backbone: the table's backbone.
+        tasks: the table's tasks.
+    """
+    runs = study.runs
+    is_here = (runs["protocol"] == protocol) & (runs["backbone"] == backbone)
+    variants = runs["variant"][is_here & runs["task"].isin(tasks)]
+    count = int(variants.notna().sum())
+    if not count:
+        return []
+    which = counted_noun(count, "run")
+    return [f"{which} of searches and other variants left out (hifi table search, or --by variant)"]
