@@ -27,6 +27,11 @@ from hifi_cli.training.losses import ClassWeights, balanced_weights
 from hifi_cli.training.runner import Diverged, ModelRunner
 from hifi_cli.training.stage import TrainingStage, batch_gradients
 
+# About the bytes of results.json, and of the prediction of a row.
+_RECORD_BYTES = 1 << 15
+_PREDICTION_BYTES = 256
+
+
 # --- the examples of a run
 
 
@@ -52,12 +57,19 @@ class Splits:
     fewshot: dict[str, Any] | None = None
 
     def count(self, rows_in: Callable[[list[EncodedExample]], int]) -> dict[str, int]:
-        """Numbers of rows of each split."""
-        splits = ("train", "selection", "reported")
-        return {split: rows_in(getattr(self, split)) for split in splits}
+        """Count the rows of each split.
+
+        Args:
+            rows_in: counts the rows of some examples.
+        """
+        return {
+            "train": rows_in(self.train),
+            "selection": rows_in(self.selection),
+            "reported": rows_in(self.reported),
+        }
 
 
-_RECORD_BYTES, _PREDICTION_BYTES = 1 << 15, 256  # about what results.json and a prediction take
+# --- how far a run has come, and how far it goes
 
 
 @dataclass
@@ -65,10 +77,12 @@ class Progress:
     """How far a run has come.
 
     Attributes:
-        epoch, step: finished ones.
+        epoch: finished epochs.
+        step: finished optimizer steps.
         stage: number of the current stage, from 0.
-        best_epoch: the first one with the highest score on the selection split, counted from 1; 0:
-            none yet.
+        best_epoch: the first epoch with the highest score on the selection split, counted from 1;
+            0: none yet.
+        best_score: the score of that epoch.
         log_history: lines of metrics.jsonl so far.
         seconds: training time, evaluation included, over all resumptions.
         processes: what the record says of every process that trained, in order.
@@ -85,7 +99,7 @@ class Progress:
 
     @property
     def epoch_metrics(self) -> list[EpochMetrics]:
-        """The lines of finished epochs."""
+        """Return the lines of finished epochs."""
         return [line for line in self.log_history if isinstance(line, EpochMetrics)]
 
 
@@ -148,8 +162,11 @@ def class_weights_of(
     return config.class_weights
 
 
+# --- the training
+
+
 class Callback:
-    """Hooks that a trainer calls; each may stay as it is here."""
+    """Hooks that a trainer calls; each of them may stay empty."""
 
     def on_train_begin(self, trainer: "Trainer") -> None:
         """Called once, before the first step of this process; a resumed run has progress then."""
@@ -168,18 +185,25 @@ class Trainer:
     """Trains a prepared model through the stages of its method and evaluates it after each epoch.
 
     Args:
-        method: has prepared the runner's model.
+        runner: has the model on its device.
+        method: has prepared that model.
+        splits: the examples.
+        callback: is told of steps and log lines.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
         trains_all_words: also those that no train example has, whatever the method says.
         process: what the record says of this process; see `runs.provenance.describe_process`.
 
     Attributes:
-        delta: what training changed, at the epoch that is reported.
-        logits: of the reported split at that epoch; None where it was not evaluated then.
         plan: the optimizer steps of the run.
         stages: those of the method, in order.
+        class_weights: of the loss; None: equal ones.
+        progress: how far the run has come.
+        delta: what training has changed, at the epoch that is kept.
+        logits: of the reported split at that epoch; None where it was not evaluated then.
         losses: of the steps since the last logged one of the epoch, on the model's device.
+        started_at: when the training began, on this process's clock, less the seconds of the
+            processes before it.
 
     Raises:
         UsageError: there are fewer steps than stages.
@@ -197,33 +221,43 @@ class Trainer:
         trains_all_words: bool = False,
         process: Mapping[str, Any] | None = None,
     ) -> None:
-        self.process = dict(process or {})
-        self.runner, self.splits, self.callback = runner, splits, callback or Callback()
-        self.checkpoint, self.max_steps = checkpoint, max_steps
+        self.runner = runner
+        self.config = runner.config
+        self.encoder = runner.encoder
+        self.model = runner.encoder.model
+        self.method = method
+        self.splits = splits
+        self.callback = callback or Callback()
+        self.checkpoint = checkpoint
+        self.max_steps = max_steps
         self.trains_all_words = trains_all_words
-        self.config, self.method, self.encoder = runner.config, method, runner.encoder
-        self.model = self.encoder.model
+        self.process = dict(process or {})
         self.class_weights = class_weights_of(self.config, runner.task, splits.train)
         self.stages = method.stages()
         self.plan = StepPlan.of(self.config, len(splits.train), self.stages)
         self.progress = Progress()
-        self._stage: TrainingStage | None = None
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
         self.losses: list[Tensor] = []
+        self.process_started_at = time.monotonic()
+        self.started_at = self.process_started_at
+        self._stage: TrainingStage | None = None
 
     @property
     def stage(self) -> TrainingStage:
-        """The stage that trains; there is one as soon as a stage has begun."""
+        """Return the stage that trains; there is one as soon as a stage has begun."""
         assert self._stage is not None
         return self._stage
 
     @property
     def is_finished(self) -> bool:
         """Whether all epochs are trained, or no epoch was better for as many as `patience`."""
-        epoch, best, patience = self.progress.epoch, self.progress.best_epoch, self.config.patience
-        is_out_of_patience = patience is not None and best > 0 and epoch - best >= patience
-        return epoch == self.config.epochs or is_out_of_patience
+        if self.progress.epoch == self.config.epochs:
+            return True
+        if self.config.patience is None or self.progress.best_epoch == 0:
+            return False
+        epochs_since_the_best = self.progress.epoch - self.progress.best_epoch
+        return epochs_since_the_best >= self.config.patience
 
     def train(self) -> None:
         """Train to the end, from the checkpoint if there is one.
@@ -233,63 +267,92 @@ class Trainer:
             RunFailed: a batch does not fit in memory.
         """
         set_seed(self.config.seed)
-        progress = self.progress
-        self.started_at = time.monotonic()
-        self.process_started_at = self.started_at
-        if saved := self.checkpoint and self.checkpoint.read():
+        self.process_started_at = time.monotonic()
+        self.started_at = self.process_started_at
+        saved = self.checkpoint.read() if self.checkpoint else None
+        if saved:
             self.resume(saved)
         else:
             self.begin_stage(0)
-        step = progress.step
+        progress = self.progress
         progress.processes.append(
-            {**self.process, "first_step": step + 1, "last_step": step, "seconds": 0.0}
+            {
+                **self.process,
+                "first_step": progress.step + 1,
+                "last_step": progress.step,
+                "seconds": 0.0,
+            }
         )
         self.callback.on_train_begin(self)
         try:
-            self._train_epochs()
+            with deferred_signals() as signals:
+                self._train_epochs(signals)
         finally:
             self.close_stage()
         if progress.epoch < self.config.epochs and self.is_finished:
             logger.info(f"stopped early: no better epoch since epoch {progress.best_epoch}")
 
-    def _train_epochs(self) -> None:
-        progress = self.progress
-        with deferred_signals() as signals:
-            while not self.is_finished:
-                self.model.train()
-                batches = epoch_batches(self.config, self.splits.train, progress.epoch)
-                # a resumed run has trained on the first ones of its epoch
-                for batch in batches[progress.step - progress.epoch * self.plan.per_epoch :]:
-                    if progress.step == self.plan.stages[progress.stage].stop:
-                        self.begin_stage(progress.stage + 1)
-                    self.train_step(batch)
-                    step = progress.step
-                    if step % self.config.log_every == 0 or step == self.plan.total:
-                        self.log_loss()
-                    if step == self.max_steps:
-                        self.stage.before_evaluation()
-                        return
-                    self.stop_or_save(signals)
-                self.stage.before_evaluation()
-                self.end_epoch()
+    def _train_epochs(self, signals: list[int]) -> None:
+        """Train epoch after epoch, and evaluate after each.
+
+        Args:
+            signals: those that ask to stop; more may come at any time.
+        """
+        while not self.is_finished:
+            self.model.train()
+            for batch in self.remaining_batches():
+                if self.progress.step == self.stage.steps.stop:
+                    self.begin_stage(self.progress.stage + 1)
+                self.train_step(batch)
+                step = self.progress.step
+                if step % self.config.log_every == 0 or step == self.plan.total:
+                    self.log_loss()
+                if step == self.max_steps:
+                    self.stage.before_evaluation()
+                    return
                 self.stop_or_save(signals)
+            self.stage.before_evaluation()
+            self.end_epoch()
+            self.stop_or_save(signals)
+
+    def remaining_batches(self) -> list[list[EncodedExample]]:
+        """Return the batches of the current epoch that are to be trained on.
+
+        A resumed run has trained on the first ones.
+        """
+        batches = epoch_batches(self.config, self.splits.train, self.progress.epoch)
+        steps_done = self.progress.step - self.progress.epoch * self.plan.per_epoch
+        return batches[steps_done:]
+
+    # --- stopping and saving
 
     def stop_or_save(self, signals: list[int]) -> None:
-        """Save a checkpoint if it is time, or if a signal came, and then stop."""
-        stops = bool(signals)
-        if self.runner.processes.num_processes > 1:  # which must agree
-            stops = bool(reduce(torch.tensor(float(stops), device=self.runner.device), "sum"))
-        if stops or (self.checkpoint and self.checkpoint.is_due()):
+        """Save a checkpoint if it is time, or if a signal came, and then stop.
+
+        Raises:
+            RunFailed: there is no room for a checkpoint, nor for the results.
+        """
+        stops = self.stops_with_all_processes(bool(signals))
+        is_due = self.checkpoint is not None and self.checkpoint.is_due()
+        if stops or is_due:
             problem = self.try_to_save()
             if problem and not stops and not self.has_room_for_results():
                 raise RunFailed(problem)
             if problem:
                 logger.warning(f"{self.config.run_label}: no checkpoint is saved: {problem}")
         if stops:
+            # Another process may have got the signal.
             raise exception_of(signals[0]) if signals else Terminated
 
+    def stops_with_all_processes(self, stops: bool) -> bool:
+        """Whether this process, or any other that trains with it, is to stop."""
+        if self.runner.processes.num_processes == 1:
+            return stops
+        stopping = torch.tensor(float(stops), device=self.runner.device)
+        return bool(reduce(stopping, "sum"))
+
     def try_to_save(self) -> str:
-        """Save a checkpoint; returns why that is not possible, or an empty text.
+        """Save a checkpoint; return why that is not possible, or an empty text.
 
         The error itself is gone then: it would keep the file open, and so the room that it takes.
         """
@@ -300,7 +363,7 @@ class Trainer:
         return ""
 
     def has_room_for_results(self) -> bool:
-        """Whether what the run itself will store can be written: then it can do without checkpoint.
+        """Whether what the run itself will store can be written: it can do without a checkpoint then.
 
         The delta's size is exact. That of predictions and record is a generous guess.
         """
@@ -309,6 +372,8 @@ class Trainer:
         delta_bytes = sum(tensor.numel() * tensor.element_size() for tensor in delta)
         other_bytes = _RECORD_BYTES + _PREDICTION_BYTES * len(self.splits.reported)
         return has_room(self.checkpoint.path.parent, [delta_bytes, other_bytes])
+
+    # --- stages and steps
 
     def begin_stage(self, index: int) -> None:
         """Begin a stage: prepare the model, let the method choose what trains, make the optimizer."""
@@ -359,12 +424,18 @@ class Trainer:
         self.losses.clear()
 
     def seed_process(self, rank: int) -> None:
-        """If several processes train, seed torch for a step, or for a stage (as rank 0 in all).
+        """If several processes train, seed torch for a step or a stage.
 
         So each process has dropout noise of its own, and a resumed run needs no process's state.
+
+        Args:
+            rank: of the process; 0 in all of them where they are to draw the same.
         """
         if self.runner.processes.num_processes > 1:
-            torch.manual_seed(int(digest([self.config.seed, self.progress.step, rank]), 16))
+            seed = digest([self.config.seed, self.progress.step, rank])
+            torch.manual_seed(int(seed, 16))
+
+    # --- the end of an epoch
 
     def end_epoch(self) -> None:
         """Count the epoch, evaluate the model, and read the clock."""
@@ -375,7 +446,7 @@ class Trainer:
         self.read_clock()
 
     def read_clock(self) -> None:
-        """Bring the seconds of the run and of this process up to date, and the steps of the process."""
+        """Bring the seconds of the run up to date, and the seconds and steps of this process."""
         now = time.monotonic()
         self.progress.seconds = now - self.started_at
         process = self.progress.processes[-1]
@@ -423,12 +494,13 @@ class Trainer:
         self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last stage has trained it, or it is the last."""
+        """Whether the model may be reported: the last stage has trained it, or the run is at its end."""
         is_last_stage = self.progress.stage == len(self.stages) - 1
-        return is_last_stage and (self.stage.has_trained() or self.progress.step == self.plan.total)
+        is_at_end = self.progress.step == self.plan.total
+        return is_last_stage and (self.stage.has_trained() or is_at_end)
 
     def has_trained(self) -> bool:
-        """Whether any step of the run has trained something: a later stage follows trained ones."""
+        """Whether any step of the run has trained something, as all stages before this one have."""
         return self.progress.stage > 0 or self.stage.has_trained()
 
     def log(self, line: MetricsLine) -> None:
@@ -436,28 +508,33 @@ class Trainer:
         self.progress.log_history.append(line)
         self.callback.on_log(self, line)
 
+    # --- checkpoints
+
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
-        if self.checkpoint and self.runner.processes.is_main_process:
-            self.read_clock()
-            history = [line.model_dump() for line in self.progress.log_history]
-            state: dict[str, Any] = {
-                "progress": {**vars(self.progress), "log_history": history},
-                "losses": self.losses,
-                "delta": self.delta,
-                "logits": self.logits,
-                "method": self.stage.method.training_state(self.model),
-                "stage": self.stage.state_dict(),
-            }
-            self.checkpoint.save(state, self.runner.device)
+        if not self.checkpoint or not self.runner.processes.is_main_process:
+            return
+        self.read_clock()
+        history = [line.model_dump() for line in self.progress.log_history]
+        state: dict[str, Any] = {
+            "progress": {**vars(self.progress), "log_history": history},
+            "losses": self.losses,
+            "delta": self.delta,
+            "logits": self.logits,
+            "method": self.stage.method.training_state(self.model),
+            "stage": self.stage.state_dict(),
+        }
+        self.checkpoint.save(state, self.runner.device)
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
-        vars(self.progress).update(saved["progress"], log_history=history)
+        self.progress = Progress(**{**saved["progress"], "log_history": history})
         self.started_at -= self.progress.seconds
-        self.delta, self.logits = saved["delta"], saved["logits"]
+        self.delta = saved["delta"]
+        self.logits = saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
+        # The method has prepared the model for its first stage.
         for stage in self.stages[1 : self.progress.stage + 1]:
             stage.prepare_model(self.encoder)
         method = self.stages[self.progress.stage].method
@@ -470,9 +547,15 @@ class Trainer:
 
 
 def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:
-    """Every metric on the reported and (as `metric_split`) on extra splits; and its logits."""
+    """Measure a model on the reported split and on the extra ones.
+
+    Returns:
+        Every metric on the reported split, those on extra splits as `metric_split`, and the logits
+        of the reported split.
+    """
     measured, logits = runner.measure(splits.reported)
     for split, examples in splits.extra_validation.items():
-        extra, _ = runner.measure(examples, f"validation_{split}")
-        measured |= {f"{metric}_{split}": score for metric, score in extra.items()}
+        of_split, _ = runner.measure(examples, f"validation_{split}")
+        for metric, score in of_split.items():
+            measured[f"{metric}_{split}"] = score
     return measured, logits
