@@ -26,35 +26,39 @@ def set_up_device(config: RunConfig) -> torch.device:
     device = select_device(config.device)
     if device.type == "cuda":
         if config.deterministic:
-            # cuBLAS reads it when it starts
+            # cuBLAS reads it when it starts.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.cuda.set_device(device)
-        # cuDNN builds a plan for each new shape of a batch, about a second each
+        # cuDNN builds a plan for each new shape of a batch, about a second each.
         torch.backends.cuda.enable_cudnn_sdp(False)
+    # The call imports PyTorch's compiler, which takes time.
     if torch.are_deterministic_algorithms_enabled() != config.deterministic:
-        torch.use_deterministic_algorithms(config.deterministic)  # imports PyTorch's compiler
+        torch.use_deterministic_algorithms(config.deterministic)
     torch.backends.cudnn.deterministic = config.deterministic
     return device
 
 
 def select_device(requested: str) -> torch.device:
-    """The device for a configuration's `device`; every process of torchrun gets a GPU of its own.
+    """Return the device that a configuration asks for; every process of torchrun gets a GPU.
 
     Args:
-        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
+        requested: the key `device`: `auto`, `cpu`, `cuda` or `cuda:N`.
 
     Raises:
         MissingError: fewer GPUs are there than requested, or than processes.
     """
     launcher.ignore_leftovers()
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    names_a_gpu = named not in ("", "-1", "NoDevFiles")  # which was then requested
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    # Whoever names a GPU there requests one.
+    names_a_gpu = visible not in ("", "-1", "NoDevFiles")
     if requested == "cpu" or (requested == "auto" and not gpus and not names_a_gpu):
         process_state(cpu=True)
         return torch.device("cpu")
     if not gpus:
-        reason = f"CUDA_VISIBLE_DEVICES={named}" if requested == "auto" else f"device={requested}"
+        reason = f"device={requested}"
+        if requested == "auto":
+            reason = f"CUDA_VISIBLE_DEVICES={visible}"
         raise MissingError(
             f"{reason} requires a GPU, and PyTorch {torch.__version__} finds none: check the driver"
             " and that PyTorch is built with CUDA, or set device=cpu"
@@ -70,7 +74,12 @@ def select_device(requested: str) -> torch.device:
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether `precision` means bfloat16; `auto`: if the hardware multiplies it."""
+    """Whether training on a device computes in bfloat16.
+
+    Args:
+        precision: `bf16`, `fp32`, or `auto`: bfloat16 if the hardware multiplies it.
+        device: of the run.
+    """
     if precision != "auto":
         return precision == "bf16"
     if device.type == "cuda":
@@ -79,12 +88,16 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the GPU or of the CPU."""
+    """Return the name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    linux = Path("/proc/cpuinfo")  # where `platform` knows the architecture alone
-    named = re.search(r"model name\s*: (.+)", linux.read_text() if linux.is_file() else "")
-    return named[1] if named else platform.processor() or platform.machine()
+    # On Linux, `platform` knows the architecture alone.
+    cpus = Path("/proc/cpuinfo")
+    if cpus.is_file():
+        model = re.search(r"model name\s*: (.+)", cpus.read_text())
+        if model:
+            return model[1]
+    return platform.processor() or platform.machine()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def process_state(*, cpu: bool = False) -> PartialState:
-    """The processes of this run; on CPUs, accelerate joins them only if its `cpu` is set first.
+    """Return the processes of this run; on CPUs, accelerate joins them only if `cpu` is set first.
 
     Args:
         cpu: whether they compute on CPUs although there is a GPU.
@@ -34,7 +34,7 @@ def process_state(*, cpu: bool = False) -> PartialState:
     launcher.ignore_leftovers()
     if "LOCAL_RANK" not in os.environ:
         return PartialState()
-    # imported later, by DDP, its default arguments would keep the process group alive
+    # Imported later, by DDP, its default arguments would keep the process group alive.
     import torch.distributed.nn
 
     on_cpus = cpu or not torch.cuda.is_available()
@@ -51,7 +51,8 @@ def destroy_process_group() -> None:
     After an error of one process the group stays: NCCL would wait for the others.
     """
     if torch.distributed.is_initialized():
-        gc.collect()  # a DDP model that is not freed yet holds the group
+        # A DDP model that is not freed yet holds the group.
+        gc.collect()
         torch.distributed.destroy_process_group()
 
 
@@ -67,7 +68,12 @@ def shows_progress(console: Console) -> bool:
 
 
 def progress(steps: Sequence[T], description: str) -> Iterable[T]:
-    """The steps, with a progress bar while they are taken."""
+    """Return the steps, with a progress bar while they are taken.
+
+    Args:
+        steps: what is iterated over.
+        description: stands before the bar.
+    """
     console = Console(stderr=True)
     return track(
         steps, description, console=console, transient=True, disable=not shows_progress(console)
@@ -75,7 +81,7 @@ def progress(steps: Sequence[T], description: str) -> Iterable[T]:
 
 
 def run_on_main(compute: Callable[[], T]) -> T:
-    """Compute a value on the main process; every process returns it, or raises its error."""
+    """Compute a value on the main process; return it, or raise its error, in every process."""
     result: list[object] = [None]
     if is_main():
         try:
@@ -89,5 +95,5 @@ def run_on_main(compute: Callable[[], T]) -> T:
 
 
 def gather(value: T) -> list[T]:
-    """The values of all processes, in the order of their ranks, in every process."""
+    """Return the values of all processes, in the order of their ranks, in every process."""
     return cast(list[T], gather_object([value]))

@@ -30,7 +30,8 @@ from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.device import tf32, uses_bf16
 from hifi_cli.training.losses import ClassWeights, logits_of, loss_normalizer, task_loss
 
-_GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
+# Batches are as wide as a multiple of so many tokens: GPU kernels require aligned attention masks.
+_GPU_MULTIPLE = 8
 
 
 class Diverged(RunFailed):
@@ -42,8 +43,18 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
+        encoder: the model and its parts.
+        task: with the primary metric of the run.
+        config: of the run.
+        pad: the padding value of each of the tokenizer's lists.
+        device: where the model is; making the runner moves it there.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
             processes train it.
+        processes: those that train, as accelerate knows them.
+        uses_autocast: whether training computes in bfloat16.
+        is_padding_free: whether the layers get packed tokens.
+        uses_varlen: whether kernels for sequences of any length compute attention.
+        width_multiple: a batch is as wide as a multiple of so many tokens.
     """
 
     encoder: Encoder
@@ -66,36 +77,47 @@ class ModelRunner:
 
     def wrap(self) -> None:
         """Wrap the model in DDP, if several processes train it."""
-        if self.processes.num_processes > 1:
-            self.model = DistributedDataParallel(
-                self.encoder.model,
-                device_ids=[self.device] if self.device.type == "cuda" else None,
-                broadcast_buffers=False,  # every process has the same: nothing trained is a buffer
-                # EH-FT's head does not read the pooler below it
-                find_unused_parameters=self.config.task_head.kind == "mlp",
-            )
+        if self.processes.num_processes == 1:
+            return
+        device_ids = [self.device] if self.device.type == "cuda" else None
+        # EH-FT's head does not read the pooler below it.
+        has_unused_parameters = self.config.task_head.kind == "mlp"
+        self.model = DistributedDataParallel(
+            self.encoder.model,
+            device_ids=device_ids,
+            # Nothing that trains is a buffer: all processes have the same ones.
+            broadcast_buffers=False,
+            find_unused_parameters=has_unused_parameters,
+        )
 
     def unwrap(self) -> None:
         """Undo `wrap`: what trains is about to change; until then every process computes all."""
         self.model = self.encoder.model
 
     def logits(self, examples: list[EncodedExample]) -> Tensor:
-        """The model's output for some examples, float32.
+        """Compute the model's output for some examples.
 
         Returns:
-            [examples, classes or choices]; for spans [examples, 2, tokens], for token
+            float32 [examples, classes or choices]; for spans [examples, 2, tokens], for token
             classification [examples, tags, tokens].
         """
         batch = collate(examples, self.pad, multiple=self.width_multiple)
         inputs = {name: copy_to_device(values, self.device) for name, values in batch.items()}
         packed = None
         if self.is_padding_free:
-            masks = (names["attention_mask"].flatten(0, -2) for names in (batch, inputs))
-            packed = PackedBatch.of(*masks, varlen=self.uses_varlen)
+            # The choices of an example are sequences of their own.
+            token_mask = batch["attention_mask"].flatten(0, -2)
+            device_mask = inputs["attention_mask"].flatten(0, -2)
+            packed = PackedBatch.of(token_mask, device_mask, varlen=self.uses_varlen)
         return self.forward(inputs, packed)
 
     def forward(self, inputs: dict[str, Tensor], packed: PackedBatch | None) -> Tensor:
-        """As `logits`, for a batch on the device, of which `packed` says where its tokens are."""
+        """Compute the model's output for a batch on the device, as `logits` does.
+
+        Args:
+            inputs: padded, as `collate` makes them.
+            packed: where the real tokens are; None: the layers compute on padding too.
+        """
         with ExitStack() as contexts:
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
@@ -105,7 +127,7 @@ class ModelRunner:
         return logits_of(self.task, output)
 
     def loss(self, examples: list[EncodedExample]) -> Tensor:
-        """The task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
+        """Compute the task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
         return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
@@ -114,11 +136,12 @@ class ModelRunner:
         class_weights: ClassWeights = None,
         regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
     ) -> Tensor:
-        """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
+        """Compute the gradient of the mean loss over a batch, in micro-batches; return that loss.
 
         Under DDP each process computes a part of the batch, and the gradients are averaged.
 
         Args:
+            examples: the batch; every process gets all of it.
             class_weights: one for each class, in the loss; None: equal ones.
             regularization_loss: a term that depends on the parameters alone, added once.
 
@@ -126,23 +149,30 @@ class ModelRunner:
             RunFailed: it does not fit in memory.
         """
         ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
-        world, rank = (
-            (self.processes.num_processes, self.processes.process_index) if ddp else (1, 0)
-        )
-        indices = list(range(len(examples)))[rank::world]
-        # a process without examples takes part with a weight of 0
-        count = self.config.gradient_accumulation_steps
-        parts = list(split_batch(indices or [0], count))
-        # DDP averages over processes; times `world` it is the mean over the whole batch
-        weight = world * bool(indices) / loss_normalizer(self.task, examples, class_weights)
-        how = class_weights, self.config.label_smoothing
+        rank, world = 0, 1
+        if ddp:
+            rank, world = self.processes.process_index, self.processes.num_processes
+        own = list(range(rank, len(examples), world))
+        # DDP averages over processes: times their number it is the mean over the whole batch.
+        weight = world / loss_normalizer(self.task, examples, class_weights)
+        if not own:
+            # A process without examples takes part with one that does not count.
+            own = [0]
+            weight = 0.0
+        parts = list(split_batch(own, self.config.gradient_accumulation_steps))
+        smoothing = self.config.label_smoothing
         total = torch.zeros((), device=self.device)
-        with step_out_of_memory(len(examples), count), tf32(self.config.tf32):
-            for number, part in enumerate(parts, start=1):
-                is_last = number == len(parts)
+        with (
+            step_out_of_memory(len(examples), self.config.gradient_accumulation_steps),
+            tf32(self.config.tf32),
+        ):
+            for part in parts:
+                is_last = part is parts[-1]
+                # The processes exchange gradients in the last part alone.
                 with ddp.no_sync() if ddp and not is_last else nullcontext():
                     batch = [examples[index] for index in part]
-                    loss = task_loss(self.task, self.logits(batch), batch, *how) * weight
+                    logits = self.logits(batch)
+                    loss = task_loss(self.task, logits, batch, class_weights, smoothing) * weight
                     if is_last and regularization_loss:
                         loss = loss + regularization_loss(self.encoder.model)
                     loss.backward()
@@ -152,9 +182,12 @@ class ModelRunner:
 
     @torch.inference_mode()
     def predict(self, examples: list[EncodedExample]) -> Values:
-        """Logits of all examples, without dropout; -inf beyond a batch's tokens.
+        """Compute the logits of all examples, without dropout.
 
         The processes of a run share the batches, and each gets all logits.
+
+        Returns:
+            float64, of the shape that `logits` has; -inf beyond the tokens of an example's batch.
 
         Raises:
             RunFailed: they do not fit in memory.
@@ -179,16 +212,25 @@ class ModelRunner:
     def measure(
         self, examples: list[EncodedExample], split: Split = "validation"
     ) -> tuple[dict[str, float], Values]:
-        """Compute every metric of the task on some examples of a split; returns their logits too.
+        """Compute every metric of the task on some examples.
+
+        Args:
+            examples: those of a split.
+            split: its name; some splits have metrics of their own.
+
+        Returns:
+            The metrics by name, as fractions, and the logits as `predict` gives them.
 
         Raises:
             Diverged: a logit is not finite.
         """
         logits = self.predict(examples)
-        if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
+        # Beyond a batch's tokens they are -inf.
+        if np.isnan(logits).any() or np.isposinf(logits).any():
             raise Diverged("the logits are not finite")
         predictions = self.task.rules.predictions(examples, logits)
-        return scores.compute(self.task.on_split(split), rows_of(examples), predictions), logits
+        of_split = self.task.on_split(split)
+        return scores.compute(of_split, rows_of(examples), predictions), logits
 
 
 def _padded(logits: list[Values]) -> Values:
@@ -205,19 +247,33 @@ def _padded(logits: list[Values]) -> Values:
 
 
 def step_out_of_memory(examples: int, parts: int) -> AbstractContextManager[None]:
-    """Turn running out of memory in a training step into one error, which names what saves it."""
+    """Turn running out of memory in a training step into one error, which names the remedy.
+
+    Args:
+        examples: of the batch.
+        parts: micro-batches that it is computed in.
+    """
     subject = f"a batch of {counted_noun(examples, 'example')} in {counted_noun(parts, 'part')}"
     return _out_of_memory(subject, f"set gradient_accumulation_steps={2 * parts}")
 
 
 @contextmanager
 def _out_of_memory(subject: str, fix: str) -> Iterator[None]:
-    """Turn every way of running out of memory into one error."""
+    """Turn every way of running out of memory into one error.
+
+    Args:
+        subject: what does not fit.
+        fix: what makes it smaller.
+
+    Raises:
+        RunFailed: in place of the errors of Python, PyTorch and oneDNN.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        is_onednn = "could not create a primitive" in str(error)
-        if isinstance(error, RuntimeError) and not (is_onednn or should_reduce_batch_size(error)):
+        is_of_onednn = "could not create a primitive" in str(error)
+        is_of_memory = isinstance(error, MemoryError) or should_reduce_batch_size(error)
+        if not (is_of_onednn or is_of_memory):
             raise
         raise RunFailed(
             f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone"

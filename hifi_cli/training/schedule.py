@@ -6,9 +6,17 @@ from hifi_cli.config.run_config import TrainingConfig
 
 
 def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
-    """The factor on the learning rate in a step, counted from 0, of a stage of `steps` steps.
+    """Return the factor on the learning rate in a step of a stage.
 
     Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay, or none.
+
+    Args:
+        training: the settings of the stage.
+        steps: all steps of the stage.
+        step: the number of the step in the stage, from 0.
+
+    Returns:
+        Between 0 and 1.
     """
     warmup_steps = math.ceil(training.warmup * steps)
     if step < training.hold_steps:
