@@ -19,6 +19,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,8 +37,10 @@ from hifi_cli.training.device import tf32
 from hifi_cli.training.losses import task_loss
 from hifi_cli.training.runner import ModelRunner, step_out_of_memory
 
-_MULTIPLE = 128  # tokens
-_WARM_UP = 2  # steps of a size before its graph: libraries choose their kernels in them
+# The example of padding fills a batch up to a multiple of so many tokens.
+_MULTIPLE = 128
+# Steps of a size that compute before one is recorded: libraries choose their kernels in them.
+_WARM_UP = 2
 # These adapters of peft copy from the host or wait for the device in their forward pass.
 _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 # Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
@@ -46,62 +49,109 @@ _UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
 
 
 def unsupported_because(runner: ModelRunner, method: Method) -> str:
-    """What does not allow that the steps of a method's stage are recorded; empty: nothing.
+    """Say why the steps of a method's stage cannot be recorded.
 
     A method's values of a single step, such as noise that it draws itself, would be repeated, and
     parameters that it puts in the place of others would not be seen.
+
+    Returns:
+        The reasons, joined by commas; empty: the steps can be recorded.
     """
-    config, task, hooks = runner.config, runner.task, type(method)
-    # the settings of peft's methods have the type of the adapter
+    config = runner.config
+    reasons = []
+    if runner.device.type != "cuda":
+        reasons.append("no GPU")
+    if runner.processes.num_processes > 1:
+        reasons.append("several processes")
+    if config.gradient_accumulation_steps > 1:
+        reasons.append("gradient_accumulation_steps")
+    # `task_loss` copies them from the host.
+    if config.class_weights is not None:
+        reasons.append("class_weights")
+    if not runner.task.rules.is_recordable:
+        reasons.append(f"task {config.task}")
+    if _has_values_of_a_step(method):
+        reasons.append(f"method {config.method}")
+    reasons.extend(_unrecordable_adapters(method))
+    if not _attends_without_padding(runner):
+        reasons.append("attention on padded batches")
+    return ", ".join(reasons)
+
+
+def _has_values_of_a_step(method: Method) -> bool:
+    """Whether a method computes something anew in each step."""
+    hooks = type(method)
+    return (
+        hooks.before_step is not Method.before_step
+        or hooks.regularization_loss is not Method.regularization_loss
+    )
+
+
+def _unrecordable_adapters(method: Method) -> list[str]:
+    """Name what the adapters of one of peft's methods have that cannot be recorded."""
+    reasons = []
+    # The settings of peft's methods have the type of the adapter.
     adapter = str(getattr(method.settings, "type", "")).lower()
+    if adapter in _UNRECORDABLE_ADAPTERS:
+        reasons.append(f"adapters of type {adapter}")
     options = getattr(method.settings, "options", {})
     drawn = [name for name in _UNRECORDABLE_OPTIONS if options.get(name)]
-    found = {
-        "no GPU": runner.device.type != "cuda",
-        "several processes": runner.processes.num_processes > 1,
-        "gradient_accumulation_steps": config.gradient_accumulation_steps > 1,
-        "class_weights": config.class_weights is not None,  # `task_loss` copies them from the host
-        f"task {config.task}": not task.rules.is_recordable,
-        f"method {config.method}": hooks.before_step is not Method.before_step
-        or hooks.regularization_loss is not Method.regularization_loss,
-        f"adapters of type {adapter}": adapter in _UNRECORDABLE_ADAPTERS,
-        f"{' and '.join(drawn)} of the adapters": bool(drawn),
-        "attention on padded batches": not (
-            runner.uses_varlen
-            and runner.encoder.attention_function is sdpa_attention_forward  # not Prefix-Tuning's
-            # float32 has no kernel for dropout, nor for local attention, which some rotary ones have
-            and (
-                runner.uses_autocast
-                or (config.dropout == 0 and not runner.encoder.module_names.rotary)
-            )
-        ),
-    }
-    return ", ".join(name for name, applies in found.items() if applies)
+    if drawn:
+        reasons.append(f"{' and '.join(drawn)} of the adapters")
+    return reasons
+
+
+def _attends_without_padding(runner: ModelRunner) -> bool:
+    """Whether `varlen_attention` computes all attention of a run."""
+    # Prefix-Tuning has an attention of its own.
+    if not runner.uses_varlen or runner.encoder.attention_function is not sdpa_attention_forward:
+        return False
+    # The kernel for float32 has no dropout, and no local attention, which some encoders with rotary
+    # positions have.
+    has_dropout_or_windows = runner.config.dropout != 0 or runner.encoder.module_names.rotary
+    return runner.uses_autocast or not has_dropout_or_windows
+
+
+@dataclass
+class _RecordedStep:
+    """A recorded step, for batches of one size.
+
+    Attributes:
+        inputs: where the inputs of a batch are copied to.
+        replay: computes the step from what the inputs hold.
+        loss: where the loss is then.
+    """
+
+    inputs: dict[str, Tensor]
+    replay: Callable[[], None]
+    loss: Tensor
 
 
 class StepGraphs:
     """Computes the gradients of training steps in the place of `ModelRunner.accumulate_gradient`.
 
     Args:
+        runner: has the model.
         parameters: all that may get a gradient.
         longest: tokens of the longest example.
 
     Attributes:
+        width: tokens of every padded batch.
         gradients: of each parameter that gets one, in the same memory in every step.
-        graphs: by examples and tokens of a batch: where its inputs are copied to, what computes,
-            and where the loss is then.
+        uses: steps so far, by examples and tokens of their batch.
+        graphs: the recorded steps, by examples and tokens of a batch.
+        pool: the memory that all graphs compute in.
     """
 
     def __init__(self, runner: ModelRunner, parameters: list[nn.Parameter], longest: int) -> None:
-        # Frees what is garbage already: a graph of a run that failed, for example.
+        # Free what is garbage already: a graph of a run that failed, for example.
         gc.collect()
-        self.runner, self.parameters = runner, parameters
-        self.width = -(-longest // runner.width_multiple) * runner.width_multiple
+        self.runner = runner
+        self.parameters = parameters
+        self.width = _rounded_up(longest, runner.width_multiple)
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.uses: Counter[tuple[int, int]] = Counter()
-        self.graphs: dict[
-            tuple[int, int], tuple[dict[str, Tensor], Callable[[], None], Tensor]
-        ] = {}
+        self.graphs: dict[tuple[int, int], _RecordedStep] = {}
         self.pool: Any = None
 
     def close(self) -> None:
@@ -111,7 +161,7 @@ class StepGraphs:
         self.pool = None
 
     def accumulate_gradient(self, examples: list[EncodedExample]) -> Tensor:
-        """Compute the gradient of the mean loss over a batch; returns that loss.
+        """Compute the gradient of the mean loss over a batch; return that loss.
 
         Raises:
             RunFailed: it does not fit in memory.
@@ -132,19 +182,22 @@ class StepGraphs:
                 }
                 return loss
             if size not in self.graphs:
-                compute = partial(self.compute, inputs, len(examples))
-                self.graphs[size] = (inputs, *self.record(compute))
-            recorded, replay, loss = self.graphs[size]
+                replay, loss = self.record(partial(self.compute, inputs, len(examples)))
+                self.graphs[size] = _RecordedStep(inputs, replay, loss)
+            recorded = self.graphs[size]
             for name, values in inputs.items():
-                recorded[name].copy_(values)
-            replay()
-        for parameter, gradient in self.gradients.items():  # the optimizer's step removed it
+                recorded.inputs[name].copy_(values)
+            recorded.replay()
+        # The optimizer's step before has removed the gradients.
+        for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
-        return loss.clone()
+        return recorded.loss.clone()
 
     def batch_of(self, examples: list[EncodedExample]) -> dict[str, Tensor]:
-        """The batch with its example of padding, its labels, and the places of its tokens."""
-        tokens, multiple = sum(map(len, examples)), min(_MULTIPLE, self.width)
+        """Collate a batch with its example of padding, its labels, and the places of its tokens."""
+        tokens = sum(map(len, examples))
+        multiple = min(_MULTIPLE, self.width)
+        # At least one token, so that there is an example of padding in every batch.
         missing = multiple - tokens % multiple
         pad = self.runner.pad
         sequence = {name: np.full(missing, pad.get(name, 0)) for name in examples[0].sequences[0]}
@@ -155,20 +208,29 @@ class StepGraphs:
         return batch
 
     def compute(self, inputs: dict[str, Tensor], examples: int) -> Tensor:
-        """Compute gradient and loss of a batch on the device; the host only launches kernels."""
+        """Compute gradient and loss of a batch on the device; the host only launches kernels.
+
+        Args:
+            inputs: of `batch_of`, on the device.
+            examples: their number, without that of padding.
+        """
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
         if self.gradients:
             torch._foreach_zero_([*self.gradients.values()])
-        runner, given = self.runner, dict(inputs)
-        index, offsets, labels = (given.pop(name) for name in ("index", "offsets", "labels"))
+        runner = self.runner
+        of_model = dict(inputs)
+        index = of_model.pop("index")
+        offsets = of_model.pop("offsets")
+        labels = of_model.pop("labels")
         packed = PackedBatch(
             index,
-            given["attention_mask"].bool(),
+            of_model["attention_mask"].bool(),
             offsets if runner.uses_varlen else None,
-            min(self.width, len(index)),
+            longest=min(self.width, len(index)),
         )
-        logits = runner.forward(given, packed)[:-1]
+        # The last example is that of padding.
+        logits = runner.forward(of_model, packed)[:-1]
         smoothing = runner.config.label_smoothing
         total = task_loss(runner.task, logits, [], label_smoothing=smoothing, labels=labels)
         loss = total * (1 / examples)
@@ -176,7 +238,10 @@ class StepGraphs:
         return loss.detach()
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """Record what `compute` does, without doing it; return what does it, and its loss.
+        """Record what `compute` does, without doing it.
+
+        Returns:
+            What does it, and where its loss is then.
 
         Raises:
             RunFailed: it cannot be recorded. PyTorch's allocator and random generator are then in
@@ -196,6 +261,11 @@ class StepGraphs:
         # The graphs of a stage follow each other, so that they may use the same memory.
         self.pool = graph.pool()
         return graph.replay, loss
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    """Round a number up to a multiple."""
+    return -(-count // multiple) * multiple
 
 
 @contextmanager
