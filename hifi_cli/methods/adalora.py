@@ -57,7 +57,8 @@ class AdaLoRA(Peft):
             "lora_alpha": settings.alpha,
             "lora_dropout": settings.dropout,
             "deltaT": settings.interval,
-            "total_step": 1,  # `before_step` sets the schedule, once the number of steps is known
+            # `before_step` sets the schedule, once the number of steps is known.
+            "total_step": 1,
         }
         return "adalora", options
 
@@ -72,11 +73,12 @@ class AdaLoRA(Peft):
         self._step = step - steps.start + 1
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:
-        rows = [
-            factor if ".lora_A." in name else factor.T
-            for name, factor in model.named_parameters()
-            if ".lora_A." in name or ".lora_B." in name
-        ]
+        rows: list[Tensor] = []
+        for name, factor in model.named_parameters():
+            if ".lora_A." in name:
+                rows.append(factor)
+            elif ".lora_B." in name:
+                rows.append(factor.T)
         norms = [(q @ q.T - torch.eye(len(q), device=q.device)).norm() for q in rows]
         return self.settings.orthogonality * torch.stack(norms).mean()
 
@@ -94,11 +96,14 @@ class AdaLoRA(Peft):
 
     def load_training_state(self, model: nn.Module, state: dict[str, Any]) -> None:
         super().load_training_state(model, state["parameters"])
-        importance, uncertainty = (
-            {name: value.to(model.get_parameter(name).device) for name, value in state[key].items()}
-            for key in ("importance", "uncertainty")
-        )
         allocator = self.tuner.rankallocator
-        allocator.exp_avg_ipt, allocator.exp_avg_unc = importance, uncertainty
-        allocator.ipt = dict(importance)  # only tells peft that the averages have begun
+        allocator.exp_avg_ipt = _on_devices_of(model, state["importance"])
+        allocator.exp_avg_unc = _on_devices_of(model, state["uncertainty"])
+        # It only tells peft that the averages have begun.
+        allocator.ipt = dict(allocator.exp_avg_ipt)
         self.tuner.peft_config["default"].rank_pattern = state["kept"]
+
+
+def _on_devices_of(model: nn.Module, values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move a value of each parameter to the parameter's device."""
+    return {name: value.to(model.get_parameter(name).device) for name, value in values.items()}

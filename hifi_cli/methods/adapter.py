@@ -9,7 +9,8 @@ from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
-_INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
+# Near zero, so that training starts at the pretrained model.
+_INIT_STD = 1e-3
 
 
 class Adapter(Method):
@@ -29,7 +30,8 @@ class Adapter(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         generator = torch.Generator().manual_seed(self.context.seed)
-        size, width = encoder.config.hidden_size, self.settings.bottleneck
+        size = encoder.config.hidden_size
+        width = self.settings.bottleneck
 
         def near_zero(inputs: int, outputs: int) -> nn.Linear:
             """A Linear with weights from a normal distribution, truncated at two sigmas."""
@@ -39,5 +41,10 @@ class Adapter(Method):
             nn.init.zeros_(linear.bias)
             return linear
 
-        added = insert_adapters(encoder, lambda: (near_zero(size, width), near_zero(width, size)))
+        def build() -> tuple[nn.Linear, nn.Linear]:
+            down = near_zero(size, width)
+            up = near_zero(width, size)
+            return down, up
+
+        added = insert_adapters(encoder, build)
         freeze_except(encoder, [*encoder.task_head, *added])

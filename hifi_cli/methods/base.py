@@ -13,7 +13,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import TunedLinear
 
 Heads = list[list[int]]
-_SCALES = {"ia3_l", "boft_s"}  # of peft: [n, 1], but vectors that start at 1, not matrices
+# Parameters of peft's adapters that are [n, 1], but vectors that start at 1, not matrices.
+_SCALES = {"ia3_l", "boft_s"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class Method:
     # Whether the word embedding's rows of words that occur in no train example may be left out of
     # training. The method must then read no gradient and no weight of these rows.
     may_leave_out_words: ClassVar[bool] = False
-    mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
+    # Whether a plain Hugging Face model can compute the same; `merge` makes it.
+    mergeable = True
 
     def __init__(self, settings: Any, context: MethodContext) -> None:
         self.settings = settings
@@ -85,23 +87,30 @@ class Method:
         raise NotImplementedError
 
     def stages(self) -> list[Stage]:
-        """The run's stages, in order; their fractions sum to 1."""
+        """Return the run's stages, in order; their fractions sum to 1."""
         return [Stage(self)]
 
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         """Called once when the method's stage begins, before its optimizer is created.
 
+        A run that is continued from a checkpoint in the stage calls `load_training_state` instead.
+
         Args:
+            model: the whole model, in training mode.
             gradients: each step through it leaves one training batch's gradient in the parameters,
                 dropout on, not clipped.
         """
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters that the optimizer updates, by name."""
+        """Return the parameters that the optimizer updates, by name."""
         return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimizer's parameter groups; here: weight decay on matrices, none on vectors.
+        """Return the optimizer's parameter groups; here: weight decay on matrices, none on vectors.
+
+        Args:
+            model: the whole model.
+            weight_decay: of the stage.
 
         Returns:
             AdamW's keys (`params`, `weight_decay`, `lr`, ...; the default is the run's value), and
@@ -109,24 +118,22 @@ class Method:
             The learning rate of the first group is logged.
         """
         trained = self.trainable_parameters(model)
-        whole = trained | dict(model.named_parameters())  # of single entries, their matrix
-        is_matrix = {
-            name: whole[name].dim() > 1 and _SCALES.isdisjoint(name.split(".")) for name in trained
-        }
+        # Single entries of a matrix train as a vector, and have its weight decay.
+        whole = trained | dict(model.named_parameters())
+        matrices: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
+        for name, value in trained.items():
+            is_matrix = whole[name].dim() > 1 and _SCALES.isdisjoint(name.split("."))
+            group = matrices if is_matrix else vectors
+            group.append(value)
         groups = [
-            {
-                "params": [trained[name] for name in trained if is_matrix[name]],
-                "weight_decay": weight_decay,
-            },
-            {
-                "params": [trained[name] for name in trained if not is_matrix[name]],
-                "weight_decay": 0.0,
-            },
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
         ]
         return [group for group in groups if group["params"]]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        """Parameters whose gradients are clipped by one norm; here: all of them."""
+        """Return groups of parameters whose gradients are clipped by one norm; here: one of all."""
         return [list(self.trainable_parameters(model).values())]
 
     # --- a step
@@ -140,7 +147,7 @@ class Method:
         """
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
-        """A term of the parameters alone that is added to the loss of every step."""
+        """Return a term of the parameters alone that is added to the loss of every step."""
         return 0.0
 
     def after_backward(self, model: nn.Module) -> None:
@@ -158,7 +165,7 @@ class Method:
     # --- what is stored
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """What training changed: with the pretrained model, `load_delta` makes the trained one."""
+        """Return what training changed: from it, `load_delta` makes the trained model again."""
         return {name: value.detach() for name, value in self.trainable_parameters(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
@@ -170,7 +177,7 @@ class Method:
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Any]:
-        """What resuming a stage needs besides the states of optimizer and lr_scheduler."""
+        """Return what resuming a stage needs besides the states of optimizer and lr_scheduler."""
         return self.delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Any]) -> None:
@@ -192,13 +199,17 @@ class Method:
 def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     """Copy the tensors of a delta into those of a model, in place.
 
+    Args:
+        target: the model's, by name.
+        delta: by the same names.
+
     Raises:
         UsageError: the names or shapes differ.
     """
-    ours, given = (
-        {(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta)
-    )
-    if differing := sorted(name for name, _ in ours ^ given):
+    ours = {(name, value.shape) for name, value in target.items()}
+    given = {(name, value.shape) for name, value in delta.items()}
+    differing = sorted(name for name, _ in ours ^ given)
+    if differing:
         raise UsageError(
             f"the delta does not fit this method and backbone: {differing[0]} is missing or has"
             " another shape"

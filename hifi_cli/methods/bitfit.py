@@ -21,13 +21,10 @@ class BitFit(Method):
         of the first layer and trains; the output LayerNorm of the last layer does not."""
 
     def prepare(self, encoder: Encoder) -> None:
-        head = [*encoder.task_head]
-        # not MPNet's `relative_attention_bias.weight`, an embedding of distances
-        biases = [
-            name
-            for name, _ in encoder.model.named_parameters()
-            if "bias" in name.rpartition(".")[2]
-        ]
+        head = list(encoder.task_head)
+        names = [name for name, _ in encoder.model.named_parameters()]
+        # MPNet's `relative_attention_bias.weight` is an embedding of distances, no bias.
+        biases = [name for name in names if "bias" in name.rpartition(".")[2]]
         if not set(biases) - set(head):
             raise UsageError(
                 f"nothing to train: this '{encoder.model_type}' encoder has no biases; choose"
@@ -36,10 +33,11 @@ class BitFit(Method):
         if self.settings.biases == "all":
             head = names_without_pretrained_values(encoder, self.context.missing_keys)
         else:
-            layers = [name for name in biases if encoder.layer_of(name) is not None]
-            last_norm = [name for name in layers if "norm" in name.lower()][-1:]
-            embeddings = [
-                name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()
-            ]
-            biases = [name for name in (*embeddings, *layers) if name not in last_norm]
+            norms = [name for name in biases if "norm" in name.lower()]
+            of_embeddings = [name for name in norms if encoder.is_in_embeddings(name)]
+            of_layers = [name for name in biases if encoder.layer_of(name) is not None]
+            # Empty in an encoder whose norms have no biases.
+            last_norm = [name for name in of_layers if name in norms][-1:]
+            of_layers = [name for name in of_layers if name not in last_norm]
+            biases = [*of_embeddings, *of_layers]
         freeze_except(encoder, [*head, *biases])

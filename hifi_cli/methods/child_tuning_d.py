@@ -41,13 +41,13 @@ class ChildTuningD(SparseMethod):
             return
         parameters = {name: model.get_parameter(name) for name in self._masked}
         fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-        most = self.settings.fisher_max_grad_norm
         for _ in gradients:
             for name, parameter in parameters.items():
-                if parameter.grad is not None:
-                    if most:
-                        nn.utils.clip_grad_norm_(parameter, most)
-                    fisher[name] += parameter.grad**2
+                if parameter.grad is None:
+                    continue
+                if self.settings.fisher_max_grad_norm:
+                    nn.utils.clip_grad_norm_(parameter, self.settings.fisher_max_grad_norm)
+                fisher[name] += parameter.grad**2
         self.choose(model, top_k_masks(fisher, self.settings.p))
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:

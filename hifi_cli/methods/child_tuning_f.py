@@ -30,10 +30,12 @@ class ChildTuningF(Method):
 
     def before_optimizer_step(self, model: nn.Module) -> None:
         gradients = [value.grad for value in model.parameters() if value.grad is not None]
-        sizes, on = [gradient.numel() for gradient in gradients], gradients[0].device
-        generator = step_generator(self.context.seed, self._step, on)
-        draws = torch.rand(sum(sizes), generator=generator, device=on)
-        # 1.0 and 0.0: multiplying by bool is slower on a GPU
-        masks = zip(draws.lt_(self.settings.p).split(sizes), gradients, strict=True)
-        torch._foreach_mul_(gradients, [mask.view_as(gradient) for mask, gradient in masks])
+        sizes = [gradient.numel() for gradient in gradients]
+        device = gradients[0].device
+        generator = step_generator(self.context.seed, self._step, device)
+        draws = torch.rand(sum(sizes), generator=generator, device=device)
+        # 1.0 and 0.0: multiplying by bool is slower on a GPU.
+        kept = draws.lt_(self.settings.p).split(sizes)
+        masks = [mask.view_as(value) for mask, value in zip(kept, gradients, strict=True)]
+        torch._foreach_mul_(gradients, masks)
         torch._foreach_div_(gradients, self.settings.p)

@@ -1,6 +1,7 @@
-"""What several methods share: sparse training, what is frozen, rows of attention heads, a generator for each step."""
+"""What methods share: sparse training, what is frozen, rows of heads, a generator for each step."""
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from torch import Generator, Tensor, device, nn
@@ -34,8 +35,10 @@ class SparseMethod(Method):
         self.chosen = SparseParameters(model, masks)
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        whole, chosen = super().trainable_parameters(model), self.chosen.values
-        return {name: value for name, value in whole.items() if name not in chosen} | chosen
+        whole = super().trainable_parameters(model)
+        chosen = self.chosen.values
+        others = {name: value for name, value in whole.items() if name not in chosen}
+        return others | chosen
 
     def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         self.chosen.scatter()
@@ -60,37 +63,54 @@ def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
 
 
 def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
-    """The classifier's parameters, and others without pretrained values (a new pooler)."""
+    """Return the classifier's parameters, and others without pretrained values (a new pooler).
+
+    Args:
+        encoder: the model and its parts.
+        missing_keys: the parameters that no weights file has.
+    """
     without = {*encoder.classifier_names, *missing_keys}
     return [name for name, _ in encoder.model.named_parameters() if name in without]
 
 
 def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[int]]]:
-    """The rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
+    """Return the rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
 
     Raises:
         UsageError: the heads are of another encoder, or one is given twice.
     """
-    is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
-    if heads is None or len(heads) != encoder.num_layers or not is_inside:
+    if heads is None or not _fits(heads, encoder):
         raise UsageError(
             f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of"
             f" {encoder.num_heads} heads"
         )
     if any(len(set(layer)) < len(layer) for layer in heads):
         raise UsageError("a head is chosen twice in a layer")
-    return [
-        # heads of one group share rows of W_K and W_V
-        {
-            part: list(
-                dict.fromkeys(row for head in layer for row in encoder.head_rows(head, part))
-            )
-            for part in PROJECTIONS
-        }
-        for layer in heads
-    ]
+    return [{part: _rows(encoder, layer, part) for part in PROJECTIONS} for layer in heads]
+
+
+def _fits(heads: Heads, encoder: Encoder) -> bool:
+    """Whether an encoder has these layers and heads."""
+    if len(heads) != encoder.num_layers:
+        return False
+    return all(0 <= head < encoder.num_heads for head in chain.from_iterable(heads))
+
+
+def _rows(encoder: Encoder, heads: list[int], part: str) -> list[int]:
+    """Return the rows of one projection that belong to some heads of a layer, each once."""
+    rows: list[int] = []
+    for head in heads:
+        rows.extend(encoder.head_rows(head, part))
+    # Heads of one group share rows of W_K and W_V.
+    return list(dict.fromkeys(rows))
 
 
 def step_generator(seed: int, step: int, on: device) -> Generator:
-    """A generator for one step: a resumed run and all processes draw the same in it."""
+    """Make a generator for one step, so that a resumed run and all processes draw the same in it.
+
+    Args:
+        seed: of the method.
+        step: the number of the step in the run.
+        on: the device that draws.
+    """
     return Generator(on).manual_seed(seed * 1_000_003 + step)

@@ -10,8 +10,10 @@ from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import insert_adapters
 
+# Standard deviation of the initial shared factors.
 _SHARED_STD = 1e-4
-_GAIN = 2**0.5  # of the rank-1 factors, in the authors' code
+# Gain of Glorot's distribution for the rank-1 factors, in the authors' code.
+_GAIN = 2**0.5
 
 
 class KroneckerLinear(nn.Module):
@@ -34,7 +36,7 @@ class KroneckerLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def weight(self) -> Tensor:
-        """W, [in, out]."""
+        """Compute W, [in, out]."""
         products = torch.einsum("iab,icd->acbd", self.shared, self.s @ self.t)
         return products.reshape(self.shared.shape[1] * self.s.shape[1], -1)
 
@@ -60,7 +62,8 @@ class Compacter(Method):
     mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
-        n, size = self.settings.n, encoder.config.hidden_size
+        n = self.settings.n
+        size = encoder.config.hidden_size
         width = size // self.settings.reduction
         if width == 0 or size % n or width % n:
             raise UsageError(
@@ -73,12 +76,19 @@ class Compacter(Method):
 
         def build() -> tuple[nn.Module, nn.Module]:
             down = KroneckerLinear(shared, size, width, generator)
-            return down, KroneckerLinear(shared, width, size, generator)
+            up = KroneckerLinear(shared, width, size, generator)
+            return down, up
 
-        freeze_except(encoder, [*encoder.task_head, *insert_adapters(encoder, build)])
+        added = insert_adapters(encoder, build)
+        freeze_except(encoder, [*encoder.task_head, *added])
 
 
 def _glorot(shape: tuple[int, int, int], generator: Generator) -> Tensor:
-    """Each of the n matrices uniform within Glorot's bound, times the gain."""
-    bound = _GAIN * (6 / (shape[1] + shape[2])) ** 0.5
+    """Draw n matrices, uniform within Glorot's bound times the gain.
+
+    Args:
+        shape: [n, inputs, outputs].
+    """
+    _, inputs, outputs = shape
+    bound = _GAIN * (6 / (inputs + outputs)) ** 0.5
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder, linear_of
 
-# parts of a layer that read the residual stream, which has dropout
+# Parts of a layer that read the residual stream, which has dropout.
 AFTER_DROPOUT = ("query", "key", "value", "ffn")
 
 
@@ -25,9 +25,11 @@ class MixoutLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, p: float, *, released_backward: bool) -> None:
         super().__init__()
-        self.weight, self.bias = linear.weight, linear.bias
+        self.weight = linear.weight
+        self.bias = linear.bias
         self.register_buffer("pretrained", linear.weight.detach().clone(), persistent=False)
-        self.p, self.released_backward = p, released_backward
+        self.p = p
+        self.released_backward = released_backward
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
@@ -35,13 +37,14 @@ class MixoutLinear(nn.Module):
         kept = torch.empty(self.weight.shape[1], device=x.device).bernoulli_(1 - self.p)
         mixed = torch.where(kept.bool(), self.weight, self.pretrained) - self.p * self.pretrained
         mixed = mixed / (1 - self.p)
-        if self.released_backward:  # the same value; backwards only the mask, no division by 1 - p
+        if self.released_backward:
+            # The same value. Its gradient is only masked, not divided by 1 - p.
             masked = self.weight * kept
             mixed = mixed.detach() + (masked - masked.detach())
         return nn.functional.linear(x, mixed, self.bias)
 
     def merge(self) -> nn.Linear:
-        """The Linear it computes in evaluation."""
+        """Return the Linear that it computes in evaluation."""
         return linear_of(self.weight, self.bias)
 
 
@@ -65,10 +68,10 @@ class Mixout(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._dropouts = [
-            (module, key, getattr(module, key)) for module, key in self._replaced_dropouts(encoder)
-        ]
-        for module, key, _ in self._dropouts:
+        self._dropouts = []
+        for module, key in self._replaced_dropouts(encoder):
+            rate = getattr(module, key)
+            self._dropouts.append((module, key, rate))
             setattr(module, key, 0.0)
         released = self.settings.backward == "released"
         for name in self._mixed_linears(encoder):
@@ -82,29 +85,38 @@ class Mixout(Method):
             setattr(module, key, rate)
 
     def _mixed_linears(self, encoder: Encoder) -> list[str]:
+        """Return the names of the Linear layers whose weights are mixed."""
         if self.settings.place == "all":
             return [
                 name
                 for name, module in encoder.model.named_modules()
                 if isinstance(module, nn.Linear)
             ]
-        return [
-            path
-            for layer in range(encoder.num_layers)
-            for part in AFTER_DROPOUT
-            for path in encoder.module_paths(layer, part)
-        ]
+        paths: list[str] = []
+        for layer, part in itertools.product(range(encoder.num_layers), AFTER_DROPOUT):
+            paths.extend(encoder.module_paths(layer, part))
+        return paths
 
     def _replaced_dropouts(self, encoder: Encoder) -> list[tuple[nn.Module, str]]:
-        """The dropouts that Mixout replaces, whose output it reads: module and rate's name."""
-        if self.settings.place == "all":  # some families keep the attention's rate as a number
-            keys = itertools.product(encoder.model.modules(), ("p", "attention_dropout"))
-            return [place for place in keys if isinstance(getattr(*place, None), float)]
-        layers = range(encoder.num_layers)
-        not_read = [
-            path for layer in layers for path in encoder.module_paths(layer, "inner_dropouts")
-        ]
-        not_read.append(encoder.module_path(layers[-1], "after_ffn"))
-        others = {encoder.model.get_submodule(path) for path in not_read}
+        """Return the dropouts that Mixout replaces: each a module and the name of its rate."""
+        if self.settings.place == "all":
+            return _all_dropouts(encoder)
+        # A mixed Linear does not read the output of these.
+        not_read: list[str] = []
+        for layer in range(encoder.num_layers):
+            not_read.extend(encoder.module_paths(layer, "inner_dropouts"))
+        not_read.append(encoder.module_path(encoder.num_layers - 1, "after_ffn"))
+        kept = {encoder.model.get_submodule(path) for path in not_read}
         dropouts = [module for module in encoder.base.modules() if isinstance(module, nn.Dropout)]
-        return [(module, "p") for module in dropouts if module not in others]
+        return [(module, "p") for module in dropouts if module not in kept]
+
+
+def _all_dropouts(encoder: Encoder) -> list[tuple[nn.Module, str]]:
+    """Return every dropout of a model: each a module and the name of its rate."""
+    found = []
+    for module in encoder.model.modules():
+        # Some families keep the rate of attention as a number in the layer.
+        for key in ("p", "attention_dropout"):
+            if isinstance(getattr(module, key, None), float):
+                found.append((module, key))
+    return found
