@@ -12,8 +12,10 @@ from hifi_cli.errors import UsageError, logger
 _REQUIRED = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 _LEFTOVERS = (*_REQUIRED, "LOCAL_WORLD_SIZE")
-_PATIENCE_SECONDS = 300.0  # in which the first process must answer: it may read data for a while
-_SILENCE_SECONDS = 10.0  # after which a process says for whom it waits
+# The first process must answer within this time; it may read data for a while.
+_PATIENCE_SECONDS = 300.0
+# A process that waits longer says for whom it waits.
+_SILENCE_SECONDS = 10.0
 
 
 class LauncherError(UsageError):
@@ -21,7 +23,7 @@ class LauncherError(UsageError):
 
 
 def rank() -> int:
-    """The number of this process among those of a launcher; 0 where no launcher started it."""
+    """Return the number of this process among those of a launcher; 0 if no launcher started it."""
     if _missing():
         return 0
     return _number("RANK")
@@ -55,7 +57,9 @@ def ignore_leftovers() -> None:
 
 @contextmanager
 def waiting_for_the_others() -> Iterator[None]:
-    """While the processes find one another: say for whom this one waits, and give up where nobody answers.
+    """Wait in the block until the processes have found one another.
+
+    After ten seconds a line says for whom this process waits. It gives up if nobody answers.
 
     Raises:
         LauncherError: the first process does not answer.
@@ -79,7 +83,15 @@ def waiting_for_the_others() -> Iterator[None]:
 
 
 def _wait_for_the_first(where: str, said: str) -> None:
-    """Wait until something listens at the address of the first process."""
+    """Wait until something listens at the address of the first process.
+
+    Args:
+        where: the address and port, as text.
+        said: the variables of the environment that name it.
+
+    Raises:
+        LauncherError: nothing listens there in time.
+    """
     start = time.monotonic()
     is_silent = True
     while time.monotonic() < start + _PATIENCE_SECONDS:
@@ -97,17 +109,23 @@ def _wait_for_the_first(where: str, said: str) -> None:
 
 
 def _missing() -> list[str]:
-    """The variables that a launcher sets and that are not set; none where no launcher is needed."""
-    missing = [name for name in _REQUIRED if name not in os.environ]
-    return missing + [name for name in _RENDEZVOUS if name not in os.environ]
+    """Return the variables of a launcher that are not set."""
+    return [name for name in _REQUIRED + _RENDEZVOUS if name not in os.environ]
 
 
 def _lowest(name: str) -> int:
-    """The value of a variable for a single process."""
-    return 1 if name.endswith("WORLD_SIZE") else 0
+    """Return the value that a variable has for a single process."""
+    if name.endswith("WORLD_SIZE"):
+        return 1
+    return 0
 
 
 def _number(name: str) -> int:
+    """Return the value of a variable as a number.
+
+    Raises:
+        LauncherError: it is none.
+    """
     text = os.environ[name]
     try:
         return int(text)

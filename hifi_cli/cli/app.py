@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
@@ -21,122 +22,172 @@ from hifi_cli.stopping import end_with_the_grid
 from hifi_cli.text import printable
 
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
-COMMANDS = {  # module and function, what it does, and the arguments of an example
-    "score": (
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """A command as `hifi --help` lists it.
+
+    Attributes:
+        function: where its function is, as `module:function` below hifi_cli.cli.
+        summary: what it does, in a line.
+        example: arguments of an example, which its own help shows.
+    """
+
+    function: str
+    summary: str
+    example: str
+
+
+COMMANDS = {
+    "score": CommandLine(
         "score:score",
         "Score attention heads.",
         "--task rte --backbone bert-large scoring.samples=300",
     ),
-    "select": (
+    "select": CommandLine(
         "select:select",
         "Select attention heads by their scores.",
         "--task rte --backbone bert-large heads.k=3",
     ),
-    "train": (
+    "train": CommandLine(
         "train:train",
         "Train and evaluate runs.",
         "--task rte --method hifi-layerwise --seeds 1-3 epochs=3",
     ),
-    "eval": ("eval:evaluate", "Evaluate trained models again, or predict the test split.", RUN),
-    "predict": (
+    "eval": CommandLine(
+        "eval:evaluate",
+        "Evaluate trained models again, or predict the test split.",
+        RUN,
+    ),
+    "predict": CommandLine(
         "predict:predict",
         "Predict each row of a file with a trained model.",
         f"{RUN} texts.tsv",
     ),
-    "grid": ("grid:grid", "Train all runs of a table, a figure, claims or a search.", "demo -j 2"),
-    "table": (
+    "grid": CommandLine(
+        "grid:grid",
+        "Train all runs of a table, a figure, claims or a search.",
+        "demo -j 2",
+    ),
+    "table": CommandLine(
         "table:table",
         "Print mean scores of methods and tasks as in the papers.",
         "hifi-2 --published --format md",
     ),
-    "compare": (
+    "compare": CommandLine(
         "compare:compare",
         "Compare methods, paired over seeds and tasks.",
         "hifi-layerwise full-ft --tasks rte",
     ),
-    "claims": (
+    "claims": CommandLine(
         "claims:claims",
         "Check the papers' claims, or your own, in finished runs.",
         "hifi --protocol laptop",
     ),
-    "report": (
+    "report": CommandLine(
         "report:report",
         "Write tables, comparisons, claims and figures as one HTML file.",
         "--published",
     ),
-    "figure": ("figure:figure", "Compute and draw a figure.", "hifi-5 --protocol laptop"),
-    "export": (
+    "figure": CommandLine(
+        "figure:figure",
+        "Compute and draw a figure.",
+        "hifi-5 --protocol laptop",
+    ),
+    "export": CommandLine(
         "export:export",
         "Write a trained model for transformers or peft.",
         f"{RUN} --to my-model",
     ),
-    "ls": ("ls:ls", "List names, print a YAML, explain a key, or list runs.", "tasks/rte"),
-    "results pack": (
+    "ls": CommandLine(
+        "ls:ls",
+        "List names, print a YAML, explain a key, or list runs.",
+        "tasks/rte",
+    ),
+    "results pack": CommandLine(
         "results:pack",
         "Write all finished runs as two files.",
         "results --out study",
     ),
-    "results export": (
+    "results export": CommandLine(
         "results:export",
         "Write finished runs as a Parquet file, or for Every Eval Ever.",
         "results --out runs.parquet",
     ),
-    "results check": (
+    "results check": CommandLine(
         "results:check",
         "Recompute scores, and find runs that cannot be what they say.",
         "results",
     ),
-    "results merge": (
+    "results merge": CommandLine(
         "results:merge",
         "Copy finished runs from a directory, a packed study or the hub.",
         "/shared/results",
     ),
-    "results push": (
+    "results push": CommandLine(
         "results:push",
         "Copy finished runs to a directory or the hub.",
         "/shared/results",
     ),
-    "results pull": ("results:merge", "The same as merge.", "hub:owner/name"),
+    "results pull": CommandLine(
+        "results:merge",
+        "The same as merge.",
+        "hub:owner/name",
+    ),
 }
 
-
-# A folder in place of a file, a file in place of a folder, a name that is too long, links in a circle
+# Errors of the operating system that another path would mend.
 _WRONG_PATHS = (
+    # a folder in place of a file, and a file in place of a folder
     errno.EISDIR,
     errno.ENOTDIR,
     errno.EEXIST,
+    # a name that is too long, and links in a circle
     errno.ENAMETOOLONG,
     errno.ELOOP,
 )
 
 
 class LazyCommand(TyperCommand):
-    """A line in the list of commands; the command and what it imports are loaded when it is used."""
+    """A line in the list of commands, which loads its command when it is used.
+
+    `hifi --help` therefore imports no command.
+    """
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
-        group = "results " if parent and parent.info_name == "results" else ""
-        command = load(f"{group}{self.name}")
+        """Return the context of the loaded command, whose options then parse the arguments."""
+        is_in_results = parent is not None and parent.info_name == "results"
+        name = f"results {self.name}" if is_in_results else str(self.name)
+        command = load(name)
         environment.collect_garbage()
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
 def load(name: str) -> Any:
-    """A command with its options, those about messages included."""
-    place, _, example = COMMANDS[name]
-    command = _parsed(resolve_name(f"hifi_cli.cli.{place}"), f"{name} {example}")
-    command.params += _parsed(resolve_name("hifi_cli.cli.options:messages")).params
+    """Return a command with its options, including those about messages that every command has."""
+    line = COMMANDS[name]
+    command = _parsed(resolve_name(f"hifi_cli.cli.{line.function}"), f"{name} {line.example}")
+    messages = _parsed(resolve_name("hifi_cli.cli.options:messages"))
+    command.params += messages.params
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""  # `--force` in help, not `--force <bool>`
+            # Help shows `--force` and not `--force <bool>`.
+            parameter.metavar = ""
     return command
 
 
 def _parsed(function: Callable[..., None], example: str = "") -> Any:
+    """Return the command that typer makes of a function."""
     one_command = typer.Typer(add_completion=False)
     one_command.command(epilog=f"Example: hifi {example}")(function)
     return typer.main.get_command(one_command)
+
+
+def _placeholder() -> None:
+    """Stand for a command until `LazyCommand` loads it."""
 
 
 app = typer.Typer(
@@ -147,9 +198,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 results_app = typer.Typer(help="Pack, check and share finished runs.", no_args_is_help=True)
-for _name, (_, _summary, _) in COMMANDS.items():
+for _name, _line in COMMANDS.items():
     _group = results_app if _name.startswith("results ") else app
-    _group.command(_name.removeprefix("results "), cls=LazyCommand, help=_summary)(lambda: None)
+    _register = _group.command(_name.removeprefix("results "), cls=LazyCommand, help=_line.summary)
+    _register(_placeholder)
 app.add_typer(results_app, name="results")
 
 
@@ -169,9 +221,10 @@ def _before_a_command(
 
 
 class StderrHandler(logging.Handler):
-    """Writes to what sys.stderr is at the time: a progress bar takes its place for a while."""
+    """Write messages to what sys.stderr is at the time: a progress bar takes its place for a while."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a message."""
         print(printable(self.format(record)), file=sys.stderr, flush=True)
 
 
@@ -190,64 +243,91 @@ def main() -> None:
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
         environment.check()
         code = app(standalone_mode=False)
-        if code == 130:  # typer's answer to Ctrl-C
+        if code == 130:
+            # typer answers Ctrl-C with this code instead of an exception.
             raise KeyboardInterrupt
-    except SystemExit as error:  # typer's, where the reader of a pipe left early, as `head` does
-        sys.exit(0 if isinstance(error.__context__, BrokenPipeError) else error.code)
+    except SystemExit as error:
+        # typer exits where the reader of a pipe left early, as `head` does. This is no error.
+        left_early = isinstance(error.__context__, BrokenPipeError)
+        sys.exit(0 if left_early else error.code)
     except BaseException as error:
-        if "--debug" in sys.argv:
-            traceback.print_exc()
-        message, code = _described(error)
-        is_of_all_processes = isinstance(error, HifiError) and not isinstance(
-            error, (RunFailed, LauncherError)
-        )
-        if message and (is_first_process or not is_of_all_processes):
-            line = printable(" ".join(f"hifi: {message}".split()))
-            # arguments need not be UTF-8
-            print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+        code = _report(error, is_first_process=is_first_process)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _report(error: BaseException, *, is_first_process: bool) -> int:
+    """Print an error as one line on stderr, and return the exit code.
+
+    Of several processes of one run, the first alone prints an error that all of them have.
+    """
+    if "--debug" in sys.argv:
+        traceback.print_exc()
+    message, code = _described(error)
+    is_of_one_process = isinstance(error, RunFailed | LauncherError)
+    is_of_all_processes = isinstance(error, HifiError) and not is_of_one_process
+    if message and (is_first_process or not is_of_all_processes):
+        one_line = " ".join(f"hifi: {message}".split())
+        # Arguments and paths need not be UTF-8.
+        encoded = printable(one_line).encode("utf-8", "backslashreplace")
+        print(encoded.decode(), file=sys.stderr)
+    return code
+
+
 def _setting(option: str) -> str:
-    """How a setting that was given as an option is written; empty if it is no setting."""
-    from hifi_cli.config.base import names_elsewhere  # pydantic, which --help does without
+    """Return how a setting that was given as an option is written; empty if it is no setting."""
+    # pydantic, which these modules import, is not needed by `hifi --help`.
+    from hifi_cli.config.base import names_elsewhere
     from hifi_cli.config.run_config import RunConfig
 
     key = option.lstrip("-").replace("-", "_")
     elsewhere = names_elsewhere(RunConfig)
-    if key not in {*RunConfig.model_fields, *elsewhere}:
+    if key not in RunConfig.model_fields and key not in elsewhere:
         return ""
     words = elsewhere.get(key, key)
-    return f"{option} is a setting: write {words if '=' in words else f'{words}=VALUE'}"
+    if "=" not in words:
+        words = f"{words}=VALUE"
+    return f"{option} is a setting: write {words}"
+
+
+def _place_in_user_code(error: BaseException) -> str:
+    """Return the last line of a user's own method or ranking that raised an error; else empty."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if "IS_USER_CODE" in frame.f_globals:
+            place = f"{frame.f_code.co_filename}, line {line}"
+    return place
 
 
 def _described(error: BaseException) -> tuple[str, int]:
-    """What is said about an error, and the exit code."""
-    lines = [
-        f"{frame.f_code.co_filename}, line {line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if "IS_USER_CODE" in frame.f_globals
-    ]
+    """Return the message about an error, and the exit code."""
+    kind = type(error).__name__
+    place = _place_in_user_code(error)
     match error:
-        case HifiError():
-            return str(error), error.exit_code
-        case Terminated():
+        case HifiError() | Terminated():
             return str(error), error.exit_code
         case KeyboardInterrupt() | typer.Abort():
             return "interrupted", 130
-        case _ if lines:  # in the file of a user's method or ranking
-            return f"{lines[-1]}: {type(error).__name__}: {error} (--debug shows more)", 1
+        case _ if place:
+            return f"{place}: {kind}: {error} (--debug shows more)", 1
         case OSError() if error.errno in _WRONG_PATHS:
             return f"{error.strerror}: {error.filename!s:.200}: name another path", 2
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1
-        case _ if hasattr(error, "format_message"):  # typer's; that of a bare `hifi` is empty
-            setting = _setting(getattr(error, "option_name", ""))
-            message = setting or error.format_message().replace("Value error, ", "")
-            return f"{message} (hifi --help)" if message else "", 2
-        case _ if isinstance(error, MemoryError) or re.search(
-            "allocate memory|out of memory", str(error)
-        ):
-            advice = "take a smaller backbone, batch, max_length or setting"
-            return f"not enough memory ({error}): {advice}", 1
-    return f"unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1
+    # typer's errors of usage, without a class in common.
+    if hasattr(error, "format_message"):
+        return _described_usage(error), 2
+    is_full = re.search("allocate memory|out of memory", str(error)) is not None
+    if isinstance(error, MemoryError) or is_full:
+        advice = "take a smaller backbone, batch, max_length or setting"
+        return f"not enough memory ({error}): {advice}", 1
+    return f"unexpected {kind}: {error} (--debug shows where; please report it)", 1
+
+
+def _described_usage(error: Any) -> str:
+    """Return the message about wrong usage; empty for a bare `hifi`, which prints its help."""
+    message = _setting(getattr(error, "option_name", ""))
+    if not message:
+        message = error.format_message().replace("Value error, ", "")
+    if not message:
+        return ""
+    return f"{message} (hifi --help)"

@@ -21,7 +21,8 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
 from hifi_cli.text import format_duration
 
-_WORDS = {  # what each word after `hifi ls` lists
+# What each word after `hifi ls` lists.
+_WORDS = {
     "tasks": "data, inputs, labels and metrics",
     "methods": "fine-tuning methods: which parameters train, and how",
     "backbones": "pretrained encoders",
@@ -56,33 +57,45 @@ def ls(
 
     A YAML that is redirected to a file can be edited and given by its path: hifi ls tasks/rte > my-rte.yaml
     """
-    if not words and format != "text":
+    if format != "text" and "runs" not in (words or ()):
         raise UsageError(f"--format {format} is for hifi ls runs: leave it out")
     if not words:
-        counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
-        return _print_texts({word: counts.get(word, "") + what for word, what in _WORDS.items()})
-    if format != "text" and "runs" not in words:
-        raise UsageError(f"--format {format} is for hifi ls runs: leave it out")
+        return _print_kinds()
     if is_data_source(words[0]):
         return print(from_data(words[0], words[1:]).with_summary(), end="")
     for word in words:
-        fields = {
-            key: field
-            for key, field in fields_by_key(RunConfig).items()
-            if word == "config" or f"{key}.".startswith(f"{word}.")
-        }
         if word == "runs":
             _print_runs(results_dir, format)
         elif word in registry.KINDS:
             _print_texts({name: _summary(word, name) for name in registry.names(word)})
-        elif fields:
+        elif fields := _fields_of(word):
             _print_fields(fields)
         else:
-            _print_yaml(*_find(word))
+            kind, name = _find(word)
+            _print_yaml(kind, name)
+
+
+def _print_kinds() -> None:
+    """Print each word that `hifi ls` takes, with the number of names of a kind."""
+    texts = {}
+    for word, meaning in _WORDS.items():
+        texts[word] = meaning
+        if word in registry.KINDS:
+            texts[word] = f"{len(registry.names(word))} {meaning}"
+    _print_texts(texts)
+
+
+def _fields_of(word: str) -> dict[str, FieldInfo]:
+    """Return the fields of a key, of a section's keys or, for `config`, of all keys."""
+    every = fields_by_key(RunConfig)
+    if word == "config":
+        return every
+    # `heads` names heads.k and heads.rank, and `heads.k` itself alone.
+    return {key: field for key, field in every.items() if f"{key}.".startswith(f"{word}.")}
 
 
 def _find(word: str) -> tuple[str, str]:
-    """Kind and name of what a word names.
+    """Return the kind and the name that a word names.
 
     Raises:
         UsageError: nothing, or several things.
@@ -91,7 +104,8 @@ def _find(word: str) -> tuple[str, str]:
     names = {kind: registry.names(kind) for kind in registry.KINDS}
     kinds = [kind for kind in names if name in names[kind] and folder in ("", kind)]
     if len(kinds) > 1:
-        raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
+        found = ", ".join(f"{kind}/{name}" for kind in kinds)
+        raise UsageError(f"'{word}' is ambiguous: {found}")
     if not kinds:
         known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
         suggestion = registry.did_you_mean(word, sorted(known))
@@ -100,60 +114,81 @@ def _find(word: str) -> tuple[str, str]:
 
 
 def _print_yaml(kind: str, name: str) -> None:
-    """A YAML as it is; as comments a task's class that F1 counts, and a method's settings with their defaults."""
-    print(registry.find(kind, name).read_text(encoding="utf-8"), end="")
-    if kind == "tasks" and (positive := task_spec.load(name).positive_class):
-        print(f"# F1 is of the class '{positive}', the second of labels")
-    if kind == "methods":
-        from hifi_cli.methods.find import implementation_of  # torch, for this alone
+    """Print a YAML as it is, and in comments what it does not say.
 
-        method = implementation_of(name)
-        fields = {f"# settings.{key}": field for key, field in method.Settings.model_fields.items()}
-        if method.needs_heads:
-            fields |= {f"# heads.{key}": field for key, field in HeadsConfig.model_fields.items()}
-        if fields:
-            print("# settings and their defaults, which the lines above and protocols override:")
-            _print_fields(fields)
+    These are the class of a task that F1 counts, and the settings of a method with their defaults.
+    """
+    print(registry.find(kind, name).read_text(encoding="utf-8"), end="")
+    if kind == "tasks":
+        positive = task_spec.load(name).positive_class
+        if positive:
+            print(f"# F1 is of the class '{positive}', the second of labels")
+    if kind == "methods":
+        _print_settings(name)
+
+
+def _print_settings(method_name: str) -> None:
+    """Print the settings of a method with their defaults, as comments."""
+    # This imports torch, which no other word of `hifi ls` needs.
+    from hifi_cli.methods.find import implementation_of
+
+    method = implementation_of(method_name)
+    fields = {}
+    for key, field in method.Settings.model_fields.items():
+        fields[f"# settings.{key}"] = field
+    if method.needs_heads:
+        for key, field in HeadsConfig.model_fields.items():
+            fields[f"# heads.{key}"] = field
+    if fields:
+        print("# settings and their defaults, which the lines above and protocols override:")
+        _print_fields(fields)
 
 
 def _summary(kind: str, name: str) -> str:
+    """Return the description of a name and, in parentheses, the first source that its YAML has."""
     content = registry.load(kind, name)
-    sources = ("source", "paper", "published", "package", "path", "hub")
-    source = next((f" ({content[key]})" for key in sources if content.get(key)), "")
-    return f"{content['description']}{source}"
+    for key in ("source", "paper", "published", "package", "path", "hub"):
+        if content.get(key):
+            return f"{content['description']} ({content[key]})"
+    return str(content["description"])
 
 
 def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
-    """Each key with its default, meaning and type."""
+    """Print each key with its default, meaning and type."""
     rows = {}
     for key, field in fields.items():
-        default = options.yaml_value(None if field.is_required() else field.default)
+        default = options.yaml_value(None)
+        if not field.is_required():
+            default = options.yaml_value(field.default)
         rows[f"{key}={default}"] = f"{field.description or ''} ({type_name(field.annotation)})"
     _print_texts(rows)
 
 
 def _print_texts(texts: Mapping[str, str]) -> None:
-    """Words with a text each, a line each; a terminal is shown long texts in several lines."""
+    """Print a line for each word with its text; on a terminal, a long text takes several lines."""
     indent = max(map(len, texts)) + 2
-    width = Console().width if sys.stdout.isatty() else sys.maxsize
+    width = sys.maxsize
+    if sys.stdout.isatty():
+        width = Console().width
     for word, text in texts.items():
-        margin = "#" if word.startswith("#") else ""  # the lines of a comment are comments
-        print(
-            textwrap.fill(
-                text,
-                width,
-                initial_indent=f"{word:{indent}}",
-                subsequent_indent=f"{margin:{indent}}",
-            )
+        # Every line of a comment is a comment.
+        margin = "#" if word.startswith("#") else ""
+        first_indent = f"{word:{indent}}"
+        next_indent = f"{margin:{indent}}"
+        lines = textwrap.fill(
+            text, width, initial_indent=first_indent, subsequent_indent=next_indent
         )
+        print(lines)
 
 
 def _print_runs(results_dir: Path, form: str) -> None:
+    """Print the runs of a results directory: as CSV, as JSON, or as aligned columns."""
     runs = read_results(results_dir, with_unfinished=True)
     if runs.empty:
         raise Study(results_dir).no_run_error()
     if form == "csv":
-        for column in runs.columns.drop("path"):  # which begins with the directory that was named
+        # The path is the user's own: it begins with the directory that the command names.
+        for column in runs.columns.drop("path"):
             if not is_numeric_dtype(runs[column]):
                 runs[column] = runs[column].map(spreadsheet_cell)
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")

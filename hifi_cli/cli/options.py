@@ -1,4 +1,4 @@
-"""What commands share: options that mean the same in all of them, the runs that they name, and how results are printed."""
+"""What commands share: options, the runs that options name, and how results are printed."""
 
 import json
 import logging
@@ -20,26 +20,38 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.data_options import check_has_data, split_options
 from hifi_cli.tasks.own_data import is_data_source, task_named
 
-# panels of --help
-WHAT, DATA = "What to run or read", "Data and results"
-HOW, OUTPUT = "How to run", "Output"
+# Headings under which --help lists the options.
+WHAT = "What to run or read"
+DATA = "Data and results"
+HOW = "How to run"
+OUTPUT = "Output"
 
 
 def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002
-    """An option that takes names with commas, given once or more often.
+    """Return an option that takes names with commas, given once or more often.
 
     Args:
+        flags: its names, such as --task and --tasks.
+        help: its line in --help.
+        panel: the heading under which --help lists it.
         choices: the words that are accepted; empty: any.
     """
+    expected = "a name"
+    metavar = "NAME,..."
+    if choices:
+        expected = f"one of {', '.join(choices)}"
+        metavar = f"[{'|'.join(choices)}],..."
 
     def split(option: typer.CallbackParam, texts: list[str] | None) -> list[str]:
-        words = [word.strip() for text in texts or () for word in text.split(",")]
-        if wrong := [word for word in words if not word or (choices and word not in choices)]:
-            expected = f"one of {', '.join(choices)}" if choices else "a name"
-            raise UsageError(f"{option.opts[0]}: '{wrong[0]}' is not {expected}")
+        words: list[str] = []
+        for text in texts or ():
+            words += [word.strip() for word in text.split(",")]
+        for word in words:
+            is_accepted = word in choices if choices else bool(word)
+            if not is_accepted:
+                raise UsageError(f"{option.opts[0]}: '{word}' is not {expected}")
         return words
 
-    metavar = f"[{'|'.join(choices)}],..." if choices else "NAME,..."
     return typer.Option(*flags, callback=split, metavar=metavar, help=help, rich_help_panel=panel)
 
 
@@ -121,7 +133,7 @@ Files = Annotated[
 
 
 def _local_directory(path: Path) -> Path:
-    """Refuse a repository of the hub, where a directory is meant: a local one would be made of its name.
+    """Return a results directory; refuse a repository of the hub, whose name would become a folder.
 
     Raises:
         UsageError: it is one.
@@ -135,10 +147,11 @@ def _local_directory(path: Path) -> Path:
 
 
 def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
-    """Refuse a directory that is not there, of a command that reads it itself.
+    """Return the directory of the data; refuse one that is not there if the command itself reads it.
 
-    A grid's workers may have it, a plan does without, a table only repeats it in the command that
-    makes missing runs, and a variable of the environment may be meant for other commands.
+    A missing directory is accepted from the environment's variable, which may be meant for other
+    commands, and by commands that do not read it: the workers of a grid may have it, a dry run needs
+    no data, and a table only repeats it in the command that trains missing runs.
 
     Raises:
         MissingError: it is not there.
@@ -171,6 +184,7 @@ ResultsDir = Annotated[
     ),
 ]
 RESULTS = Path("results")
+_MOST_SEEDS = 100_000
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.", rich_help_panel=HOW)]
 Trust = Annotated[
     bool,
@@ -208,8 +222,13 @@ RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
 
 
 def _set_level(option: typer.CallbackParam, is_set: bool) -> None:
-    if is_set:
-        logger.setLevel(logging.ERROR if option.name == "quiet" else logging.DEBUG)
+    """Set how much is logged, for --quiet and --verbose."""
+    if not is_set:
+        return
+    if option.name == "quiet":
+        logger.setLevel(logging.ERROR)
+    else:
+        logger.setLevel(logging.DEBUG)
 
 
 def messages(
@@ -245,7 +264,7 @@ def messages(
         ),
     ] = False,
 ) -> None:
-    """The options of every command; `main` reads --debug."""
+    """Hold the options of every command; `main` reads --debug from the command line."""
 
 
 def resolve_runs(
@@ -259,9 +278,16 @@ def resolve_runs(
     overrides: list[str] | None = None,
     out: Path | None = None,
 ) -> list[RunConfig]:
-    """The configuration of every combination of task, method and seed; a data file is a task too.
+    """Return the configuration of every combination of task, method and seed.
 
     Args:
+        tasks: names, YAMLs, data files and datasets of the hub.
+        methods: names and YAMLs.
+        backbone: a name, a YAML, a directory or an id of the hub.
+        protocol: a name or a YAML.
+        seeds: as `parse_seeds` reads them.
+        files: YAMLs of -c.
+        overrides: `key=value`, of the configuration or of how a data file is read.
         out: a file for the result of one task.
 
     Raises:
@@ -273,11 +299,13 @@ def resolve_runs(
     for word in names_and_values:
         if word and well_formed(word) != word:
             raise UsageError(f"'{word}' is not UTF-8, as a run's record requires it: rename it")
-    if any(map(is_data_source, tasks or ())):
-        about_data, words = split_options(overrides or [])
+    # With a data file, some of the words say how it is read, and the others are settings of the run.
+    about_data: list[str] = []
+    words = overrides or []
+    if any(is_data_source(task) for task in tasks or ()):
+        about_data, words = split_options(words)
     else:
-        check_has_data(overrides or [])
-        about_data, words = [], overrides or []
+        check_has_data(words)
     names = [task_named(task, about_data) for task in tasks or ()]
     return [
         resolve(
@@ -296,16 +324,19 @@ def resolve_runs(
 
 
 def parse_seeds(text: str | None) -> list[int]:
-    """`1,2,3` or `1-5` as numbers; none where the option is not given.
+    """Return the numbers of `1,2,3` or `1-5`; none if the option is not given.
 
     Raises:
         UsageError: anything else, more than 100,000 seeds, or a seed twice.
     """
+    if text is None:
+        return []
     seeds: list[int] = []
-    for part in [] if text is None else text.replace(" ", "").split(","):
-        found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
-        numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
-        if not 0 < len(numbers) <= 100_000 - len(seeds) or not {*seeds}.isdisjoint(numbers):
+    for part in text.replace(" ", "").split(","):
+        numbers = _range_of(part)
+        # The range is measured before it is listed: 1-9999999999 would fill the memory.
+        is_too_long = len(seeds) + len(numbers) > _MOST_SEEDS
+        if not numbers or is_too_long or not set(seeds).isdisjoint(numbers):
             raise UsageError(
                 f"--seeds '{text:.80}': give numbers such as 1,2,3 or 1-5 (at most 100,000 distinct numbers)"
             )
@@ -313,8 +344,18 @@ def parse_seeds(text: str | None) -> list[int]:
     return seeds
 
 
+def _range_of(part: str) -> range:
+    """Return the numbers of `3` or `1-5`; none for anything else."""
+    found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
+    if not found:
+        return range(0)
+    first = int(found[1])
+    last = int(found[2] or found[1])
+    return range(first, last + 1)
+
+
 def stored_names(kind: str, words: list[str] | None) -> list[str]:
-    """The names that finished runs have for words, which may be paths of the user's own YAMLs.
+    """Return the names that finished runs have for words, which may be paths of the user's YAMLs.
 
     Raises:
         UsageError: such a YAML is none of its kind.
@@ -329,7 +370,7 @@ def stored_names(kind: str, words: list[str] | None) -> list[str]:
 def table_keys(
     protocol: str | None, backbone: str | None, shots: str | None
 ) -> dict[str, str | None]:
-    """Protocol, backbone and shots as finished runs have them, of options that are given or not.
+    """Return protocol, backbone and shots as finished runs have them; None if not given.
 
     Raises:
         UsageError: the shots are neither a number nor `full`.
@@ -337,26 +378,32 @@ def table_keys(
     if shots and shots != "full" and not (shots.isdecimal() and int(shots)):
         wanted = "a number of training rows per class, or full, is required"
         raise UsageError(f"--shots {shots}: {wanted}")
-    named = {"protocol": protocol, "backbone": backbone}
-    return {key: word and stored_name(f"{key}s", word) for key, word in named.items()} | {
-        "shots": shots
+    return {
+        "protocol": stored_name("protocols", protocol) if protocol else protocol,
+        "backbone": stored_name("backbones", backbone) if backbone else backbone,
+        "shots": shots,
     }
 
 
 def arguments(**given: object) -> list[str]:
-    """The options of a printed command, without those that are not given: `--protocol laptop`."""
-    named = {
-        key.replace("_", "-"): value for key, value in given.items() if value and value != RESULTS
-    }
-    return [word for key, value in named.items() for word in (f"--{key}", str(value))]
+    """Return the options of a printed command, such as `--protocol laptop`.
+
+    Options that are not given and the default results directory are left out.
+    """
+    words: list[str] = []
+    for key, value in given.items():
+        if value and value != RESULTS:
+            words += [f"--{key.replace('_', '-')}", str(value)]
+    return words
 
 
 def print_json(content: Any) -> None:
-    """What `--format json` prints: an object or a list, of records, paths and plain values."""
-    print(json.dumps(TypeAdapter(Any).dump_python(content, mode="json"), indent=1, allow_nan=False))
+    """Print what `--format json` shows: an object or a list, of records, paths and plain values."""
+    plain = TypeAdapter(Any).dump_python(content, mode="json")
+    print(json.dumps(plain, indent=1, allow_nan=False))
 
 
 def yaml_value(value: Any) -> str:
-    """A value as YAML in one line."""
+    """Return a value as YAML in one line."""
     text = registry.yaml_text(value, default_flow_style=True, width=float("inf"))
     return text.strip().removesuffix("\n...")
