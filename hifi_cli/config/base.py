@@ -21,21 +21,26 @@ from pydantic.fields import FieldInfo
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
-MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
+# Far more than anybody means, and far less than what overflows in a library.
+MAX_COUNT = 10**9
 
 
 def _keep_file(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    return value if isinstance(value, registry.NameWithFile) else check(value)
+    """Return a name that carries a user's own file as it is, and another one checked."""
+    if isinstance(value, registry.NameWithFile):
+        return value
+    return check(value)
 
 
-# Of a task, method, ...; one of a user's own file passes as it is, with its file.
+# The name of a task, a method, ...; that of a user's own file passes as it is, with its file.
 Name = Annotated[str, WrapValidator(_keep_file)]
 # A name as a run stores it, which is never a path.
 StoredName = Annotated[str, AfterValidator(registry.plain_name)]
 # The same in the configuration of a run, where one of a user's own file passes with its file.
 RunName = Annotated[StoredName, WrapValidator(_keep_file)]
 UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]  # numpy's bound; torch takes more
+# numpy takes no larger seeds; torch does.
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 # What transformers' Trainer, peft and scripts have in another form: what to write here instead.
@@ -54,7 +59,7 @@ _ADVICE = {
     "lora_dropout": "settings.dropout",
 }
 _EXPONENT = re.compile(r"[-+]?[0-9]+[eE][0-9]{1,3}")
-# pydantic's words and ours, in the order in which they are replaced
+# pydantic's words and ours, in the order in which they are replaced.
 _WORDS = {
     "Input should be a valid ": "must be a ",
     "Input should be ": "must be ",
@@ -64,7 +69,8 @@ _WORDS = {
     "a integer": "a whole number",
     "a dictionary": "a mapping of names to values",
 }
-_LISTED_KEYS = 12  # as many as fit into a message
+# A message names no more known keys than these.
+_LISTED_KEYS = 12
 
 
 class ConfigModel(BaseModel):
@@ -83,26 +89,37 @@ class ConfigModel(BaseModel):
         """Take 1e3, which is a text in YAML and a float in Python, for the number that it is."""
         if not isinstance(values, Mapping):
             return values
-        return {name: _number(cls.model_fields.get(name), value) for name, value in values.items()}
+        numbers = {}
+        for name, value in values.items():
+            field = cls.model_fields.get(name)
+            numbers[name] = value if field is None else _number(field, value)
+        return numbers
 
 
-def _number(field: FieldInfo | None, value: Any) -> Any:
-    """A value, as the number that it stands for where the field takes numbers."""
-    kinds = _plain_types(field.annotation) if field else set()
-    takes_numbers = not kinds.isdisjoint((int, float)) and str not in kinds
+def _number(field: FieldInfo, value: Any) -> Any:
+    """Return a value, as the number that it stands for where the field takes numbers."""
+    kinds = _plain_types(field.annotation)
+    takes_floats = float in kinds
+    takes_whole_numbers = int in kinds
+    takes_numbers = (takes_floats or takes_whole_numbers) and str not in kinds
     if isinstance(value, str) and takes_numbers and _EXPONENT.fullmatch(value):
         value = float(value)
     is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole and int in kinds and float not in kinds else value
+    if is_whole and takes_whole_numbers and not takes_floats:
+        return int(value)
+    return value
 
 
 def _plain_types(annotation: Any) -> set[Any]:
-    """The types of a union that are no containers, without their bounds."""
+    """Return the types of a union, without their bounds."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _plain_types(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return set().union(*map(_plain_types, get_args(annotation)))
+        types: set[Any] = set()
+        for part in get_args(annotation):
+            types |= _plain_types(part)
+        return types
     return {annotation}
 
 
@@ -132,6 +149,11 @@ Model = TypeVar("Model", bound=BaseModel)
 def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
     """Validate `values` as `model`.
 
+    Args:
+        model: the class.
+        values: nested as in YAML.
+        origin: where the values are from, as errors name it.
+
     Raises:
         UsageError: names `origin` and the key, and suggests the nearest known one.
     """
@@ -142,49 +164,66 @@ def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
 
 
 def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first problem in one line: an unknown key if there is one, with the nearest known key."""
+    """Return the first problem in one line: an unknown key if there is one, with the nearest known key."""
     return describe_problem(first_problem(error), model)
 
 
 def _in_our_words(message: str) -> str:
-    """What pydantic says of a value, as a sentence about its key: `must be a number`."""
-    expected = message.partition(", unable to ")[0].partition(" or instance of ")[0]
+    """Return what pydantic says of a value, as a sentence about its key: `must be a number`."""
+    expected = message.partition(", unable to ")[0]
+    expected = expected.partition(" or instance of ")[0]
     for theirs, ours in _WORDS.items():
         expected = expected.replace(theirs, ours)
     return expected
 
 
 def describe_problem(problem: Any, model: type[BaseModel]) -> str:
-    """One of pydantic's error entries in one line."""
+    """Return one of pydantic's error entries in one line."""
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            known = fields_by_key(model)
-            listed = f"; known are {', '.join(known)}" if 0 < len(known) <= _LISTED_KEYS else ""
-            ours = names_elsewhere(model).get(key)
-            if ours is not None:
-                return f"unknown key '{key}': here it is {ours}"
-            return f"unknown key '{key}'{registry.did_you_mean(key, known) or listed}"
+            return _describe_unknown_key(key, model)
         case "missing":
             return f"'{key}' is missing"
-        case "value_error":  # of our own validators
+        case "value_error":
+            # Our own validators raise these, some of them about the whole.
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
-        case "string_pattern_mismatch":  # a field's description lists its values
+        case "string_pattern_mismatch":
+            # The field's description lists its values.
             return f"{key}: not {problem['input']!r:.60}. {fields_by_key(model)[key].description}"
         case "string_type" if isinstance(problem["input"], bool):
             return (
                 f"{key}: YAML reads yes, no, on and off without quotes as true or false;"
                 """ quote them: '["yes","no"]'"""
             )
+    return _describe_wrong_value(problem, model)
+
+
+def _describe_unknown_key(key: str, model: type[BaseModel]) -> str:
+    """Say what an unknown key is called here, which known one is the nearest, or what a few known ones are."""
+    ours = names_elsewhere(model).get(key)
+    if ours is not None:
+        return f"unknown key '{key}': here it is {ours}"
+    known = fields_by_key(model)
+    suggestion = registry.did_you_mean(key, known)
+    if not suggestion and 0 < len(known) <= _LISTED_KEYS:
+        suggestion = f"; known are {', '.join(known)}"
+    return f"unknown key '{key}'{suggestion}"
+
+
+def _describe_wrong_value(problem: Any, model: type[BaseModel]) -> str:
+    """Say what is required in the place of a value, and what the value is."""
     key, within_union = _key_within(problem["loc"], model)
     if within_union is not None:
         return f"{key}: {type_name(within_union)} is required, not {problem['input']!r:.60}"
     expected = _in_our_words(problem["msg"])
-    is_word = isinstance(problem["input"], bool)
-    reason = " (YAML reads yes, no, on and off as true or false)" if is_word else ""
-    key = key if expected.startswith("must") else f"{key}:"
-    return f"{key} {expected}, not {problem['input']!r:.60}{reason}"
+    if not expected.startswith("must"):
+        key += ":"
+    sentence = f"{key} {expected}, not {problem['input']!r:.60}"
+    if isinstance(problem["input"], bool):
+        return f"{sentence} (YAML reads yes, no, on and off as true or false)"
+    return sentence
 
 
 def _key_within(location: tuple[Any, ...], model: type[BaseModel]) -> tuple[str, Any]:
@@ -211,7 +250,7 @@ def _key_within(location: tuple[Any, ...], model: type[BaseModel]) -> tuple[str,
 
 
 def _without_null(kind: Any) -> Any:
-    """A type without its bounds; of a type or null the type, for which pydantic names no alternative."""
+    """Return a type without its bounds, and without null, for which pydantic names no alternative."""
     if get_origin(kind) is Annotated:
         return _without_null(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -223,20 +262,23 @@ def _without_null(kind: Any) -> Any:
 
 def type_name(kind: Any) -> str:
     """Write a type as people read it: `fp32 | bf16`, `int | null` or `[float, float]`."""
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         return type_name(parts[0])
     if origin in (Literal, Union, UnionType):
         return " | ".join(map(type_name, parts))
-    if origin in (list, tuple):
-        more = ", ..." if origin is list else ""
-        return f"[{', '.join(map(type_name, parts))}{more}]"
+    if origin is list:
+        return f"[{type_name(parts[0])}, ...]"
+    if origin is tuple:
+        return f"[{', '.join(map(type_name, parts))}]"
     names = {NoneType: "null", bool: "true | false", str: "text", dict: "mapping"}
-    return str(names.get(origin or kind) or getattr(kind, "__name__", kind))
+    known = names.get(origin or kind)
+    return known or str(getattr(kind, "__name__", kind))
 
 
 def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
-    """The fields of a model by dotted key; those of a model in it stand for it."""
+    """Return the fields of a model by dotted key; a section is replaced by its own fields."""
     fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
         section = section_of(field)
@@ -256,7 +298,7 @@ def section_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted key; an empty section is a value of its own."""
+    """Return nested values by dotted key; an empty section is a value of its own."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if value and isinstance(value, dict):
@@ -267,7 +309,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`: `a.b` and a value as a mapping in a mapping."""
+    """Return the inverse of `flatten`: `a.b` and a value become a mapping in a mapping."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
         *sections, name = key.split(".")
@@ -279,7 +321,9 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_problem(error: ValidationError) -> Any:
-    """The first of pydantic's error entries; unknown keys come before others, as they often cause them."""
-    return min(
-        error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden"
-    )
+    """Return the first of pydantic's error entries; an unknown key comes first, as it often causes others."""
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        if problem["type"] == "extra_forbidden":
+            return problem
+    return problems[0]

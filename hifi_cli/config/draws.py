@@ -50,19 +50,19 @@ VERSIONS_OF_METHODS: dict[str, int | None] = {
 
 
 def present_versions() -> dict[str, int]:
-    """The version of every component that draws, methods as `method NAME`."""
-    methods = {
-        f"method {name}": version
-        for name, version in VERSIONS_OF_METHODS.items()
-        if version is not None
-    }
-    return VERSIONS | methods
+    """Return the version of every component that draws, methods as `method NAME`."""
+    versions = dict(VERSIONS)
+    for name, version in VERSIONS_OF_METHODS.items():
+        if version is not None:
+            versions[f"method {name}"] = version
+    return versions
 
 
 def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) -> dict[str, int]:
-    """The components that draw in a run, with their versions.
+    """Return the components that draw in a run, with their versions, sorted by name.
 
     Args:
+        config: the run's.
         devices: where its processes trained, `cpu` or `cuda`.
         selects_heads: whether it tunes attention heads that are scored or drawn.
     """
@@ -74,8 +74,10 @@ def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) 
     elif config.selection == "holdout":
         used.append("holdout")
     if selects_heads and not config.heads.given:
-        is_random = config.heads.rank == "random"
-        used.append("choice of heads" if is_random else "samples that score heads")
+        if config.heads.rank == "random":
+            used.append("choice of heads")
+        else:
+            used.append("samples that score heads")
     for stage in config.stages:
         used.append(f"method {method_spec(stage.method).implementation}")
     versions = present_versions()
@@ -83,6 +85,6 @@ def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) 
 
 
 def changed_draws(draws: dict[str, int]) -> dict[str, int]:
-    """Those draws of a stored run that have another version in this program."""
+    """Return the draws of a stored run that have another version in this program."""
     versions = present_versions()
     return {name: version for name, version in draws.items() if versions.get(name) != version}

@@ -40,11 +40,12 @@ class FigureSpec(ConfigModel):
     protocols: dict[str, dict[str, Any]] = {}
     """Keys of this file to change under another protocol, for example for a laptop."""
     name: str = ""
-    """Of the CSV: the file's name, and the options that change what it says."""
+    """Name of the CSV: that of the figure's file, and the options that change what it says."""
 
     def csv(self, results_dir: Path, overrides: Sequence[str] = ()) -> Path:
-        """The file of the figure's numbers: `figures/NAME-CHANGES.csv`."""
-        return results_dir / "figures" / f"{safe_name('-'.join([self.name, *overrides]))}.csv"
+        """Return the file of the figure's numbers: `figures/NAME-CHANGES.csv`."""
+        name = safe_name("-".join([self.name, *overrides]))
+        return results_dir / "figures" / f"{name}.csv"
 
 
 def load(
@@ -59,24 +60,27 @@ def load(
 
     Own YAMLs of protocol, tasks and methods, given by path, are used for their names from then on.
 
+    Args:
+        name: a figure's name, or the path of its YAML.
+        protocol: instead of the YAML's; None: as it says. Likewise the others.
+        backbone: see `protocol`.
+        tasks: see `protocol`.
+        seeds: see `protocol`; they change no name of a file.
+
     Raises:
         UsageError: an unknown name or key.
     """
     file = registry.find("figures", name)
     spec = parse(FigureSpec, registry.read_yaml(file), str(file))
-    changes = {"protocol": protocol or spec.protocol, **spec.protocols.get(protocol or "", {})}
-    for section in ("config", "settings"):
-        changes[section] = {**getattr(spec, section), **changes.get(section, {})}
-    usual = parse(FigureSpec, {**spec.model_dump(), **changes}, str(file))
-    changed = [
-        *([protocol] if protocol not in (None, spec.protocol) else []),
-        *(
-            [Path(registry.name_of(backbone)).name]
-            if backbone not in (None, usual.backbone)
-            else []
-        ),
-        *(tasks if tasks and tasks != usual.tasks else []),
-    ]
+    usual = _under_protocol(spec, protocol, str(file))
+    # The name of the CSV says which options differ from the YAML.
+    changed: list[str] = []
+    if protocol is not None and protocol != spec.protocol:
+        changed.append(protocol)
+    if backbone is not None and backbone != usual.backbone:
+        changed.append(Path(registry.name_of(backbone)).name)
+    if tasks and tasks != usual.tasks:
+        changed += tasks
     update = {
         "name": "-".join(map(registry.name_of, [name, *changed])),
         "protocol": stored_name("protocols", usual.protocol),
@@ -86,3 +90,18 @@ def load(
         "seeds": seeds or usual.seeds,
     }
     return usual.model_copy(update=update)
+
+
+def _under_protocol(spec: FigureSpec, protocol: str | None, origin: str) -> FigureSpec:
+    """Return a figure with what its YAML changes under a protocol; None: its own protocol.
+
+    Raises:
+        UsageError: such a change is wrong; names `origin`.
+    """
+    if not protocol:
+        return spec
+    changes = dict(spec.protocols.get(protocol, {}))
+    for section in ("config", "settings"):
+        changes[section] = {**getattr(spec, section), **changes.get(section, {})}
+    values = spec.model_dump() | {"protocol": protocol} | changes
+    return parse(FigureSpec, values, origin)

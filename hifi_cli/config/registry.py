@@ -28,9 +28,12 @@ KINDS = (
 )
 
 
-_MAX_BYTES = 1 << 20  # of a YAML, which is read character by character
-_MAX_PARTS = 1_000_000  # of a YAML, in which aliases may stand for parts of any size
-ADAPTER_CONFIG = "adapter_config.json"  # what peft calls the configuration of its adapters
+# A YAML is read character by character, so that a larger one takes minutes.
+_MAX_BYTES = 1 << 20
+# Aliases in a small YAML may stand for parts of any size.
+_MAX_PARTS = 1_000_000
+# peft writes the configuration of its adapters into a file of this name.
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 class NameWithFile(str):
@@ -45,9 +48,10 @@ class NameWithFile(str):
     is_trusted: bool
 
     def __new__(cls, name: str, path: Path | None = None, *, is_trusted: bool = True) -> Self:
-        """A name with its file; only `copy` makes one without it, and then sets all attributes."""
+        """Make a name with its file; only `copy` makes one without it, and then sets all attributes."""
         self = super().__new__(cls, name)
-        self.path, self.is_trusted = path, is_trusted
+        self.path = path
+        self.is_trusted = is_trusted
         return self
 
 
@@ -81,11 +85,12 @@ class YamlDumper(yaml.SafeDumper):
 
 def _replace_resolvers() -> None:
     """Let the loader take for numbers what YAML 1.2 takes, and 1_000 as Python does."""
-    replaced = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp")}
-    YamlLoader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag not in replaced]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    replaced = [f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp")]
+    # PyYAML looks for a type by the first character of a text.
+    kept = {}
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept[first] = [resolver for resolver in resolvers if resolver[0] not in replaced]
+    YamlLoader.yaml_implicit_resolvers = kept
     numbers = {
         "int": r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
         "float": r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+][0-9]+"
@@ -102,38 +107,48 @@ _replace_resolvers()
 
 @cache
 def configs_directory() -> Path:
-    """Where the shipped YAML files are: inside the installed package, or at the top of a checkout."""
+    """Return where the shipped YAML files are: in the installed package, or at the top of a checkout."""
     inside = Path(__file__).parent.parent / "configs"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
+    if inside.is_dir():
+        return inside
+    return Path(__file__).parents[2] / "configs"
 
 
 @cache
 def names(kind: str) -> list[str]:
-    """The names of all shipped YAMLs of a kind, sorted."""
+    """Return the names of all shipped YAMLs of a kind, sorted."""
     return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
 
 
 def did_you_mean(name: str, among: Iterable[str]) -> str:
-    """A phrase that suggests the nearest known name, whatever its case, or nothing."""
+    """Return a phrase that suggests the nearest known name, whatever its case, or nothing."""
     by_lower_case = {known.lower(): known for known in among}
     matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.5)
-    return f"; did you mean '{by_lower_case[matches[0]]}'?" if matches else ""
+    if not matches:
+        return ""
+    return f"; did you mean '{by_lower_case[matches[0]]}'?"
 
 
 def unknown_name_error(
     kind: str, name: str, others: Iterable[str] = (), hint: str = ""
 ) -> UsageError:
-    """Return the error for an unknown name, which suggests the nearest: of names that it begins, the base of the others.
+    """Return the error for an unknown name, which suggests the nearest known one.
+
+    Of the names that begin with it, as `hifi-layerwise` with `hifi`, the one that most of them are
+    based on is suggested.
 
     Args:
+        kind: of the names: `tasks`, `methods`, ...
+        name: the unknown one.
         others: names that have no YAML and are known nevertheless.
         hint: what else may stand in the place of the name.
     """
     begun = [known for known in names(kind) if known.startswith(f"{name}-")]
-    bases = [load(kind, known).get("base") for known in begun]
-    suggestion = did_you_mean(
-        max(begun, key=bases.count) if begun else name, [*names(kind), *others]
-    )
+    nearest = name
+    if begun:
+        bases = [load(kind, known).get("base") for known in begun]
+        nearest = max(begun, key=bases.count)
+    suggestion = did_you_mean(nearest, [*names(kind), *others])
     return UsageError(
         f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all{hint})"
     )
@@ -165,7 +180,7 @@ def plain_name(name: str) -> str:
 
 
 def name_of(argument: str) -> str:
-    """The name that an argument stands for: of a user's own YAML the file's, without its suffix.
+    """Return the name that an argument stands for: of a user's own YAML the file's, without its suffix.
 
     Raises:
         MissingError: no such file.
@@ -182,24 +197,28 @@ def name_of(argument: str) -> str:
 
 
 def name_of_code(argument: str) -> str:
-    """The name that an argument stands for: of a user's own Python file the file's, with its path."""
+    """Return the name that an argument stands for: of a user's own Python file the file's, with its path."""
     if isinstance(argument, NameWithFile) or not argument.endswith(".py"):
         return argument
     return NameWithFile(Path(argument).name, Path(argument))
 
 
 def own_file(name: str) -> Path | None:
-    """The file of a user's own YAML, if a name is that of one."""
-    return name.path if isinstance(name, NameWithFile) else None
+    """Return the file of a user's own YAML; None: the name is not that of one."""
+    if isinstance(name, NameWithFile):
+        return name.path
+    return None
 
 
 def argument_of(name: str) -> str:
-    """What the command line takes for a name: the path of the user's own YAML, else the name.
+    """Return what the command line takes for a name: the path of the user's own YAML, else the name.
 
-    Never the path of a copy in a run of others: on a command line it would be the user's own file.
+    It is never the path of a copy in a run of others: on a command line that would be the user's own
+    file.
     """
-    is_the_users = isinstance(name, NameWithFile) and name.is_trusted
-    return str(own_file(name) or name) if is_the_users else str(name)
+    if isinstance(name, NameWithFile) and name.is_trusted:
+        return str(name.path or name)
+    return str(name)
 
 
 def check_trusted(name: str, code: str) -> None:
@@ -215,7 +234,7 @@ def check_trusted(name: str, code: str) -> None:
 
 
 def find(kind: str, name: str) -> Path:
-    """The YAML file of that kind and name; `name` may also be the path of a user's own file.
+    """Return the YAML file of that kind and name; `name` may also be the path of a user's own file.
 
     Raises:
         UsageError: no such name; the nearest is suggested.
@@ -284,11 +303,15 @@ def _has_more_parts_than(value: Any, limit: int) -> bool:
 
 
 def load(kind: str, name: str) -> dict[str, Any]:
-    """The content of the YAML of that kind and name."""
+    """Return the content of the YAML of that kind and name."""
     return read_yaml(find(kind, name))
 
 
 def label_of(kind: str, name: str) -> str:
-    """The label of a method or task: from its shipped YAML, or the user's own, else its name."""
-    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else own_file(name)
-    return str(read_yaml(file).get("label", name)) if file else name
+    """Return the label of a method or task: from its shipped YAML, or the user's own, else its name."""
+    file = own_file(name)
+    if name in names(kind):
+        file = configs_directory() / kind / f"{name}.yaml"
+    if file is None:
+        return name
+    return str(read_yaml(file).get("label", name))

@@ -36,9 +36,10 @@ from hifi_cli.run_paths import relative_run_path, run_path_of
 
 # The keys whose values name something registered, or a file of the user's own by its name alone.
 KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "stage1.method")
-DEFAULT = "default"  # what set a value that no YAML and no user sets
+# The source of a value that no YAML and no user sets.
+DEFAULT = "default"
 
-# Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
+# Rankings by one value per head, measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
 MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
 # All rankings; those that are not measured follow from the scores of equations 1 to 7 (`hifi_cli.heads.ranking`).
 Ranking = Literal[
@@ -56,6 +57,7 @@ Ranking = Literal[
 
 
 def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
+    """Return the name of a ranking of the project, or of a user's own file, which is no path."""
     if isinstance(rank, NameWithFile):
         return rank
     if isinstance(rank, str) and rank.endswith(".py"):
@@ -67,9 +69,10 @@ def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
 RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(lambda rank: rank)]
 # The epoch of a score: the best on the selection split, the last, or that with the highest score.
 Beta = Annotated[float, Field(ge=0, lt=1)]
-_SETTINGS_DEPTH = 3  # of mappings within one another, as `settings.options.rank_pattern` has
-_TYPES_OF_SETTINGS = ({bool}, {int}, {float}, {str}, {type(None)})
-_TYPES_IN_LISTS = ({str}, {int})  # each list has one type of parts
+# As many mappings are within one another in `settings.options.rank_pattern`.
+_SETTINGS_DEPTH = 3
+_TYPES_OF_SETTINGS = (bool, int, float, str, type(None))
+_TYPES_IN_LISTS = (str, int)
 
 
 # What most keys decide; the others name their effects at the field.
@@ -144,7 +147,13 @@ class HeadsConfig(ConfigModel):
     keys then have no effect."""
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
-        """All that decides a selection besides the scores; `seed` only where one draws: other rankings do not depend on it."""
+        """Return all that decides a selection besides the scores.
+
+        There is a `seed` only where one draws: other rankings do not depend on it.
+
+        Args:
+            run_seed: the seed of the run, which draws where the section names none.
+        """
         how = self.model_dump(exclude={"given", "seed"})
         if self.rank == "random":
             how["seed"] = run_seed if self.seed is None else self.seed
@@ -192,11 +201,8 @@ def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
         for name, inner in value.items():
             _check_setting(inner, f"{within}.{name}".removeprefix("."), depth + 1)
         return value
-    where = f"{within} must be " if within else "must be "
-    is_list = isinstance(value, list)
-    types = {type(part) for part in value} if is_list else {type(value)}
-    allowed = _TYPES_IN_LISTS if is_list else _TYPES_OF_SETTINGS
-    if types and types not in allowed:
+    where = f"{within} must be ".lstrip()
+    if not _is_plain_setting(value):
         raise ValueError(
             f"{where}a number, a text, true, false, null, or a list of texts or of whole numbers, not"
             f" {value!r:.60}"
@@ -204,6 +210,14 @@ def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{where}a finite number, not {value}")
     return value
+
+
+def _is_plain_setting(value: Any) -> bool:
+    """Whether a value is a number, a text, true, false or null, or a list of parts of one type."""
+    if not isinstance(value, list):
+        return type(value) in _TYPES_OF_SETTINGS
+    types = {type(part) for part in value}
+    return len(types) <= 1 and types.issubset(_TYPES_IN_LISTS)
 
 
 class TrainingConfig(ConfigModel):
@@ -358,10 +372,11 @@ class RunConfig(TrainingConfig):
     stage1: Annotated[TrainingConfig | None, SETTING] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
-    _sources: dict[str, str] = PrivateAttr({})  # what set each key: see `hifi_cli.config.sources`
+    # `hifi_cli.config.sources` keeps here what set each key.
+    _sources: dict[str, str] = PrivateAttr({})
 
     def source_of(self, key: str) -> str:
-        """What set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
+        """Return what set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
         while key not in self._sources and "." in key:
             key = key.rpartition(".")[0]
         return self._sources.get(key, DEFAULT)
@@ -381,7 +396,9 @@ class RunConfig(TrainingConfig):
     @property
     def stages(self) -> list[TrainingConfig]:
         """The stages of training in their order: one, or the first stage and this configuration."""
-        return [self.stage1, self] if self.stage1 else [self]
+        if self.stage1 is None:
+            return [self]
+        return [self.stage1, self]
 
     @property
     def setting_hash(self) -> str:
@@ -419,7 +436,8 @@ class RunConfig(TrainingConfig):
             return False
         if self.heads.rank == "random":
             return self.heads.seed is None
-        return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
+        holds_rows_out = self.selection == "holdout" and not self.shots
+        return holds_rows_out or self.scoring.warm_steps > 0
 
 
 def paths_in_place_of_names(content: Mapping[str, Any]) -> dict[str, str]:

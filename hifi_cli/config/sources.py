@@ -20,21 +20,18 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
 COMMAND_LINE = "command line"
-_FILE_LAYER = "-c "  # begins the names of the layers of files that `-c` gives
+# The names of the layers of files that `-c` gives begin with this.
+_FILE_LAYER = "-c "
 DEFAULT_PROTOCOL = "hifi"
-HUB_OWNERS = {  # of the hub's first models, which everyone names without
-    **dict.fromkeys(
-        (
-            "bert-base-uncased",
-            "bert-base-cased",
-            "bert-large-uncased",
-            "bert-base-multilingual-cased",
-        ),
-        "google-bert",
-    ),
-    **dict.fromkeys(
-        ("distilbert-base-uncased", "distilbert-base-cased", "distilroberta-base"), "distilbert"
-    ),
+# Everyone names the hub's first models without their owners.
+HUB_OWNERS = {
+    "bert-base-uncased": "google-bert",
+    "bert-base-cased": "google-bert",
+    "bert-large-uncased": "google-bert",
+    "bert-base-multilingual-cased": "google-bert",
+    "distilbert-base-uncased": "distilbert",
+    "distilbert-base-cased": "distilbert",
+    "distilroberta-base": "distilbert",
     "xlm-roberta-large": "FacebookAI",
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
@@ -53,11 +50,20 @@ class BasedSpec(ConfigModel):
     """Configuration keys that it sets."""
 
 
-NO_OPTIONS = {  # what peft's adapter_config.json says besides the options of the adapters
-    *("peft_type", "peft_version", "task_type", "inference_mode", "auto_mapping"),
-    *("base_model_name_or_path", "revision"),
-    *("target_modules", "feedforward_modules"),
+# peft's adapter_config.json says these besides the options of the adapters.
+NO_OPTIONS = {
+    "peft_type",
+    "peft_version",
+    "task_type",
+    "inference_mode",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "revision",
+    "target_modules",
+    "feedforward_modules",
 }
+# `target_modules: all-linear` of peft, in the words of our methods.
+_ALL_LINEAR = ["query", "key", "value", "output", "ffn", "ffn_output"]
 # Modules of a task head, which trains whole anyway, as adapter_config.json may name them.
 HEAD_MODULES = {"classifier", "score", "pooler", "pre_classifier", "qa_outputs", "head"}
 # Keys of the adapter_config.json of the library adapters (AdapterHub).
@@ -81,7 +87,7 @@ class MethodSpec(BasedSpec):
     @model_validator(mode="before")
     @classmethod
     def _from_adapter_config(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """An adapter_config.json as the method `peft` with its type, options and targets."""
+        """Read an adapter_config.json as the method `peft` with its type, options and targets."""
         if "peft_type" not in content:
             if _OF_ADAPTERHUB & content.keys():
                 raise ValueError(
@@ -89,27 +95,11 @@ class MethodSpec(BasedSpec):
                     " and has the method adapter"
                 )
             return content
-        options = {
-            key: value
-            for key, value in content.items()
-            if key not in NO_OPTIONS and value not in (None, [], {})
-        }
-        if HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
-            options.pop("modules_to_save", None)
-        for key, value in options.items():
-            if isinstance(value, dict) and any("." in name for name in value):
-                raise ValueError(
-                    f"{key}: names with a point cannot be given; write the last part of a module's name"
-                )
         kind = str(content["peft_type"]).lower()
-        settings: dict[str, Any] = {"type": kind, "options": options}
-        targets = content.get("target_modules")
-        if targets == "all-linear":
-            targets = ["query", "key", "value", "output", "ffn", "ffn_output"]
-        if isinstance(targets, str):
-            raise ValueError("target_modules: write a list of module names, no regular expression")
+        settings: dict[str, Any] = {"type": kind, "options": _adapter_options(content)}
+        targets = _adapter_targets(content)
         if targets:
-            settings["targets"] = sorted(targets)
+            settings["targets"] = targets
         return {
             "description": f"Adapters of peft's type {kind}",
             "label": kind,
@@ -118,6 +108,40 @@ class MethodSpec(BasedSpec):
             "base": "peft",
             "config": {"settings": settings},
         }
+
+
+def _adapter_options(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the adapters that an adapter_config.json describes.
+
+    Raises:
+        ValueError: an option is by the whole name of a module.
+    """
+    options = {}
+    for key, value in content.items():
+        if key not in NO_OPTIONS and value not in (None, [], {}):
+            options[key] = value
+    if HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
+        options.pop("modules_to_save", None)
+    for key, value in options.items():
+        if isinstance(value, dict) and any("." in name for name in value):
+            raise ValueError(
+                f"{key}: names with a point cannot be given; write the last part of a module's name"
+            )
+    return options
+
+
+def _adapter_targets(content: Mapping[str, Any]) -> list[str]:
+    """Return the modules that an adapter_config.json names, sorted; none: those of its type's default.
+
+    Raises:
+        ValueError: it has a regular expression.
+    """
+    targets = content.get("target_modules")
+    if targets == "all-linear":
+        targets = _ALL_LINEAR
+    if isinstance(targets, str):
+        raise ValueError("target_modules: write a list of module names, no regular expression")
+    return sorted(targets or [])
 
 
 class Unstated(ConfigModel):
@@ -207,12 +231,13 @@ class Sourced(NamedTuple):
 
 
 def method_spec(name: str) -> MethodSpec:
-    """The validated YAML of a method."""
-    return parse(MethodSpec, registry.load("methods", name), str(registry.find("methods", name)))
+    """Return the validated YAML of a method."""
+    file = registry.find("methods", name)
+    return parse(MethodSpec, registry.read_yaml(file), str(file))
 
 
 def code_file(method_file: Path) -> Path | None:
-    """The Python file that a method's YAML names, relative to the YAML's folder; None if it names another implementation.
+    """Return the Python file that a method's YAML names, relative to the YAML's folder; None: it names none.
 
     Raises:
         UsageError: the file is not in the folder of the YAML: a run could not keep a copy of both;
@@ -234,7 +259,12 @@ def code_file(method_file: Path) -> Path | None:
 
 
 def with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
-    """The validated YAMLs, by file, of a method or protocol and of its bases, the deepest first.
+    """Return the validated YAMLs, by file, of a method or protocol and of its bases, the deepest first.
+
+    Args:
+        kind: `methods` or `protocols`.
+        name: a name, or the path of a YAML.
+        model: of the content.
 
     Raises:
         UsageError: a YAML is based on itself.
@@ -266,21 +296,18 @@ def _check_base(name: str, base: str) -> None:
 
 
 def backbone_config(name: str) -> BackboneConfig:
-    """The backbone that a name stands for: a YAML, a local directory, or a hub id `owner/name`."""
+    """Return the backbone that a name stands for: a YAML, a local directory, or a hub id `owner/name`."""
     return parse(BackboneConfig, _backbone_keys(name)["backbone"], f"backbone {name}")
 
 
 def _backbone_keys(name: str) -> dict[str, Any]:
-    """The configuration keys that a backbone sets: `backbone` itself, and those in its YAML."""
+    """Return the configuration keys that a backbone sets: `backbone` itself, and those in its YAML.
+
+    Raises:
+        UsageError: it is none of what `backbone_config` takes.
+    """
     if name in registry.names("backbones") or registry.is_yaml_path(name):
-        file = registry.find("backbones", name)
-        content = registry.read_yaml(file)
-        keys = content.pop("config", {})
-        content.pop("description", None)
-        if content.get("path") and registry.is_yaml_path(name):
-            # a shipped one's stays relative, for installations elsewhere
-            content["path"] = str((file.parent / content["path"]).resolve())
-        return {**keys, "backbone": {"name": file.stem, **content}}
+        return _keys_of_backbone_yaml(name)
     if Path(name).is_dir():
         path = Path(name).resolve()
         return {"backbone": {"name": safe_name(path.name), "path": str(path)}}
@@ -295,8 +322,20 @@ def _backbone_keys(name: str) -> dict[str, Any]:
     )
 
 
+def _keys_of_backbone_yaml(name: str) -> dict[str, Any]:
+    """Return the configuration keys that a shipped backbone, or a user's own YAML, sets."""
+    file = registry.find("backbones", name)
+    content = registry.read_yaml(file)
+    keys: dict[str, Any] = content.pop("config", {})
+    content.pop("description", None)
+    if content.get("path") and registry.is_yaml_path(name):
+        # The path in a shipped YAML stays relative, for installations elsewhere.
+        content["path"] = str((file.parent / content["path"]).resolve())
+    return {**keys, "backbone": {"name": file.stem, **content}}
+
+
 def stored_name(kind: str, argument: str) -> str:
-    """The name that finished runs have for an argument; that of a user's own YAML has its file.
+    """Return the name that finished runs have for an argument; that of a user's own YAML has its file.
 
     Args:
         kind: `tasks`, `methods`, `protocols` or `backbones`.
@@ -601,11 +640,13 @@ def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
 
 def override_value(value: Any) -> str:
     """Write a value as it stands in a `key=value` override, which `parse_override` reads as YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """The keys that one `key=value` argument sets; `heads.k=5` is one of a section, the value is YAML.
+    """Return the keys that one `key=value` argument sets; `heads.k=5` is one of a section, the value is YAML.
 
     Raises:
         UsageError: no `=`, or the value is not YAML.

@@ -3,7 +3,7 @@
 from hifi_cli.config.decides import decides
 from hifi_cli.config.run_config import RunConfig
 
-# Keys and sections that some methods, or other values, make meaningless
+# Some methods, or values of other keys, make these keys and sections meaningless.
 CONDITIONAL = ("heads", "scoring", "task_head", "holdout", "hold_factor", "final_factor")
 _OF_OWN_TASK_HEAD = ("task_head.width", "task_head.activation", "task_head.init_std")
 
@@ -20,6 +20,8 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
     to any command.
 
     Args:
+        key: dotted.
+        config: the run's.
         needs_heads: whether the method of the run tunes selected attention heads.
     """
     section = key.partition(".")[0]
@@ -45,19 +47,23 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
     """Return why a dotted key changes neither the scores nor the choice of heads; empty where it may.
 
     Args:
+        key: dotted.
+        config: that of the scoring or of the selection.
         selects: whether heads are selected, and not scored alone.
         is_measured: whether heads are ranked by what is measured with a task head and its loss.
     """
     section = key.partition(".")[0]
     in_warm_up = decides(RunConfig, key, "warm-up")
     encodes = decides(RunConfig, key, "tokens") or decides(RunConfig, key, "encoder")
-    # Examples that are scored have a length of their own, and no dropout
+    # Examples that are scored have a length of their own, and no dropout.
     if encodes and not in_warm_up:
         return ""
     if decides(RunConfig, key, "computation") or decides(RunConfig, key, "scored rows"):
         return ""
     if section == "heads":
-        return _why_unused_to_select(key, config) if selects else "hifi score chooses no heads"
+        if not selects:
+            return "hifi score chooses no heads"
+        return _why_unused_to_select(key, config)
     if key == "limit":
         return "heads are scored on scoring.samples rows"
     has_task_head = section == "task_head" and selects and is_measured
