@@ -1,11 +1,10 @@
-"""Messages: their logger, the errors that a user can meet, each with an exit code; counts, lists and durations as texts.
+"""The errors that a user can meet, each with an exit code, and the logger of messages.
 
 An error is one line: what is wrong, and how to fix it.
 """
 
 import logging
 import signal
-from typing import Any
 
 logger = logging.getLogger("hifi")
 
@@ -56,21 +55,3 @@ class Terminated(BaseException):
 
     def __str__(self) -> str:
         return f"stopped by {signal.Signals(self.number).name}"
-
-
-def is_number(text: str) -> bool:
-    """Return whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def spreadsheet_cell(value: Any) -> Any:
-    """Return a value for CSV: a spreadsheet must not take a text for a formula, as it does from =, +, - and @ on.
-
-    A text of a run of others may be one that sends what is in the other cells to somebody.
-    """
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula and value != "-" and not is_number(value) else value

@@ -1,4 +1,4 @@
-"""Atomic writes, JSON with errors of one line, locks, digests, file names, command lines, and the hub's repositories."""
+"""Files that are written whole, JSON with errors of one line, locks, digests, file names and command lines."""
 
 import errno
 import fcntl
@@ -24,22 +24,30 @@ from pydantic_core import from_json
 from hifi_cli.errors import MissingError, PlaceTaken, RunFailed, UsageError, logger
 from hifi_cli.text import printable
 
-_LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
-_SETTLED_SECONDS = 2.0  # after which the time of a file's last change tells whether it changed
-MAX_JSON_BYTES = 1 << 28  # of a record: far more than any has
-MAX_LINES_BYTES = 1 << 33  # of a file with a line for each run or prediction
-MAX_COLUMNS = 10_000  # of a table of data
-# Of Parquet: what any file may declare, and how much more a byte of the file may stand for
+# `is_locked` of another process holds a lock for less than this.
+_LOCK_TIMEOUT_SECONDS = 0.5
+# The clock's resolution is finer: a file that is older and has the same times has not changed.
+_SETTLED_SECONDS = 2.0
+# A record has far less; a file with a line for each run or prediction may have more.
+MAX_JSON_BYTES = 1 << 28
+MAX_LINES_BYTES = 1 << 33
+# A table of data with more columns is none.
+MAX_COLUMNS = 10_000
+# Any Parquet file may declare this much, and this many times more for each of its bytes.
 _SMALL_ROWS = 100_000
 _SMALL_BYTES = 1 << 28
 _MAX_ROWS_PER_BYTE = 4
 _MAX_COMPRESSION = 200
-_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)  # what a rename to a directory with files answers
+# A rename to a directory that has files fails with one of these.
+_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # what its pointers begin with
-TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
+# Pointers of Git LFS begin with this.
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+# Files and directories that are being written end in this.
+TEMPORARY_SUFFIX = ".hifi-part"
 _WRITER = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.hifi-part$")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # Python has one for a byte that is not UTF-8
+# Python has a surrogate for a byte that is not UTF-8.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DAY_SECONDS = 24 * 60 * 60
 _BLOCK = 1 << 20
 # Parts of the messages of torch.save where a write fails
@@ -51,31 +59,38 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_asci
 
 
 def safe_name(name: str) -> str:
-    """`name` as one path component: never empty, never hidden, never outside of its folder."""
+    """Return a name as one path component: never empty, never hidden, never outside of its folder."""
     return _UNSAFE.sub("--", name).strip(".-") or "unnamed"
 
 
 def well_formed(text: str) -> str:
-    """A text with U+FFFD for each byte that is not UTF-8, as names of files may hold them."""
+    """Return a text with U+FFFD for each byte that is not UTF-8, as names of files may hold them."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def command_line(words: Iterable[str]) -> str:
-    """`words` quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in shlex.join(words))
+    """Return words quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
+    letters = list(shlex.join(words))
+    for index, letter in enumerate(letters):
+        if not letter.isprintable():
+            letters[index] = "\ufffd"
+    return "".join(letters)
 
 
 def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:
-    """The suffix of the file that `--out` names, in lower case; empty where there is none.
+    """Return the suffix of the file that `--out` names, in lower case; empty where there is none.
 
     Args:
+        out: the file; None: the text is printed.
         known: the suffixes of the formats that can be written.
         instead: what the user may do instead of giving the file one of these suffixes.
 
     Raises:
         UsageError: the suffix names another format.
     """
-    suffix = out.suffix.lower() if out else ""
+    if out is None:
+        return ""
+    suffix = out.suffix.lower()
     if suffix and suffix not in known:
         raise UsageError(
             f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}"
@@ -88,7 +103,7 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path for a new file or directory, which replaces `path` if the block raises nothing.
+    """Give a path for a new file or directory, which replaces `path` if the block raises nothing.
 
     The content is on the disk before it gets its name: a power failure leaves the former content
     or the new one. What a killed process left in the same folder is removed first.
@@ -133,8 +148,9 @@ def _why_not_written(error: Exception, folder: Path) -> str | None:
     is_of_safetensors = type(error).__name__ == "SafetensorError"
     if is_of_torch or is_of_safetensors:
         return "the disk is full, or a quota or a limit of file sizes is reached"
-    is_full = shutil.disk_usage(folder).free < 1 << 16
-    return text if is_full else None
+    if shutil.disk_usage(folder).free < 1 << 16:
+        return text
+    return None
 
 
 def _share(written: Path) -> None:
@@ -142,7 +158,8 @@ def _share(written: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     for part in (written, *written.rglob("*")):
-        part.chmod((0o777 if part.is_dir() else 0o666) & ~umask)
+        permissions = 0o777 if part.is_dir() else 0o666
+        part.chmod(permissions & ~umask)
 
 
 def _reach_the_disk(written: Path) -> None:
@@ -152,7 +169,7 @@ def _reach_the_disk(written: Path) -> None:
         try:
             os.fsync(handle)
         except OSError as error:
-            # Some disks of networks cannot say it
+            # Some network disks cannot say it.
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
         finally:
@@ -160,7 +177,7 @@ def _reach_the_disk(written: Path) -> None:
 
 
 def has_room(folder: Path, sizes: Sequence[int]) -> bool:
-    """Whether files of so many bytes can be written; it is tried, as a quota has no other sign."""
+    """Whether files of these sizes in bytes can be written; they are, as a quota has no other sign."""
     trials = [folder / _name_of_part("room") for _ in sizes]
     try:
         for trial, size in zip(trials, sizes, strict=True):
@@ -181,13 +198,13 @@ def has_room(folder: Path, sizes: Sequence[int]) -> bool:
 
 
 def _name_of_part(name: str) -> str:
-    """A hidden name beside `name`, which says who writes; short enough where `name` is long."""
+    """Return a hidden name beside `name`, which says who writes; short enough where `name` is long."""
     return f".{name[:60]}.{_machine()}-{os.getpid()}-{uuid4().hex[:8]}{TEMPORARY_SUFFIX}"
 
 
 @functools.cache
 def _machine() -> str:
-    """Digest of what has process ids of its own: a machine, or a container on it."""
+    """Return a digest of what has process ids of its own: a machine, or a container on it."""
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -242,20 +259,24 @@ def write_or_print(text: str, out: Path | None) -> None:
 
 
 def json_text(value: Any) -> str:
-    """`value` as indented JSON, well formed; refuses NaN, which JSON does not have."""
+    """Return a value as indented JSON, well formed; NaN, which JSON does not have, is refused."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # the name of a file that is not UTF-8: JSON cannot hold it
+    except UnicodeEncodeError:
+        # The name of a file need not be UTF-8, and JSON cannot hold such a name.
         value = _well_formed(value)
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def _well_formed(value: Any) -> Any:
+    """Return a value of JSON with well-formed texts."""
     if isinstance(value, dict):
         return {well_formed(key): _well_formed(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
         return [_well_formed(content) for content in value]
-    return well_formed(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return well_formed(value)
+    return value
 
 
 # --- reading
@@ -301,12 +322,12 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
         UsageError: it is no regular file, or larger.
     """
     try:
-        # A pipe is opened without waiting for its other end
+        # A pipe is opened without waiting for its other end.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     try:
-        # What was opened is looked at: what the path names may be another file by now
+        # What was opened is looked at: the path may name another file by now.
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
             raise UsageError(f"{path} is no regular file: name one")
@@ -329,43 +350,53 @@ def read_parquet(path: Path) -> Any:
         MissingError: there is no such file.
         UsageError: it is no Parquet file, or declares far more than files of data do.
     """
-    import pyarrow as pa  # a tenth of a second, which other files do without
+    # The import takes a tenth of a second, which readers of other files need not wait for.
+    import pyarrow as pa
     from pyarrow import parquet
 
     content = read_file(path)
     largest = _SMALL_BYTES + _MAX_COMPRESSION * len(content)
     try:
         about = parquet.read_metadata(pa.BufferReader(content))
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        texts = [
-            field.name
-            for field in about.schema.to_arrow_schema()
-            if pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-        ]
-        if (
-            about.num_rows > _SMALL_ROWS + _MAX_ROWS_PER_BYTE * len(content)
-            or about.num_columns > MAX_COLUMNS
-            or sum(group.total_byte_size for group in groups) > largest
-        ):
+        if _declares_too_much(about, len(content)):
             raise UsageError(
                 f"{path} declares {about.num_rows:,} rows and {about.num_columns:,} columns in"
                 f" {len(content):,} bytes: no file of data is like that"
             )
-        # Texts stay numbers in a list of distinct texts until their sizes are known
+        schema = about.schema.to_arrow_schema()
+        texts = [field.name for field in schema if _holds_texts(field)]
+        # Texts stay numbers in a list of distinct texts until their sizes are known.
         table = parquet.read_table(pa.BufferReader(content), read_dictionary=texts)
         if sum(_decoded_bytes(table[name]) for name in texts) > largest:
             raise UsageError(f"{path} repeats large texts: no file of data is like that")
         for name in texts:
             at = table.schema.get_field_index(name)
-            plain = about.schema.to_arrow_schema().field(name).type
+            plain = schema.field(name).type
             table = table.set_column(at, name, table[name].cast(plain))
         return table
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{path} is damaged: {' '.join(str(error).split()):.160}") from None
 
 
+def _declares_too_much(about: Any, size: int) -> bool:
+    """Whether the metadata of a Parquet file of `size` bytes declare more than a file of data does."""
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    declared_bytes = sum(group.total_byte_size for group in groups)
+    has_many_rows = about.num_rows > _SMALL_ROWS + _MAX_ROWS_PER_BYTE * size
+    has_many_columns = about.num_columns > MAX_COLUMNS
+    is_large = declared_bytes > _SMALL_BYTES + _MAX_COMPRESSION * size
+    return has_many_rows or has_many_columns or is_large
+
+
+def _holds_texts(field: Any) -> bool:
+    """Whether a column of Parquet holds texts, or bytes."""
+    from pyarrow import types
+
+    return bool(types.is_string(field.type) or types.is_binary(field.type))
+
+
 def _decoded_bytes(column: Any) -> int:
-    """The bytes of a column of texts without its list of distinct ones."""
+    """Return the bytes of a column of texts without its list of distinct ones."""
     from pyarrow import compute, types
 
     total = 0
@@ -379,48 +410,54 @@ def _decoded_bytes(column: Any) -> int:
 
 
 def json_object(text: bytes, origin: str) -> dict[str, Any]:
-    """A JSON object, with U+FFFD in place of the control characters of its texts.
+    """Return a JSON object, with U+FFFD in place of the control characters of its texts.
 
     Raises:
         UsageError: it is none; names `origin`.
     """
     try:
-        value = from_json(text)  # in half the time of json.loads
+        # This parser takes half the time of json.loads.
+        value = from_json(text)
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
     except ValueError as error:
         raise UsageError(f"{origin} is damaged (delete it and make it again): {error}") from None
-    # Looking at every text takes time, and most files have nothing to replace
+    # Looking at every text takes time, and most files have nothing to replace.
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
-    return _printable(value) if may_hold_controls else value
+    if may_hold_controls:
+        return dict(_printable(value))
+    return value
 
 
 def _printable(value: Any) -> Any:
+    """Return a value of JSON whose texts have no control characters."""
     if isinstance(value, dict):
         return {printable(key): _printable(content) for key, content in value.items()}
     if isinstance(value, list):
         return [_printable(content) for content in value]
-    return printable(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return printable(value)
+    return value
 
 
 # --- digests
 
 
 def digest(value: Any, length: int = 16) -> str:
-    """The first `length` hex digits of the SHA-256 of `value` as canonical JSON."""
-    # names of files need not be UTF-8
+    """Return the first `length` hex digits of the SHA-256 of a value as canonical JSON."""
+    # Names of files need not be UTF-8.
     content = _CANONICAL.encode(value).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).hexdigest()[:length]
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's content, in hex."""
+    """Return the SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cached_file_digest(path: Path) -> str:
-    """`file_digest`, remembered for a file of the same path, size and times.
+    """Return `file_digest`, remembered for a file of the same path, size and times.
 
     Weights take seconds to read, and a command that finds a run finished needs nothing else of them.
     """
@@ -428,29 +465,26 @@ def cached_file_digest(path: Path) -> str:
 
 
 def remembered(what: str, files: Sequence[Path], compute: Callable[[], Any]) -> Any:
-    """A JSON value that some files decide, computed once for files of the same path, size and times.
+    """Return a JSON value that some files decide, computed once for files of the same path, size and times.
 
     It is kept in the user's cache directory. A cache that cannot be read or written costs time only.
 
     Args:
         what: what is computed of the files, and with which settings.
         files: all files that decide the value.
+        compute: computes it.
     """
-    states = [(str(file.resolve()), file.stat()) for file in files]
-    newest = max(state.st_mtime for _, state in states)
+    identities = []
+    newest = 0.0
+    for file in files:
+        about = file.stat()
+        times = [about.st_mtime_ns, about.st_ctime_ns]
+        identities.append([str(file.resolve()), about.st_size, *times, about.st_ino])
+        newest = max(newest, about.st_mtime)
     if abs(time.time() - newest) < _SETTLED_SECONDS:
         # A file that has just been written may be written again within the clock's resolution.
         return compute()
-    key = digest(
-        [
-            what,
-            [
-                [name, state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-                for name, state in states
-            ],
-        ],
-        32,
-    )
+    key = digest([what, identities], 32)
     store = _cache_directory() / key[:2] / f"{key}.json"
     with suppress(OSError, ValueError):
         return json.loads(store.read_bytes())
@@ -461,8 +495,9 @@ def remembered(what: str, files: Sequence[Path], compute: Callable[[], Any]) -> 
 
 
 def _cache_directory() -> Path:
-    """`~/.cache/hifi/digests`, or where XDG_CACHE_HOME says."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hifi" / "digests"
+    """Return `~/.cache/hifi/digests`, or its place where XDG_CACHE_HOME says."""
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "hifi" / "digests"
 
 
 # --- locks
@@ -470,20 +505,27 @@ def _cache_directory() -> Path:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it is held. With `wait` it waits for the others.
+    """Hold the lock file at `path`; yields whether it is held.
 
     The kernel releases the lock of a process that ended. Where the disk has no locks (as NFS and
     Lustre may be mounted), the lock is that the file exists.
+
+    Args:
+        path: of the lock file.
+        wait: whether to wait until no other process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
-    lock = FileLock(path) if has_flock else SoftFileLock(path)
+    kind = FileLock if has_flock else SoftFileLock
+    lock = kind(path)
     if not has_flock and path.exists():
         logger.warning(
             f"{path} is in the way: if the process that it names has ended, delete this file"
         )
+    # filelock waits without an end where the timeout is negative.
+    timeout = -1 if wait else _LOCK_TIMEOUT_SECONDS
     with suppress(Timeout):
-        lock.acquire(timeout=-1 if wait else _LOCK_TIMEOUT_SECONDS)
+        lock.acquire(timeout=timeout)
     try:
         yield lock.is_locked
     finally:
@@ -505,7 +547,10 @@ def is_held_by_a_process(path: Path) -> bool:
 
 
 def _flock_error(path: Path) -> int:
-    """0: the kernel's lock of a file is free; EWOULDBLOCK: held; else the disk has no locks."""
+    """Return 0 where the kernel's lock of a file is free, and EWOULDBLOCK where it is held.
+
+    Another number is the error of a disk that has no locks.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -15,11 +15,11 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key, type_name
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
-from hifi_cli.errors import UsageError, spreadsheet_cell
+from hifi_cli.errors import UsageError
 from hifi_cli.records.study import Study, read_results
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
-from hifi_cli.text import format_duration
+from hifi_cli.text import format_duration, spreadsheet_cell
 
 # What each word after `hifi ls` lists.
 _WORDS = {

@@ -16,9 +16,9 @@ from rich import box, markup
 from rich.console import Console
 from rich.table import Table as Grid
 
-from hifi_cli.errors import spreadsheet_cell
 from hifi_cli.files import json_text, suffix_of_output, write_or_print
 from hifi_cli.reports.table import DASH, Table
+from hifi_cli.text import spreadsheet_cell
 
 _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
 # Columns of text in a file or a pipe, where a table is not wider
