@@ -45,9 +45,9 @@ class ScoredHeads:
 def score_heads(
     model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9
 ) -> ScoredHeads:
-    """Information richness and correlation of every attention head (HiFi, equations 1 to 7).
+    """Score every attention head by its information richness and its correlation with others (HiFi, equations 1 to 7).
 
-    Runs without gradients and without dropout, on the model's device, and leaves the model as it was. The paper takes
+    This runs without gradients and without dropout, on the model's device, and leaves the model as it was. The paper takes
     300 training samples of at most 128 tokens.
 
     Args:
@@ -63,17 +63,21 @@ def score_heads(
     encoder = Encoder(model)
     was_training = {module for module in model.modules() if module.training}
     try:
-        scored = list(score_batches(encoder, map(_encoder_inputs, batches), xi))
+        inputs = (_encoder_inputs(batch) for batch in batches)
+        scored = list(score_batches(encoder, inputs, xi))
     finally:
-        for (
-            module
-        ) in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
+        # model.train() would do too much: a part of it may be in evaluation mode on purpose.
+        for module in was_training:
             module.training = True
     if not scored:
         raise UsageError("score_heads: no batches; an iterator that was used before is empty")
-    richness, correlation = (torch.cat(values) for values in zip(*scored, strict=True))
+    # [samples, layers, heads] and [samples, layers, heads, heads]
+    richness = torch.cat([of_batch for of_batch, _ in scored])
+    correlation = torch.cat([of_batch for _, of_batch in scored])
     return ScoredHeads(
-        richness.double().mean(0).numpy(), correlation.mean(0).numpy(), len(richness)
+        richness=richness.double().mean(0).numpy(),
+        correlation=correlation.mean(0).numpy(),
+        samples=len(richness),
     )
 
 
@@ -90,10 +94,12 @@ def select_heads(
     """Choose the heads to tune (HiFi, equations 8 to 10 and Algorithm 2).
 
     Args:
+        scores: what `score_heads` found.
         k: heads per layer; on average for `global`.
         rank: `pagerank`, `pagerank-personalized`, `richness`, `correlation`, `random`, ...: see `hifi_cli.heads.ranking`.
         strategy: `layerwise` (every layer), `midtop` (the upper half) or `global` (k heads per layer on average).
-        damping, epsilon: PageRank's d and bound.
+        damping: PageRank's damping factor d, from 0 to less than 1.
+        epsilon: PageRank stops when an iteration changes the values by less.
         seed: draws the heads of `random`.
 
     Returns:
@@ -102,6 +108,7 @@ def select_heads(
     Raises:
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
+    # The configuration of a run has the same keys, with their ranges.
     values = {
         "k": k,
         "rank": rank,
@@ -126,6 +133,7 @@ def tune_heads(
     the optimizer afterwards, over the parameters that require gradients. Saving goes through `merge_heads`.
 
     Args:
+        model: a Hugging Face encoder, bare or with a task's head.
         heads: what `select_heads` returned, or a list of head numbers per layer; an empty list freezes its layer.
         biases: whether the rows' biases train too.
 
@@ -147,7 +155,7 @@ def tune_heads(
 
 
 def merge_heads(model: nn.Module) -> nn.Module:
-    """The inverse of `tune_heads`: a plain Hugging Face model, all of it trainable, that computes the same.
+    """Undo `tune_heads`: give a plain Hugging Face model, all of it trainable, that computes the same.
 
     Returns:
         The same model, changed in place; `save_pretrained` and everything else work on it as before.

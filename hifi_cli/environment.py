@@ -38,7 +38,7 @@ def set_variables() -> None:
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
         os.environ["GOMP_SPINCOUNT"] = "4000"
-    # PyTorch's former name of the variable, which the present one would hide
+    # The user may have set PyTorch's former name of the variable, which the present one would hide.
     given = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("PYTORCH_ALLOC_CONF", given)
 

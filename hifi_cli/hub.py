@@ -16,11 +16,8 @@ _ALTERNATIVES = {
 }
 
 
-# --- the Hugging Face hub; where it is unreachable, runs continue offline at once
-
-
 def is_offline() -> bool:
-    """Return whether the user forbids network access."""
+    """Whether the user forbids network access."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
@@ -28,6 +25,11 @@ def resolve_commit(
     kind: Literal["model", "dataset"], name: str, revision: str | None
 ) -> str | None:
     """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
+
+    Args:
+        kind: of the repository.
+        name: `owner/name`, or a local directory.
+        revision: a branch, tag or commit; None: the main branch.
 
     Raises:
         MissingError: the hub has no such repository or revision.
@@ -41,17 +43,26 @@ def resolve_commit(
         return HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=10).sha
     except HfHubHTTPError as error:
         raise unavailable_error(kind, name, error) from None
-    except Exception:  # network errors have no common base class; a cached copy is tried next
+    except Exception:
+        # Errors of the network have no common base class.
         import datasets
 
-        # From now on only cached copies: otherwise the libraries would try again and wait half a minute.
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+        # A cached copy is tried next. The libraries would ask the hub again and wait half a minute.
+        constants.HF_HUB_OFFLINE = True
+        datasets.config.HF_HUB_OFFLINE = True
         return None
 
 
 def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
-    """Return the error for a repository that neither the hub nor the cache has."""
-    reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
+    """Return the error for a repository that neither the hub nor the cache has.
+
+    Args:
+        kind: `model` or `dataset`.
+        name: of the repository.
+        error: what the hub's library raised.
+    """
+    text = " ".join(str(error).split())
+    reason = text[:110].rstrip(". ") or type(error).__name__
     return MissingError(
         f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
         f" use {_ALTERNATIVES[kind]}"
@@ -60,10 +71,11 @@ def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
 
 @contextmanager
 def hub_errors(name: str) -> Iterator[None]:
-    """In this context, what the hub or the network refuses is a MissingError of one line."""
+    """Turn what the hub or the network refuses in the block into a MissingError of one line."""
     try:
         yield
-    except Exception as error:  # network errors have no common base class
+    except Exception as error:
+        # Errors of the network have no common base class.
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise MissingError(
             f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"

@@ -11,9 +11,9 @@ from typing import Any
 
 from hifi_cli.errors import Terminated
 
-# A closed terminal sends SIGHUP; schedulers warn with SIGUSR1 or SIGUSR2 before a job's time is over
+# A closed terminal sends SIGHUP. Schedulers warn with SIGUSR1 or SIGUSR2 before a job's time is over.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-# Where a user or a scheduler repeats them, they want the end at once
+# A user or a scheduler that repeats one of these wants the end at once.
 _URGENT = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -25,7 +25,7 @@ def listen() -> None:
 
 
 def exception_of(number: int) -> BaseException:
-    """The exception that a signal stands for."""
+    """Return the exception that a signal stands for."""
     if number == signal.SIGINT:
         return KeyboardInterrupt()
     return Terminated(number)
@@ -33,7 +33,7 @@ def exception_of(number: int) -> BaseException:
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """The signals that came in the block, which raise nothing; a second Ctrl-C or SIGTERM does at once."""
+    """Collect the signals that come in the block, and raise nothing; a second Ctrl-C or SIGTERM raises at once."""
     received: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
@@ -52,15 +52,18 @@ def deferred_signals() -> Iterator[list[int]]:
 
 
 def _heard() -> list[signal.Signals]:
-    """The signals to note: none that is ignored, nor one that the user's own program handles."""
-    urgent = [number for number in _URGENT if signal.getsignal(number) != signal.SIG_IGN]
-    others = [number for number in SIGNALS if signal.getsignal(number) is _stop]
-    return [*urgent, *(number for number in others if number not in urgent)]
+    """Return the signals to note: none that is ignored, nor one that the user's own program handles."""
+    heard = [number for number in _URGENT if signal.getsignal(number) != signal.SIG_IGN]
+    for number in SIGNALS:
+        if signal.getsignal(number) is _stop and number not in heard:
+            heard.append(number)
+    return heard
 
 
 def _stop(number: int, _: FrameType | None) -> Any:
+    """Raise Terminated, as the handler of a signal."""
     if number not in _URGENT:
-        # Terminal and shell both send SIGHUP, and the end must not be interrupted
+        # Terminal and shell both send SIGHUP, and the end must not be interrupted.
         signal.signal(number, signal.SIG_IGN)
     raise Terminated(number)
 
@@ -73,29 +76,31 @@ _GRID_PIPE = "HIFI_GRID_PIPE"
 
 @functools.cache
 def pipe_to_children() -> int:
-    """The end of a pipe for processes started here; its other end closes when this process ends."""
+    """Return the end of a pipe for processes started here; its other end closes when this process ends."""
     reading, _ = os.pipe()
     return reading
 
 
 def options_of_child(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of Popen for a `hifi` command that ends with this process."""
+    """Return arguments of Popen for a `hifi` command that ends with this process."""
     reading = pipe_to_children()
     return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading]}
 
 
 def end_with_the_grid() -> None:
     """In a process that a grid started: stop as by SIGTERM as soon as the grid has ended."""
-    # Not for processes started from here, which do not have the pipe
+    # Processes started from here do not have the pipe.
     text = os.environ.pop(_GRID_PIPE, "")
     if text.isdecimal():
         threading.Thread(target=_stop_at_the_end_of, args=[int(text)], daemon=True).start()
 
 
 def _stop_at_the_end_of(pipe: int) -> None:
+    """Send SIGTERM to the main thread when the other end of a pipe is closed."""
     with suppress(OSError):
-        os.read(pipe, 1)  # returns when the other end is closed
-        # The main thread itself: what it waits for is interrupted then
+        # Nothing is ever written: this returns when the other end is closed.
+        os.read(pipe, 1)
+        # A signal to the thread itself interrupts what it waits for.
         main_thread = threading.main_thread().ident
         if main_thread is not None:
             signal.pthread_kill(main_thread, signal.SIGTERM)

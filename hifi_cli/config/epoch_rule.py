@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+# A score is of the best epoch by the selecting examples, of the last one, or of that with the highest score.
 EpochChoice = Literal["best", "last", "max"]
 Selection = Literal["validation", "holdout", "few-shot"]
 

@@ -67,7 +67,6 @@ def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
 
 # Or a file of the user's own: its name, which carries the path unless a run has stored it.
 RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(lambda rank: rank)]
-# The epoch of a score: the best on the selection split, the last, or that with the highest score.
 Beta = Annotated[float, Field(ge=0, lt=1)]
 # As many mappings are within one another in `settings.options.rank_pattern`.
 _SETTINGS_DEPTH = 3

@@ -20,7 +20,8 @@ from hifi_cli.text import abbreviate
 
 OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
-USER_FILES = "own"  # in a run's directory
+# A run keeps copies of the user's own files in this folder of its directory.
+USER_FILES = "own"
 
 
 class RunDirectory:
@@ -33,21 +34,30 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.config_file = path, path / "config.yaml"
+        self.path = path
         self.lock = path.parent / f".{path.name}.lock"
-        self.results, self.delta = path / "results.json", path / "delta.safetensors"
-        self.metrics, self.predictions = path / "metrics.jsonl", path / "predictions.jsonl"
-        self.checkpoint, self.user_files = path / "checkpoints" / "last.pt", path / USER_FILES
+        self.config_file = path / "config.yaml"
+        self.results = path / "results.json"
+        self.delta = path / "delta.safetensors"
+        self.metrics = path / "metrics.jsonl"
+        self.predictions = path / "predictions.jsonl"
+        self.checkpoint = path / "checkpoints" / "last.pt"
+        self.user_files = path / USER_FILES
 
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
-        """The directory where a configuration's run belongs."""
+        """Return the directory where a configuration's run belongs."""
         return cls(results_dir / config.run_path)
 
     def user_name(self, kind: str, name: str, *, trust: bool = False) -> str:
-        """A name, which carries the copy of the user's own file where the run keeps one.
+        """Return a name, which carries the copy of the user's own file where the run keeps one.
 
         A name of code always carries it: without a copy, no other file of that name stands for it.
+
+        Args:
+            kind: `tasks`, `methods` or `rankings`.
+            name: as the run's configuration has it.
+            trust: whether the code that the file names may be executed.
 
         Raises:
             ValueError: the name is a path, which would stand for a file that the user did not name.
@@ -55,8 +65,10 @@ class RunDirectory:
         if registry.own_file(name):
             return name
         copy = self._copy_of(kind, registry.plain_name(name))
-        has_copy = copy.is_file() or (kind == "rankings" and name.endswith(".py"))
-        return registry.NameWithFile(name, copy, is_trusted=trust) if has_copy else name
+        is_code = kind == "rankings" and name.endswith(".py")
+        if is_code or copy.is_file():
+            return registry.NameWithFile(name, copy, is_trusted=trust)
+        return name
 
     # --- a run that begins, and ends
 
@@ -110,7 +122,7 @@ class RunDirectory:
                 )
         stored = self.read_config()
         for kind, file, copy in self._user_files(config):
-            # of a task its digest and that of its rows tell more than its text
+            # The digests of a task and of its rows, which are compared later, tell more than its text.
             if kind != "tasks" and _text_of(file) != _text_of(copy):
                 inside = copy.relative_to(self.path)
                 raise ConflictError(
@@ -118,27 +130,25 @@ class RunDirectory:
                     f" ({inside} differs from {file}); {OTHER_PLACE}"
                 )
         if stored.config_hash != config.config_hash:
-            there, here = (flatten(c.model_dump(mode="json")) for c in (stored, config))
-            differing = [
-                f"{key} is {override_value(there.get(key))} there, {override_value(here.get(key))} here"
-                for key in {**here, **there}
-                if there.get(key) != here.get(key)
-            ]
+            differing = abbreviate(_differences(stored, config))
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({abbreviate(differing)}); {OTHER_PLACE}"
+                f"{self.path} holds a run of another configuration ({differing}); {OTHER_PLACE}"
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others.
 
         Args:
+            config: the run's.
             anew: also where there is a checkpoint to continue from, a former run is removed first.
         """
         if anew or not self.checkpoint.is_file():
             self.clear()
-        copies = {copy: file for _, file, copy in self._user_files(config) if file}
-        for copy, file in copies.items():
-            write_text(copy, file.read_text(encoding="utf-8"))
+        copies = []
+        for _, file, copy in self._user_files(config):
+            if file:
+                write_text(copy, file.read_text(encoding="utf-8"))
+                copies.append(copy)
         for path in self.user_files.glob("**/*"):
             if path.is_file() and path not in copies:
                 path.unlink()
@@ -160,16 +170,17 @@ class RunDirectory:
 
         The copies of the user's own YAMLs stay for `begin`: the next run may be made from them.
         """
-        others = (self.metrics, self.checkpoint, self.config_file)
-        splits = self.path.glob("predictions-*.jsonl")
-        for path in (self.results, self.delta, self.predictions, *splits, *others):
+        self.results.unlink(missing_ok=True)
+        predictions = [self.predictions, *self.path.glob("predictions-*.jsonl")]
+        others = [self.metrics, self.checkpoint, self.config_file]
+        for path in [self.delta, *predictions, *others]:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
 
     # --- its files
 
     def read_config(self) -> RunConfig:
-        """The configuration: what results.json says, or config.yaml until there is one.
+        """Return the configuration that results.json has, or config.yaml until there is one.
 
         Raises:
             MissingError: there is none.
@@ -179,9 +190,10 @@ class RunDirectory:
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
     def with_user_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
-        """A configuration whose names mean the run's own YAMLs, where it keeps copies.
+        """Return a configuration whose names mean the run's own YAMLs, where it keeps copies.
 
         Args:
+            config: as the run stores it.
             trust: whether the code that they name may be executed.
         """
         changes: dict[str, Any] = {
@@ -207,24 +219,29 @@ class RunDirectory:
                 yield str(error)
 
     def _copy_of(self, kind: str, name: str) -> Path:
-        """Where the run keeps the user's own file of that name: a YAML, or Python code."""
-        return self.user_files / kind / (name if name.endswith(".py") else f"{name}.yaml")
+        """Return where the run keeps the user's own file of that name: a YAML, or Python code."""
+        file_name = name if name.endswith(".py") else f"{name}.yaml"
+        return self.user_files / kind / file_name
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
-        """What a configuration names, code too: kind, the user's own file if any, its copy here."""
-        for kind, name in [
-            ("tasks", config.task),
-            *(("methods", stage.method) for stage in config.stages),
-            ("rankings", config.heads.rank),
-        ]:
-            file, copy = registry.own_file(name), self._copy_of(kind, name)
+        """Yield what a configuration names, code too: kind, the user's own file if any, its copy here."""
+        named: list[tuple[str, str]] = [("tasks", config.task)]
+        for stage in config.stages:
+            named.append(("methods", stage.method))
+        named.append(("rankings", config.heads.rank))
+        for kind, name in named:
+            file = registry.own_file(name)
+            copy = self._copy_of(kind, name)
             yield kind, file, copy
             source = file or copy
-            if kind == "methods" and source.is_file() and (code := code_file(source)):
+            if kind != "methods" or not source.is_file():
+                continue
+            code = code_file(source)
+            if code:
                 yield kind, file and file.parent / code, copy.parent / code
 
     def read_result(self) -> RunResult:
-        """The result of a finished run.
+        """Return the result of a finished run.
 
         Raises:
             MissingError: the run is not finished.
@@ -247,13 +264,15 @@ class RunDirectory:
         self, predictions: Sequence[Prediction], split: str | None = None
     ) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
-        path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
+        path = self.predictions
+        if split:
+            path = self.path / f"predictions-{split}.jsonl"
         lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
         write_text(path, "".join(lines))
         return path
 
     def read_predictions(self) -> list[Prediction]:
-        """The predictions of the reported split, in the order of its rows.
+        """Return the predictions of the reported split, in the order of its rows.
 
         Raises:
             MissingError: there are none.
@@ -267,16 +286,36 @@ class RunDirectory:
 
 
 def unfinished_runs(results_dir: Path) -> list[RunDirectory]:
-    """Every run in a results directory that has begun and has no result, sorted by path."""
-    begun = [path for run in RUN_PATTERNS for path in results_dir.glob(f"{run}/config.yaml")]
-    runs = [path.parent for path in begun if not path.with_name("results.json").is_file()]
-    return [RunDirectory(path) for path in sorted(runs, key=Path.as_posix)]
+    """Return every run in a results directory that has begun and has no result, sorted by path."""
+    unfinished = []
+    for pattern in RUN_PATTERNS:
+        for config_file in results_dir.glob(f"{pattern}/config.yaml"):
+            run = RunDirectory(config_file.parent)
+            if not run.results.is_file():
+                unfinished.append(run)
+    return sorted(unfinished, key=lambda run: run.path.as_posix())
+
+
+def _differences(stored: RunConfig, present: RunConfig) -> list[str]:
+    """Return the keys in which two configurations differ, with both values."""
+    there = flatten(stored.model_dump(mode="json"))
+    here = flatten(present.model_dump(mode="json"))
+    differing = []
+    for key in {**here, **there}:
+        if there.get(key) != here.get(key):
+            value_there = override_value(there.get(key))
+            value_here = override_value(here.get(key))
+            differing.append(f"{key} is {value_there} there, {value_here} here")
+    return differing
 
 
 def _metrics_text(line: MetricsLine) -> str:
+    """Return a line of metrics.jsonl."""
     return json.dumps(line.model_dump(exclude_none=True)) + "\n"
 
 
 def _text_of(path: Path | None) -> str:
-    """The content of a user's file, or of its copy; empty where it is not there."""
-    return path.read_text(encoding="utf-8") if path and path.is_file() else ""
+    """Return the content of a user's file, or of its copy; empty where it is not there."""
+    if path is None or not path.is_file():
+        return ""
+    return path.read_text(encoding="utf-8")
