@@ -8,7 +8,7 @@ versions are not averaged or compared, and a finished run of another version is 
 from collections.abc import Iterable
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import method_spec
+from hifi_cli.config.specs import method_spec
 
 VERSIONS = {
     "order of data": 1,

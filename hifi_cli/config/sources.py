@@ -8,14 +8,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, describe_error, first_problem, flatten, nested, parse
+from hifi_cli.config.base import describe_error, first_problem, flatten, nested, parse
 from hifi_cli.config.run_config import DEFAULT, BackboneConfig, RunConfig, TrainingConfig
+from hifi_cli.config.specs import MethodSpec, ProtocolSpec, method_spec, with_bases
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
@@ -36,177 +37,6 @@ HUB_OWNERS = {
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
 }
-Source = Literal["text", "code", "ours"]
-
-
-class BasedSpec(ConfigModel):
-    """The content of a YAML that may change another one of its kind."""
-
-    base: str | None = None
-    """Name of the YAML that this one changes."""
-    description: str
-    """What it is, in one line."""
-    config: dict[str, Any] = {}
-    """Configuration keys that it sets."""
-
-
-# peft's adapter_config.json says these besides the options of the adapters.
-NO_OPTIONS = {
-    "peft_type",
-    "peft_version",
-    "task_type",
-    "inference_mode",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "revision",
-    "target_modules",
-    "feedforward_modules",
-}
-# `target_modules: all-linear` of peft, in the words of our methods.
-_ALL_LINEAR = ["query", "key", "value", "output", "ffn", "ffn_output"]
-# Modules of a task head, which trains whole anyway, as adapter_config.json may name them.
-HEAD_MODULES = {"classifier", "score", "pooler", "pre_classifier", "qa_outputs", "head"}
-# Keys of the adapter_config.json of the library adapters (AdapterHub).
-_OF_ADAPTERHUB = {"hidden_size", "model_class", "model_type", "config_id"}
-
-
-class MethodSpec(BasedSpec):
-    """The content of a method's YAML, or of an adapter_config.json of peft."""
-
-    label: str
-    """The method's name in tables."""
-    source: str
-    """The paper or the code that the method is from."""
-    implementation: str
-    """What implements it: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
-    tasks: dict[str, dict[str, Any]] = {}
-    """Configuration keys that it sets for single tasks (HiFi, table 5)."""
-    deviations: list[str] = []
-    """Differences from the paper or its released code, and choices that they leave open."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_adapter_config(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Read an adapter_config.json as the method `peft` with its type, options and targets."""
-        if "peft_type" not in content:
-            if _OF_ADAPTERHUB & content.keys():
-                raise ValueError(
-                    "this is a file of the library adapters (AdapterHub), not of peft; hifi reads peft's,"
-                    " and has the method adapter"
-                )
-            return content
-        kind = str(content["peft_type"]).lower()
-        settings: dict[str, Any] = {"type": kind, "options": _adapter_options(content)}
-        targets = _adapter_targets(content)
-        if targets:
-            settings["targets"] = targets
-        return {
-            "description": f"Adapters of peft's type {kind}",
-            "label": kind,
-            "source": "peft",
-            "implementation": "peft",
-            "base": "peft",
-            "config": {"settings": settings},
-        }
-
-
-def _adapter_options(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the adapters that an adapter_config.json describes.
-
-    Raises:
-        ValueError: an option is by the whole name of a module.
-    """
-    options = {}
-    for key, value in content.items():
-        if key not in NO_OPTIONS and value not in (None, [], {}):
-            options[key] = value
-    if HEAD_MODULES.issuperset(options.get("modules_to_save", ())):
-        options.pop("modules_to_save", None)
-    for key, value in options.items():
-        if isinstance(value, dict) and any("." in name for name in value):
-            raise ValueError(
-                f"{key}: names with a point cannot be given; write the last part of a module's name"
-            )
-    return options
-
-
-def _adapter_targets(content: Mapping[str, Any]) -> list[str]:
-    """Return the modules that an adapter_config.json names, sorted; none: those of its type's default.
-
-    Raises:
-        ValueError: it has a regular expression.
-    """
-    targets = content.get("target_modules")
-    if targets == "all-linear":
-        targets = _ALL_LINEAR
-    if isinstance(targets, str):
-        raise ValueError("target_modules: write a list of module names, no regular expression")
-    return sorted(targets or [])
-
-
-class Unstated(ConfigModel):
-    """Where a value comes from that the source of a protocol does not state."""
-
-    source: Source
-    """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
-    reason: str = ""
-    """What is known and why this value is used; default: the reason that the base gives."""
-
-
-class CaseSpec(ConfigModel):
-    """Configuration keys for some combinations of task, method and backbone."""
-
-    tasks: list[str] = []
-    """The tasks; empty: all."""
-    methods: list[str] = []
-    """The methods, and those based on them; empty: all."""
-    backbones: list[str] = []
-    """The backbones; empty: all."""
-    config: dict[str, Any]
-    """Configuration keys for these."""
-
-    def is_for(self, task: str, backbone: str, methods: Sequence[str]) -> bool:
-        """Whether a run has the combination.
-
-        Args:
-            task: name of the run's task.
-            backbone: name of its encoder.
-            methods: names of its method and of the method's bases.
-        """
-        has_task = not self.tasks or task in self.tasks
-        has_backbone = not self.backbones or backbone in self.backbones
-        has_method = not self.methods or any(name in self.methods for name in methods)
-        return has_task and has_backbone and has_method
-
-
-class ProtocolSpec(BasedSpec):
-    """The content of a protocol's YAML."""
-
-    source: str = ""
-    """The paper or the code that the protocol is from."""
-    follows: Source = "ours"
-    """Where its values come from, except those under `unstated`: the `text` of a paper, the `code` of its authors, or `ours`:
-    chosen by this project or by you."""
-    task: str | None = None
-    """The task if the command line names none."""
-    method: str | None = None
-    """The method if the command line names none."""
-    backbone: str | None = None
-    """The backbone if the command line names none."""
-    unstated: dict[str, Unstated | None] = {}
-    """The keys that the source does not state, and where their values come from. A protocol that follows a text or a code
-    repeats every such key of its base; null: its own source states the key."""
-    methods: dict[str, dict[str, Any]] = {}
-    """Keys for single methods, applied after the method's own; `*` means every method."""
-    backbones: dict[str, dict[str, Any]] = {}
-    """Keys for single backbones, applied after those for every method."""
-    tasks: dict[str, dict[str, Any]] = {}
-    """Keys for single tasks, applied after those for single backbones."""
-    cases: list[CaseSpec] = []
-    """Keys for combinations of task, method and backbone, applied last."""
-
-
-Based = TypeVar("Based", bound=BasedSpec)
 _NAMES_OF_A_RUN = ("task", "method", "backbone", "protocol", "seed")
 
 
@@ -228,71 +58,6 @@ class Sourced(NamedTuple):
 
     value: Any
     source: str
-
-
-def method_spec(name: str) -> MethodSpec:
-    """Return the validated YAML of a method."""
-    file = registry.find("methods", name)
-    return parse(MethodSpec, registry.read_yaml(file), str(file))
-
-
-def code_file(method_file: Path) -> Path | None:
-    """Return the Python file that a method's YAML names, relative to the YAML's folder; None: it names none.
-
-    Raises:
-        UsageError: the file is not in the folder of the YAML: a run could not keep a copy of both;
-            or the YAML is an adapter_config.json that is not of peft, whose files name no code.
-    """
-    content = registry.read_yaml(method_file)
-    if "peft_type" in content:
-        return None
-    if method_file.name.endswith(registry.ADAPTER_CONFIG):
-        raise UsageError(f"{method_file}: 'peft_type' is missing: it is no configuration of peft")
-    name = str(content.get("implementation", ""))
-    if not name.endswith(".py"):
-        return None
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UsageError(
-            f"{method_file}: implementation: {name} is outside the YAML's folder; put it beside the YAML"
-        )
-    return Path(name)
-
-
-def with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
-    """Return the validated YAMLs, by file, of a method or protocol and of its bases, the deepest first.
-
-    Args:
-        kind: `methods` or `protocols`.
-        name: a name, or the path of a YAML.
-        model: of the content.
-
-    Raises:
-        UsageError: a YAML is based on itself.
-    """
-    specs: dict[Path, Based] = {}
-    next_name: str | None = name
-    while next_name:
-        if specs:
-            _check_base(name, next_name)
-        file = registry.find(kind, next_name)
-        if file in specs:
-            raise UsageError(f"{file}: base: '{next_name}' is based on itself")
-        specs[file] = parse(model, registry.read_yaml(file), str(file))
-        next_name = specs[file].base
-    return dict(reversed(specs.items()))
-
-
-def _check_base(name: str, base: str) -> None:
-    """Refuse the path of a base in a file that a run keeps: that path may lead anywhere.
-
-    Raises:
-        UsageError: it is one.
-    """
-    if isinstance(name, registry.NameWithFile) and not name.is_trusted:
-        try:
-            registry.plain_name(base)
-        except ValueError as error:
-            raise UsageError(f"{name.path}: base: {error}") from None
 
 
 def backbone_config(name: str) -> BackboneConfig:

@@ -11,7 +11,7 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.config.sources import code_file, method_spec
+from hifi_cli.config.specs import code_file, method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.methods.base import Method, MethodContext

@@ -11,7 +11,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
-from hifi_cli.config.sources import code_file, override_value
+from hifi_cli.config.sources import override_value
+from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import TEMPORARY_SUFFIX, locked, read_jsonl, write_text
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Name, Seed, parse
-from hifi_cli.config.sources import ProtocolSpec, stored_name, with_bases
+from hifi_cli.config.sources import stored_name
+from hifi_cli.config.specs import ProtocolSpec, with_bases
 from hifi_cli.errors import UsageError
 
 # A user's own YAML is given by its path and used by its name, which its runs have.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
-from hifi_cli.config.sources import method_spec
+from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.encoder_files import resolve_source

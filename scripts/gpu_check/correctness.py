@@ -24,7 +24,8 @@ from torch import Tensor
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.config.sources import resolve
+from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import Terminated
 from hifi_cli.methods import diff_pruning
 from hifi_cli.models.encoder import Encoder

@@ -2,7 +2,8 @@
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.config.sources import resolve
+from hifi_cli.config.specs import method_spec
 from hifi_cli.methods.find import implementation_of
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
-from hifi_cli.config.sources import ProtocolSpec, resolve, with_bases
+from hifi_cli.config.sources import resolve
+from hifi_cli.config.specs import ProtocolSpec, with_bases
 from hifi_cli.errors import UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs

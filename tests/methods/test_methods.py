@@ -14,7 +14,8 @@ from transformers import AutoModelForSequenceClassification
 
 from hifi_cli import open_model
 from hifi_cli.config import registry
-from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.config.sources import resolve
+from hifi_cli.config.specs import method_spec
 from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder

@@ -13,7 +13,7 @@ from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli.config import registry
-from hifi_cli.config.sources import method_spec
+from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext

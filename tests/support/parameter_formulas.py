@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from hifi_cli.config.sources import method_spec
+from hifi_cli.config.specs import method_spec
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import method_spec, resolve
+from hifi_cli.config.sources import resolve
+from hifi_cli.config.specs import method_spec
 from hifi_cli.methods import common as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.heads import placeholder_heads

@@ -14,7 +14,7 @@ from recorded_operations import RecordedOperations, attention_within_sequences
 from torch.autograd.graph import get_gradient_edge
 
 from hifi_cli.config import registry
-from hifi_cli.config.sources import method_spec
+from hifi_cli.config.specs import method_spec
 from hifi_cli.models import cpu_kernels, token_packing
 from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
