@@ -31,7 +31,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# For the inner loop: what trains nothing, without the golden files
+# The tests that train nothing, without the golden files, for the inner loop.
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal --no-training --ignore=tests/golden
 
@@ -60,20 +60,23 @@ reproduce-%: $(READY)
 	$(BIN)/hifi grid $* $(GRID)
 	$(BIN)/hifi table $* --published
 
-# The pilot of the study, both papers on MiniLM on a CPU, trained anew: HIFI_DATA_DIR=glue_data make reproduce-laptop
-# goes on where it stopped. Its own runs (results/laptop-pilot) have records of an older schema, and are never merged with new ones.
+# Trains the pilot of the study anew, both papers on MiniLM on a CPU: HIFI_DATA_DIR=glue_data make reproduce-laptop
+# A repeated command goes on where the last one stopped. The packed runs (results/laptop-pilot) have records of an older
+# schema, and are never merged with new ones. The runs of results/laptop are among those of laptop-runs, and the figures'
+# CSVs are copied there because the claims read them.
 LAPTOP_RUNS := --results-dir results/laptop-runs
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP_RUNS) $(GRID)
-OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
+# A grid with a run that diverged ends with 1, and does not repeat the run.
+OR_DIVERGED := || [ $$? -eq 1 ]
 reproduce-laptop: $(READY)
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
 	for figure in ehft-7 ehft-1 ehft-4 ehft-5 ehft-stages; do \
 		$(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP_RUNS) || exit 1; \
 	done
-	rm -rf results/laptop  # its runs are among those of laptop-runs
+	rm -rf results/laptop
 	$(BIN)/hifi results pack results/laptop-runs --out results/laptop
-	mkdir results/laptop/figures && cp results/laptop-runs/figures/*.csv results/laptop/figures/  # claims read them
+	mkdir results/laptop/figures && cp results/laptop-runs/figures/*.csv results/laptop/figures/
 	$(MAKE) laptop-tables LAPTOP=results/laptop
 
 # The tables, claims and report of the packed runs of the pilot, which need no data and train nothing

@@ -140,8 +140,35 @@ def test_the_example_of_a_task_is_the_shipped_one():
     )
 
 
+def file_of(name):
+    """The file that a page names as `runs/run.py`, or from the project's root."""
+    in_package = ROOT / "hifi_cli" / name
+    return in_package if in_package.exists() else ROOT / name
+
+
+def test_the_files_that_the_architecture_names_are_there():
+    named = re.findall(r"`((?:hifi_cli/)?\w+/[\w/]*\w(?:\.py|/))`", PAGES["architecture.md"])
+    drawn = re.findall(
+        r"^[ │├└─▼]*((?:\w+/)+(?:\w+\.py)?) ", PAGES["architecture.md"], re.MULTILINE
+    )
+    assert len(named) > 60 and len(drawn) > 10
+    assert [name for name in [*named, *drawn] if not file_of(name).exists()] == []
+
+
+def test_the_names_that_the_architecture_gives_are_in_their_files():
+    """`RunIdentity` in `runs/identity.py`, or `LOSSES` of `training/losses.py`."""
+    named = re.findall(r"`(\w+)` (?:in|of) `([\w/]+\.py)`", PAGES["architecture.md"])
+    assert len(named) > 20
+    missing = [
+        (name, file)
+        for name, file in named
+        if not re.search(rf"\b{name}\b", file_of(file).read_text())
+    ]
+    assert missing == []
+
+
 def test_what_files_of_ones_own_may_import_is_there():
-    section = PAGES["architecture.md"].partition("## What files of your own may import\n")[2]
+    section = PAGES["architecture.md"].partition("## Imports of your own files\n")[2]
     table = section.partition("\n## ")[0]
     rows = re.findall(r"^\| `(hifi_cli[\w.]+)` \| (.*?) \|", table, re.MULTILINE)
     assert len(rows) > 10
