@@ -78,6 +78,8 @@ class TaskKind:
     """Whether each class has a weight in the loss, by `class_weights`."""
     reads_all_tokens: ClassVar[bool] = False
     """Whether the task head reads the states of all tokens; else it reads one state per sequence."""
+    reads_choices: ClassVar[bool] = False
+    """Whether each choice is a sequence of its own, with one logit."""
     reads_words: ClassVar[bool] = False
     """Whether the task head reads the states of two target words besides that of the first token."""
     transformers_class: ClassVar[str] = "AutoModelForSequenceClassification"
@@ -368,6 +370,7 @@ class MultipleChoice(_OneOfSeveral):
     """One of several texts of each row."""
 
     formats = ("copa", "swag")
+    reads_choices = True
     transformers_class = "AutoModelForMultipleChoice"
     pipeline = "multiple-choice"
     peft_task = None

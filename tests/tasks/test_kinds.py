@@ -46,6 +46,8 @@ def test_no_other_module_asks_which_kind_a_task_has():
         if text in KINDS
     }
     assert asked == set()
+    templates = [*PACKAGE.rglob("*.j2")]
+    assert templates and not any("task.kind" in path.read_text() for path in templates)
 
 
 @pytest.mark.parametrize("name", registry.names("tasks"))
