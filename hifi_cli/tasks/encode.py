@@ -124,7 +124,9 @@ def _tokenize_sequences(
         truncation = config.truncation
     if is_pair and truncation != "longest_first":
         # The text that is not truncated must leave room for a token of the other one.
-        protected = 1 if truncation == "only_first" else 0
+        protected = 0
+        if truncation == "only_first":
+            protected = 1
         room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
         columns[protected], was_cut = _truncate(tokenizer, columns[protected], room)
     encoded = tokenizer(*columns, truncation=truncation, max_length=config.max_length)
@@ -248,8 +250,12 @@ def _offsets_in_context(encoded: Any, window: int) -> tuple[Span, ...]:
     offsets = []
     texts = encoded.sequence_ids(window)
     for (start, end), text in zip(encoded["offset_mapping"][window], texts, strict=True):
-        # The context is the second text of the pair.
-        offsets.append((start, end) if text == 1 else OUTSIDE)
+        # The context is the second text of the pair; special tokens are of no text.
+        is_in_context = text == 1
+        span = OUTSIDE
+        if is_in_context:
+            span = (start, end)
+        offsets.append(span)
     return tuple(offsets)
 
 

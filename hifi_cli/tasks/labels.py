@@ -7,18 +7,27 @@ from typing import Any
 
 from hifi_cli.text import printable
 
+# `re.ASCII` throughout: digits of other scripts are text.
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 # A number as people and programs write it besides: <0.1, 85.5%, 0,5 or 1.000,5.
 _DECORATED = re.compile(r"[<>=≤≥~≈±$€£]*\s*[-+]?\d[\d.,' ]*([eE][-+]?\d+)?\s*[%‰$€£]?", re.ASCII)
+# A list without lists in it.
 _FLAT_LIST = re.compile(r"\[[^\[\]{}()]*\]")
+# Two or more numbers 0 and 1, in brackets or not: `[0, 1]`, `(0;1)`, `0 1`, `0.|1.`.
 _VECTOR = re.compile(r"[\[(]?\s*[01](\.0*)?([\s,;|]+[01](\.0*)?)+\s*[\])]?", re.ASCII)
+_PART_OF_VECTOR = re.compile(r"[01](?:\.0*)?")
 # The spaces of ASCII: a no-break or ideographic space is part of a word.
 SPACES = " \t\r\n"
 
 
 def label_name(value: Any) -> str:
     """Return a label as printable text without spaces around it; True is `true`."""
-    return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
+    text = str(value)
+    if isinstance(value, bool):
+        # JSON and YAML write it so.
+        text = text.lower()
+    return printable(text.strip())
 
 
 def is_missing(value: Any) -> bool:
@@ -34,7 +43,9 @@ def is_missing(value: Any) -> bool:
 def as_number(value: Any) -> float:
     """Return the number that a label is, or NaN."""
     name = label_name(value)
-    return float(name) if _NUMBER.fullmatch(name) else math.nan
+    if not _NUMBER.fullmatch(name):
+        return math.nan
+    return float(name)
 
 
 def is_decorated_number(value: Any) -> bool:
@@ -44,7 +55,7 @@ def is_decorated_number(value: Any) -> bool:
 
 def is_integer(value: Any) -> bool:
     """Return whether a label is an integer as indices are written: `0`, `12` or `-1`, not `01`."""
-    return re.fullmatch(r"0|-?[1-9]\d*", label_name(value), re.ASCII) is not None
+    return _INTEGER.fullmatch(label_name(value)) is not None
 
 
 def list_in(value: Any) -> list[Any] | None:
@@ -56,20 +67,31 @@ def list_in(value: Any) -> list[Any] | None:
     try:
         written = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError):
+        # Brackets around words without quotes are a text.
         return None
-    return written if isinstance(written, list) else None
+    if not isinstance(written, list):
+        return None
+    return written
 
 
 def vector_in(value: Any) -> list[int] | None:
     """Return a vector of two or more numbers 0 and 1, given as a list or as a text; None for others."""
+    parts = value
     if isinstance(value, str):
         if not _VECTOR.fullmatch(value.strip()):
             return None
-        value = re.findall(r"[01](?:\.0*)?", value)
-    if not isinstance(value, list) or len(value) < 2:
+        parts = _PART_OF_VECTOR.findall(value)
+    if not isinstance(parts, list) or len(parts) < 2:
         return None
-    numbers = [as_number(int(part) if isinstance(part, bool) else part) for part in value]
-    return [int(number) for number in numbers] if {*numbers} <= {0, 1} else None
+    vector = []
+    for part in parts:
+        if isinstance(part, bool):
+            part = int(part)
+        number = as_number(part)
+        if number not in (0, 1):
+            return None
+        vector.append(int(number))
+    return vector
 
 
 def split_words(text: str) -> list[str]:

@@ -93,7 +93,15 @@ def binary_accuracy(labels: Values, predictions: Values) -> float:
 
 
 def sklearn_score(name: str, labels: Values, predictions: Values, **options: Any) -> float:
-    """Return the score of the function `name` of scikit-learn, which takes a second to import."""
+    """Return a score of scikit-learn.
+
+    Args:
+        name: of the function in `sklearn.metrics`.
+        labels: [rows] or [rows, classes].
+        predictions: of the same shape.
+        options: other arguments of the function.
+    """
+    # scikit-learn takes a second to import, which commands that compute no score do without.
     from sklearn import metrics
 
     with warnings.catch_warnings():
@@ -103,9 +111,17 @@ def sklearn_score(name: str, labels: Values, predictions: Values, **options: Any
 
 
 def correlation(name: str, labels: Values, predictions: Values) -> float:
-    """Return scipy's `pearsonr` or `spearmanr`; 0 if labels or predictions are constant."""
+    """Return a correlation of scipy; 0 if labels or predictions are constant.
+
+    Args:
+        name: `pearsonr` or `spearmanr`.
+        labels: [rows].
+        predictions: [rows].
+    """
+    # scipy.stats takes a third of a second to import.
     from scipy import stats
 
+    # The correlation of a constant is not defined; a model that predicts one has learnt nothing.
     if is_constant(labels) or is_constant(predictions):
         return 0.0
     return float(getattr(stats, name)(labels, predictions).statistic)

@@ -171,21 +171,11 @@ def _content(
         "skip_incomplete": options.skip_incomplete,
         "local": data.local,
     }
-    section = data.local
     splits = data.local["files"]
     if data.hub:
         content["hub"] = data.hub
-        section = data.hub
         splits = data.hub["splits"]
-    if found.is_vector:
-        content["label_vectors"] = True
-    if len(columns.label) > 1:
-        # PyYAML would write the same list twice as a reference.
-        content["label_columns"] = [*columns.label]
-    else:
-        section["columns"] = {"label": columns.label[0]}
-    if found.names_in_data:
-        section["labels"] = found.names_in_data
+    _add_labels(content, columns, found)
     if options.missing:
         content["missing"] = options.missing
     if options.skip_incomplete and len(columns.inputs) == 2:
@@ -196,6 +186,21 @@ def _content(
             fraction = _DEFAULT_FRACTION
         content["cut"] = {"validation": fraction, "seed": options.split_seed}
     return content
+
+
+def _add_labels(content: dict[str, Any], columns: Columns, found: FoundLabels) -> None:
+    """Add to the content of a YAML where labels stand in the data, and how they are written there."""
+    # What the source names otherwise stands in its own section.
+    section = content.get("hub", content["local"])
+    if found.is_vector:
+        content["label_vectors"] = True
+    if len(columns.label) > 1:
+        # PyYAML would write the same list twice as a reference.
+        content["label_columns"] = list(columns.label)
+    else:
+        section["columns"] = {"label": columns.label[0]}
+    if found.names_in_data:
+        section["labels"] = found.names_in_data
 
 
 def _digests(data: "_Data") -> list[str]:
@@ -327,8 +332,7 @@ def _read_hub(source: str, options: DataOptions) -> _Data:
         raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
     validation = options.validation
     if not validation:
-        usual = [name for name in VALIDATION_NAMES if name in tables]
-        validation = usual[0] if usual else None
+        validation = next((name for name in VALIDATION_NAMES if name in tables), None)
     splits = {"train": "train"}
     # `validation` may also be a fraction of the rows.
     if isinstance(validation, str):

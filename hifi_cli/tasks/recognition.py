@@ -102,6 +102,7 @@ def find_columns(
         UsageError: there are no such columns.
     """
     columns = _names_of_columns(records)
+    # What the user names is taken; usual names are a guess, which the summary says.
     usual_inputs = _usual(INPUT_NAMES, columns)
     last = str(len(columns))
     # The last column of a CoNLL file has the tags.
@@ -110,9 +111,22 @@ def find_columns(
     if numbers_columns and _is_conllu(records[0], columns):
         usual_inputs = [CONLLU_FORM]
         usual_label = [CONLLU_TAG]
-    inputs = options.inputs or usual_inputs
-    label = options.label or usual_label
+    found = Columns(options.inputs or usual_inputs, options.label or usual_label, columns)
+    _check_columns(source, found, format_, options)
+    return found
 
+
+def _check_columns(
+    source: str, found: Columns, format_: FileFormat | None, options: DataOptions
+) -> None:
+    """Refuse columns that are not there, or that have two meanings; see `find_columns`.
+
+    Raises:
+        UsageError: there are such columns, or none; the message says what to give.
+    """
+    inputs = found.inputs
+    label = found.label
+    columns = found.all
     given = [*options.inputs, *options.label]
     if options.id:
         given.append(options.id)
@@ -136,7 +150,6 @@ def find_columns(
             f"{source}: the column '{both[0]}' would be text and label: give inputs=COLUMN and"
             f" label=COLUMN; the columns are {', '.join(columns)}"
         )
-    return Columns(inputs, label, columns)
 
 
 def _names_of_columns(records: Sequence[SourceRow]) -> list[str]:
@@ -216,14 +229,39 @@ def find_labels(
     name = columns.label[0]
     if rules.labels_are_numbers:
         return FoundLabels(kind, why, [name], Counter(), values)
+    found = _named_labels(source, kind, why, values, names_of.get(name, []), options)
+    if not found.labels:
+        raise UsageError(f"{source}: every cell of {name} is empty")
+    return found
 
+
+def _named_labels(
+    source: str,
+    kind: Kind,
+    why: str,
+    values: list[Any],
+    names: list[str],
+    options: DataOptions,
+) -> FoundLabels:
+    """Return labels that are names, or integers that stand for names.
+
+    Args:
+        source: the data, for messages.
+        kind: of the task.
+        why: this kind.
+        values: the cells of the labels.
+        names: the class names that the data have for indices; mostly none.
+        options: what the user said about the data.
+
+    Raises:
+        UsageError: there is only one.
+    """
+    rules = KINDS[kind](options.labels, options.separator_or_default)
     counts: Counter[str] = Counter()
     for value in values:
         counts.update(rules.names_in(value))
-    found = names_of.get(name) or sorted(counts, key=_order)
+    found = names or sorted(counts, key=_order)
     labels = options.labels or found
-    if not labels:
-        raise UsageError(f"{source}: every cell of {name} is empty")
     names_in_data = _named_integers(source, list(counts), options.labels)
     if names_in_data:
         name_of = dict(zip(names_in_data, labels, strict=True))
@@ -275,6 +313,8 @@ def _kind(
     records: Sequence[SourceRow], columns: Columns, values: list[Any], options: DataOptions
 ) -> tuple[Kind, str]:
     """Return the kind of task that the labels show, and why."""
+    # What the user says decides, then the texts, then the labels: from the most special to the most
+    # general.
     if options.kind:
         return options.kind, "as kind= says"
     first_input = columns.inputs[0]
@@ -295,6 +335,7 @@ def _kind(
     different = len({label_name(value) for value in values})
     if any(isnan(number) for number in numbers):
         return "classification", f"{different} different texts"
+    # Whole numbers are more often the numbers of classes than scores; the summary says so.
     if all(number.is_integer() for number in numbers):
         return "classification", f"{different} different whole numbers"
     return "regression", "labels are numbers with fractions"
@@ -339,6 +380,8 @@ def _check_single(
     if not are_numbers and (options.kind or options.labels):
         # The user says that the labels are names.
         return
+    # Labels that are no numbers are wrong where numbers are asked for, and doubtful where most others
+    # are numbers: a class of such names is seldom meant.
     others = [(where, value) for where, value in cells if isnan(as_number(value))]
     decorated = [value for _, value in others if is_decorated_number(value)]
     numbers = len(cells) - len(others)
@@ -347,14 +390,15 @@ def _check_single(
     are_mostly_numbers = 2 * numbers >= len(cells)
     if not others or not (are_numbers or are_scores or are_mostly_numbers):
         return
-    shown = list(dict.fromkeys(label_name(value)[:20] for _, value in others))
     where = abbreviate([place for place, _ in others])
+    shown = list(dict.fromkeys(label_name(value)[:20] for _, value in others))
+    words = abbreviate([repr(word) for word in shown])
     ways = "kind=classification takes each value as a class"
     if are_numbers:
         ways = "each must be one"
+    # A few words may stand for no number; 85% or <0.1 are numbers that must be corrected.
     if len(shown) <= 3 and not decorated:
         ways = f"missing=[{','.join(shown)}] leaves these rows out; {ways}"
-    words = abbreviate([repr(word) for word in shown])
     raise UsageError(
         f"{source}, {where}: {name} is {words}, no number, where {numbers} of {len(cells)} rows have"
         f" numbers: correct them, such as 0.5 for 0,5 or 50 for 50%; {ways}"

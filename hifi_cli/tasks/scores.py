@@ -15,6 +15,14 @@ from hifi_cli.tasks.task_spec import TaskSpec
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
 
+    Args:
+        spec: the task, on one of its splits.
+        rows: of the split.
+        predictions: one per row.
+
+    Returns:
+        The scores by the names of the metrics, those of the task first.
+
     Raises:
         UsageError: `evaluate` does not return the primary metric.
         MissingError: the metric of the `evaluate` library cannot be loaded.
@@ -22,6 +30,7 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
     scores: dict[str, float] = {}
     for name in spec.metrics:
         metric = METRICS[name]
+        # A metric without a function compares several runs, and is none of a task.
         if metric.function is not None:
             labels, predicted = _inputs(metric.needs, spec, rows, predictions)
             scores[name] = metric.function(labels, predicted)

@@ -345,6 +345,30 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
         UsageError: there are too few rows.
     """
     train = data.rows("train")
+    kept, validation = _split_rows(train, cut)
+    origin = data.origin.get("train", "the data")
+    if not kept or not validation:
+        texts = len({row.sequences for row in train})
+        raise UsageError(
+            f"{origin}: too few different texts ({texts}) to cut off a validation split;"
+            " give a file with validation=FILE"
+        )
+    warning = ""
+    if len(validation) < _FEW_ROWS:
+        warning = (
+            f"; warning: one validation row is {100 / len(validation):.3g} % of them; give"
+            " validation=FILE or a larger fraction"
+        )
+    logger.info(
+        f"{Path(origin).name}: {len(train)} rows: {len(kept)} train,"
+        f" {len(validation)} validation{warning}"
+    )
+    data = data.with_split("train", kept, rows_digest(kept))
+    return data.with_split("validation", validation, rows_digest(validation))
+
+
+def _split_rows(train: Sequence[Row], cut: Cut) -> tuple[list[Row], list[Row]]:
+    """Return the rows that are kept, and those that are cut off; see `_cut`."""
     # The first row with the same texts as each row.
     first_with: dict[tuple[tuple[str, ...], ...], int] = {}
     for index, row in enumerate(train):
@@ -366,24 +390,7 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
             validation.append(row)
         else:
             kept.append(row)
-    origin = data.origin.get("train", "the data")
-    if not kept or not validation:
-        raise UsageError(
-            f"{origin}: too few different texts ({len(distinct)}) to cut off a validation split;"
-            " give a file with validation=FILE"
-        )
-    warning = ""
-    if len(validation) < _FEW_ROWS:
-        warning = (
-            f"; warning: one validation row is {100 / len(validation):.3g} % of them; give"
-            " validation=FILE or a larger fraction"
-        )
-    logger.info(
-        f"{Path(origin).name}: {len(train)} rows: {len(kept)} train,"
-        f" {len(validation)} validation{warning}"
-    )
-    data = data.with_split("train", kept, rows_digest(kept))
-    return data.with_split("validation", validation, rows_digest(validation))
+    return kept, validation
 
 
 def few_shot_sample(

@@ -80,8 +80,10 @@ def _server_labels(task: TaskSpec, predictions: Values) -> list[str | int]:
     labels: list[str | int] = []
     for value in predictions:
         label = task.rules.server_label(float(value), submission.labels)
-        is_number = submission.benchmark == "superglue" and label.isdecimal()
-        labels.append(int(label) if is_number else label)
+        if submission.benchmark == "superglue" and label.isdecimal():
+            labels.append(int(label))
+        else:
+            labels.append(label)
     return labels
 
 

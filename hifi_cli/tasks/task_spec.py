@@ -67,11 +67,15 @@ def is_labelled(split: Split) -> bool:
     return split in REQUIRED_SPLITS or split.startswith("validation_")
 
 
-# A YAML may give numbers, and a single name without brackets
+def _in_a_list(value: Any) -> Any:
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
+# A name may look like a number in a YAML, and a single name needs no brackets.
 Name = Annotated[str, Field(coerce_numbers_to_str=True, strict=False)]
-Names = Annotated[
-    list[Name], BeforeValidator(lambda value: value if isinstance(value, list) else [value])
-]
+Names = Annotated[list[Name], BeforeValidator(_in_a_list)]
 
 
 class Source(ConfigModel):
@@ -211,12 +215,16 @@ class TaskSpec(ConfigModel):
             raise UsageError(
                 f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}"
             )
-        return self.model_copy(update={"primary": metric}) if metric else self
+        if metric is None:
+            return self
+        return self.model_copy(update={"primary": metric})
 
     def on_split(self, split: Split) -> "TaskSpec":
         """Return the task with the metrics of one of its splits."""
         names = self.split_metrics.get(split)
-        return self.model_copy(update={"metrics": names, "primary": names[0]}) if names else self
+        if not names:
+            return self
+        return self.model_copy(update={"metrics": names, "primary": names[0]})
 
     @property
     def rules(self) -> TaskKind:
@@ -243,12 +251,15 @@ class TaskSpec(ConfigModel):
     @property
     def extra_validation(self) -> dict[str, Split]:
         """The additional validation splits, by the suffix of their metrics (MNLI: mismatched)."""
-        splits = [*self.local.files, *(self.hub.splits if self.hub else ()), *self.validation_of]
-        return {
-            split.removeprefix("validation_"): split
-            for split in splits
-            if split.startswith("validation_")
-        }
+        splits = list(self.local.files)
+        if self.hub:
+            splits += self.hub.splits
+        splits += self.validation_of
+        extra = {}
+        for split in splits:
+            if split.startswith("validation_"):
+                extra[split.removeprefix("validation_")] = split
+        return extra
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -268,7 +279,8 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return digest(contents, 64)
 
 
-# The rules of `task_digest`; a change of them is a new version, and gives every task a new digest.
+# The version of the rules of `task_digest`. A change of the rules is a new version, which gives every
+# task a new digest.
 _TASK_DIGEST_VERSION = 1
 _DECIDES_THE_TASK = {
     "kind",
@@ -286,15 +298,17 @@ _DECIDES_THE_TASK = {
 def task_digest(spec: TaskSpec) -> str:
     """Return the SHA-256 of what a task is: kind, format, inputs, labels and metrics.
 
-    Where the rows come from, under which column names, and how a split is cut is no part of it: the
-    digest of the rows as they were read tells that. So a task from the hub and from a local copy is
-    one task.
+    The digest excludes where the rows come from, the names of their columns, and how a split is
+    cut; the digest of the rows as they were read tells that. A task from the hub and from a local
+    copy is therefore one task.
     """
     content = spec.model_dump(mode="json", include=_DECIDES_THE_TASK, exclude_defaults=True)
     if spec.evaluate and Path(spec.evaluate).exists():
-        # a metric of the user's own: its code counts, not where it lies
+        # The code of a user's own metric decides, and not where it lies.
         metric = Path(spec.evaluate)
-        files = sorted(metric.rglob("*.py")) if metric.is_dir() else [metric]
+        files = [metric]
+        if metric.is_dir():
+            files = sorted(metric.rglob("*.py"))
         content["evaluate"] = [file_digest(file) for file in files]
     return digest({"version": _TASK_DIGEST_VERSION, **content}, 64)
 
@@ -369,19 +383,6 @@ def check(spec: TaskSpec, origin: str) -> None:
         UsageError: they do not.
     """
     rules = spec.rules
-    labels = spec.labels
-    fitting = metrics_for(rules.predicts)
-    named = [*spec.metrics]
-    for names in spec.split_metrics.values():
-        named += names
-    unfit = []
-    for name in named:
-        needs_two_classes = name in OF_SECOND_CLASS and len(labels) != 2
-        if name not in fitting or needs_two_classes:
-            unfit.append(name)
-    are_entity_tags = all(ENTITY_TAG.fullmatch(label) for label in labels)
-    has_entity_metric = any(metric.startswith("ner_") for metric in spec.metrics)
-
     problems = []
     if spec.primary not in spec.metrics and not spec.evaluate:
         problems.append(f"primary: '{spec.primary}' is not among metrics {spec.metrics}")
@@ -391,7 +392,7 @@ def check(spec: TaskSpec, origin: str) -> None:
         problems.append(
             "labels: spans require none, regression requires one name, all others two or more"
         )
-    if len(set(labels)) < len(labels):
+    if len(set(spec.labels)) < len(spec.labels):
         problems.append("labels: one is named twice")
     if spec.format not in rules.formats:
         problems.append(
@@ -400,14 +401,31 @@ def check(spec: TaskSpec, origin: str) -> None:
         )
     if spec.evaluate and not rules.predicts_numbers:
         problems.append("evaluate: only for tasks whose predictions are classes or numbers")
+    problems += _problems_of_metrics(spec)
+    if problems:
+        raise UsageError(f"{origin}: {'; '.join(problems)}")
+
+
+def _problems_of_metrics(spec: TaskSpec) -> list[str]:
+    """Return why metrics do not fit the kind of a task or its labels."""
+    fitting = metrics_for(spec.rules.predicts)
+    named = list(spec.metrics)
+    for names in spec.split_metrics.values():
+        named += names
+    unfit = []
+    for name in named:
+        needs_two_classes = name in OF_SECOND_CLASS and len(spec.labels) != 2
+        if name not in fitting or needs_two_classes:
+            unfit.append(name)
+    problems = []
     if unfit:
         problems.append(
             f"metrics: {', '.join(unfit)} does not fit a task of kind {spec.kind} with"
-            f" {len(labels)} labels; others are {', '.join(fitting)}"
+            f" {len(spec.labels)} labels; others are {', '.join(fitting)}"
         )
-    if has_entity_metric and not are_entity_tags:
+    has_entity_metric = any(name.startswith("ner_") for name in spec.metrics)
+    if has_entity_metric and not all(ENTITY_TAG.fullmatch(label) for label in spec.labels):
         problems.append(
             "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy"
         )
-    if problems:
-        raise UsageError(f"{origin}: {'; '.join(problems)}")
+    return problems

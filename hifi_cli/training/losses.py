@@ -176,7 +176,12 @@ def loss_normalizer(
 ) -> float:
     """Return what makes a mean of `task_loss`: the number of examples, or of words with a token.
 
-    With class weights the sum of theirs, as in torch's cross_entropy.
+    With class weights it is the sum of the weights, as in torch's cross_entropy.
+
+    Args:
+        spec: the task.
+        examples: those whose loss is summed.
+        class_weights: of the loss.
     """
     if class_weights is None:
         return spec.rules.loss_terms(examples)
@@ -186,7 +191,10 @@ def loss_normalizer(
 
 
 def balanced_weights(spec: TaskSpec, examples: Sequence[EncodedExample]) -> list[float]:
-    """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`; n_c is at least 1."""
+    """Return n / (classes * n_c) of each class, as scikit-learn's `balanced`.
+
+    n is the number of examples (or of words), n_c that of the class, at least 1.
+    """
     counts = np.bincount(spec.rules.targets(examples), minlength=len(spec.labels))
     weights = []
     for count in counts:

@@ -13,8 +13,8 @@ from hifi_cli.tasks.readers.texts import Refused, text_of
 from hifi_cli.tasks.source_rows import SourceRow
 
 # How cells are told apart, as arguments of Python's csv module.
-_TSV = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-_TSV_WITH_QUOTES = {"delimiter": "\t", "strict": True}
+_TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+_TSV_WITH_QUOTES: dict[str, Any] = {"delimiter": "\t", "strict": True}
 
 
 def read_tsv(path: Path, header: list[str] | None, *, quotes: bool) -> Iterator[SourceRow]:
@@ -25,7 +25,9 @@ def read_tsv(path: Path, header: list[str] | None, *, quotes: bool) -> Iterator[
         header: the column names of a file without a line of them.
         quotes: whether cells may stand in quotes, in which a quote is written twice.
     """
-    dialect = _TSV_WITH_QUOTES if quotes else _TSV
+    dialect = _TSV
+    if quotes:
+        dialect = _TSV_WITH_QUOTES
     yield from _rows(text_of(path), dialect, header, has_quotes=quotes)
 
 
@@ -140,7 +142,7 @@ def tsv_quotes(path: Path) -> TsvQuotes:
     if not has_quote:
         return TsvQuotes(False, 0)
     try:
-        parsed = csv.reader(io.StringIO(text, newline="\n"), **_TSV_WITH_QUOTES)  # type: ignore[arg-type]
+        parsed = csv.reader(io.StringIO(text, newline="\n"), **_TSV_WITH_QUOTES)
         rows = [row for row in parsed if row]
     except csv.Error:
         return TsvQuotes(False, in_quotes)
