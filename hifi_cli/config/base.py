@@ -136,9 +136,10 @@ def names_elsewhere(model: type[BaseModel]) -> dict[str, str]:
     keys: dict[str, str] = {}
     for key, field in fields_by_key(model).items():
         for mark in field.metadata:
-            names = mark.names if isinstance(mark, KnownAs) else ()
-            for name in names:
-                # The first one is the run's own: a key of stage 1 has the same mark.
+            if not isinstance(mark, KnownAs):
+                continue
+            for name in mark.names:
+                # The run's own key comes first; that of stage 1 has the same mark.
                 keys.setdefault(name, key)
     return keys | _ADVICE
 
@@ -233,6 +234,7 @@ def _key_within(location: tuple[Any, ...], model: type[BaseModel]) -> tuple[str,
     """
     kind: Any = model
     key: list[str] = []
+    # The location is followed through the types, until one has alternatives.
     for part in location:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             field = kind.model_fields.get(str(part))

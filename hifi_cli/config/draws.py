@@ -67,8 +67,10 @@ def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) 
         selects_heads: whether it tunes attention heads that are scored or drawn.
     """
     used = ["order of data", "task head"]
+    # null keeps the encoder's own dropout, which is rarely 0.
     if config.dropout != 0:
         used += [f"dropout on {device}" for device in devices]
+    # Few-shot rows that select the epoch are drawn with those that train: nothing is held out besides.
     if config.shots:
         used.append("few-shot rows")
     elif config.selection == "holdout":

@@ -462,8 +462,10 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     it draws.
     """
     hashed = values_that_decide(RunConfig, content, "run")
+    # Every other ranking chooses the same heads whatever the seed.
     if content["heads"]["rank"] != "random":
         hashed["heads.seed"] = 0
+    # The same run may lie in two results directories, on two machines.
     if content.get("start_from"):
         hashed["start_from"] = relative_run_path(content["start_from"])
     return digest(hashed)

@@ -113,6 +113,7 @@ def stored_name(kind: str, argument: str) -> str:
     if kind == "backbones" and ("/" in argument or registry.is_yaml_path(argument)):
         return backbone_config(argument).name
     name = registry.name_of(argument)
+    # The user's own file is read now, so that what is wrong in it is said before any work is done.
     if registry.own_file(name) and kind == "methods":
         method_spec(name)
     if registry.own_file(name) and kind == "protocols":
@@ -151,7 +152,9 @@ def resolve(
         MissingError: a named file does not exist.
     """
     given = {"task": task, "method": method, "backbone": backbone, "protocol": protocol}
+    # Files come before the command line, whose words win.
     changes = [Layer(f"{_FILE_LAYER}{file.name}", registry.read_yaml(file)) for file in files]
+    # Only the first file may be a whole configuration: the others change it.
     is_repetition = bool(changes) and names_a_run(changes[0].keys)
     changes += [Layer(COMMAND_LINE, parse_override(text)) for text in overrides]
     _refuse_names(changes[1:] if is_repetition else changes)
@@ -225,6 +228,7 @@ def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]
     if not any(key.startswith("stage1.") for key in merged):
         return merged
     named = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
+    # Whatever a layer says of the first stage wins over what its method says of itself.
     return _merge(layers, start=_stage1_keys(named, yamls))
 
 
@@ -339,6 +343,7 @@ def _merge(
             within = [other for other in result if other.startswith(f"{key}.")]
             if value == {} and within:
                 continue
+            # `stage1=null` takes the keys of the section away, and `stage1.method=bitfit` the null.
             around = [other for other in result if key.startswith(f"{other}.")]
             for other in within + around:
                 del result[other]
@@ -359,6 +364,7 @@ def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
             " stage1.method=bitfit"
         )
     if not isinstance(method, registry.NameWithFile):
+        # A path in a file of `-c` is not the user's word: that file may be of a run of others.
         try:
             registry.plain_name(method)
         except ValueError as error:
@@ -369,6 +375,7 @@ def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
         if key.startswith("stage1."):
             raise UsageError(f"stage1.method: '{method}' has two stages itself")
         if section == "heads":
+            # Heads are selected once for both stages, so that the section belongs to the run.
             keys[key] = value
         elif section in TrainingConfig.model_fields:
             keys[f"stage1.{key}"] = value
@@ -389,6 +396,7 @@ def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
         key = ".".join(map(str, first_problem(error)["loc"]))
         origin = _source_of_problem(key, sources)
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
+    # Sources are no part of the configuration: two equal ones may come about in two ways.
     config._sources = sources
     return config
 

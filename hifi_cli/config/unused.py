@@ -25,6 +25,7 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
         needs_heads: whether the method of the run tunes selected attention heads.
     """
     section = key.partition(".")[0]
+    # Heads that are given are neither scored nor chosen.
     if section in ("heads", "scoring"):
         if not needs_heads:
             return f"method {config.method} selects no attention heads"
@@ -64,6 +65,7 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
         if not selects:
             return "hifi score chooses no heads"
         return _why_unused_to_select(key, config)
+    # What is left changes scores through the steps that are trained before, if there are any.
     if key == "limit":
         return "heads are scored on scoring.samples rows"
     has_task_head = section == "task_head" and selects and is_measured

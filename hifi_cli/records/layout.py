@@ -100,6 +100,7 @@ class RunDirectory:
         """
         if not is_held:
             raise ConflictError(f"another process is writing {self.path}; wait for it")
+        # Who holds the lock is the only living writer, so that every part is of a killed one.
         for part in self.path.glob(f"**/.*{TEMPORARY_SUFFIX}"):
             if part.is_dir() and not part.is_symlink():
                 shutil.rmtree(part)
@@ -122,6 +123,7 @@ class RunDirectory:
                     f" schema {SCHEMA}; {OTHER_PLACE}"
                 )
         stored = self.read_config()
+        # Two files of the user's own may have one name: the run has copies of those that it used.
         for kind, file, copy in self._user_files(config):
             # The digests of a task and of its rows, which are compared later, tell more than its text.
             if kind != "tasks" and _text_of(file) != _text_of(copy):
@@ -143,6 +145,7 @@ class RunDirectory:
             config: the run's.
             anew: also where there is a checkpoint to continue from, a former run is removed first.
         """
+        # A run that goes on from its checkpoint keeps what it has written.
         if anew or not self.checkpoint.is_file():
             self.clear()
         copies = []
@@ -163,6 +166,7 @@ class RunDirectory:
 
     def finish(self, result: RunResult) -> None:
         """Store the result of the run, which is finished then."""
+        # In this order: a process that is killed in between leaves a finished run.
         result.write(self.results)
         self.checkpoint.unlink(missing_ok=True)
 

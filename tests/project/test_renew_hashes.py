@@ -31,7 +31,8 @@ def without_the_key(record, key):
 @pytest.mark.parametrize("study", ["study", "laptop-pilot"])
 def test_the_committed_studies_have_the_hashes_of_today(monkeypatch, capsys, study):
     assert renew(monkeypatch, ROOT / "results" / study) == 0
-    assert "differs" not in capsys.readouterr().out
+    how = f"a key was added: python scripts/renew_hashes.py results/{study} --write"
+    assert "differs" not in capsys.readouterr().out, how
 
 
 @pytest.fixture
