@@ -1,18 +1,19 @@
-"""Wall seconds of whole runs as a user starts them, beside transformers' Trainer and beside a floor.
+"""Measure the wall seconds of whole runs as a user starts them, beside transformers' Trainer and beside a floor.
 
     HIFI_DATA_DIR=glue_data python scripts/bench.py --tasks mrpc,cola    writes results/bench/whole_runs.json
 
 Each round starts every program once, in turn: start of the process, data, one epoch, evaluation on the whole validation
-split, saving. What counts is the median over the rounds. The last program is two runs of HiFi at once, each with all
+split, saving. The table has the median over the rounds. The last program is two runs of HiFi at once, each with all
 threads. Run it on an idle machine.
 
-The floor is the sum of what no program avoids: the products of the real tokens (no padding) at the rate that a large
+The floor is the sum of the times that no program avoids: the products of the real tokens (no padding) at the rate that a large
 product reaches here, the bytes that AdamW moves at the bandwidth that a large addition reaches, and a process that imports
 torch and transformers and reads the weights.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -29,7 +30,8 @@ SETTINGS = [
     f"max_length={MAX_LENGTH}",
     f"learning_rate={LEARNING_RATE}",
 ]
-OURS = {  # method, precision
+# Method and precision of each program.
+OURS = {
     "Full-FT, fp32": ("full-ft", "fp32"),
     "Full-FT, bf16": ("full-ft", "bf16"),
     "HiFi (layer-wise), bf16": ("hifi-layerwise", "bf16"),
@@ -245,9 +247,9 @@ def floors(
     config = pretrained.model.config
     layers, hidden, inner = config.num_hidden_layers, config.hidden_size, config.intermediate_size
     weights = layers * (4 * hidden**2 + 2 * hidden * inner)
-    tuned = (
-        layers * 3 * (3 * hidden // config.num_attention_heads) * hidden
-    )  # HiFi: 3 heads' rows of W_Q, W_K and W_V
+    # HiFi trains the rows of three heads in W_Q, W_K and W_V.
+    head_size = hidden // config.num_attention_heads
+    tuned = layers * 3 * 3 * head_size * hidden
     parameters = sum(parameter.numel() for parameter in pretrained.model.parameters())
 
     def operations(examples: list[Any], passes: float) -> float:
@@ -262,15 +264,15 @@ def floors(
         "fp32": product_rate(torch.float32, hidden, inner),
         "bf16": product_rate(torch.bfloat16, hidden, inner),
     }
-    bandwidth, steps = copy_bandwidth(), -(-len(train) // BATCH_SIZE)
+    bandwidth = copy_bandwidth()
+    steps = math.ceil(len(train) / BATCH_SIZE)
     found = {}
     for name, (method, precision) in OURS.items():
         passes, trained = (3.0, parameters) if method == "full-ft" else (2 + tuned / weights, tuned)
         training = operations(train, passes) / rates[precision]
         evaluating = operations(validation, 1) / rates["fp32"]
-        moving = (
-            steps * trained * 4 * 7 / bandwidth
-        )  # AdamW reads w, g, m and v, and writes w, m and v
+        # AdamW reads w, g, m and v, and writes w, m and v, of four bytes each.
+        moving = steps * trained * 4 * 7 / bandwidth
         found[name] = round(start + training + evaluating + moving, 1)
         print(
             f"{task}: floor of {name} {found[name]} s ({start:.1f} start, {training:.1f} training)",

@@ -1,4 +1,4 @@
-"""The learning rate of each method for all tasks of a search: the best mean rank (docs/laptop-study.md).
+"""Print the learning rate of each method in a search: the one with the best mean rank over the tasks (docs/laptop-study.md).
 
 python scripts/choose_rates.py laptop-rates
 """
@@ -14,16 +14,18 @@ RESULTS = Path("results/laptop-runs")
 
 def main(name: str) -> None:
     """Print the chosen rate of each method, and what to add where it is at an end of the tried ones."""
-    tried, grid = tried_settings(Study(RESULTS)), cells.load(name, {})
+    tried = tried_settings(Study(RESULTS))
+    grid = cells.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["task"].isin(grid.tasks)]
     tried = tried[tried["method"].isin(grid.varied)]
     tried["rate"] = tried["settings"].str.removeprefix("learning_rate=").astype(float)
-    tried["rank"] = tried.groupby(["task", "method"])["score"].rank(
-        ascending=False, na_option="bottom"
-    )  # diverged: no score
+    # A run that diverged has no score, and the last rank.
+    scores_of_rates = tried.groupby(["task", "method"])["score"]
+    tried["rank"] = scores_of_rates.rank(ascending=False, na_option="bottom")
     for method, of_method in tried.groupby("method", sort=False):
         ranks = of_method.groupby("rate")["rank"].mean()
-        rate = float(ranks.idxmin())  # the lowest of equal ones
+        # `idxmin` takes the first of equal ranks, which is that of the lowest rate.
+        rate = float(ranks.idxmin())
         scores = of_method.pivot(index="rate", columns="task", values="score").map("{:.2%}".format)
         if rate in (ranks.index.min(), ranks.index.max()):
             print(

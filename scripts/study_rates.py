@@ -1,10 +1,10 @@
-"""The learning rates that `study-rates` and `study-ehft-rates` decide (docs/study-design.md).
+"""Choose the learning rates of the grids `study-rates` and `study-ehft-rates` (docs/study-design.md).
 
 python scripts/study_rates.py study-rates --results-dir results/study-runs [--write]
 
-A method's rate is the one with the best mean rank over the tasks, the lower one of equal ones. A task counts if one of the
-tried rates is a point above what one class for every example has. With `--write` the rates that are decided are put into the
-YAML of the grid's protocol, in the lines that a * marks.
+A method's rate is the one with the best mean rank over the tasks, and the lower one of two equal ranks. A task counts if one of
+the tried rates is a point above the majority-class baseline. `--write` puts the chosen rates into the YAML of the grid's
+protocol, in the lines that a * marks.
 """
 
 import argparse

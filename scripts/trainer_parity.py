@@ -44,17 +44,18 @@ from hifi_cli.tasks.encode import epoch_batches
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}
 LEARNING_RATES = {"full-ft": 5e-5, "lora": 1e-3}
 METRICS = {"cola": matthews_corrcoef, "cb": accuracy_score}
-ARMS = {  # name: program, method, train_sampling_strategy
+# Program, method and train_sampling_strategy of each arm.
+ARMS = {
     "hifi, full-ft": ("hifi", "full-ft", "random"),
     "hifi, full-ft, grouped": ("hifi", "full-ft", "group_by_length"),
     "Trainer, full-ft": ("trainer", "full-ft", "random"),
     "hifi, lora": ("hifi", "lora", "random"),
     "Trainer, lora": ("trainer", "lora", "random"),
 }
-TASKS_OF_LORA = [
-    "cb"
-]  # within two epochs of CoLA LoRA stays at chance in both programs, whatever the rate
-COMPARISONS = [  # name, first arm, second arm
+# CoLA is left out: within two epochs LoRA stays at chance in both programs, whatever the rate.
+TASKS_OF_LORA = ["cb"]
+# Name, first arm and second arm.
+COMPARISONS = [
     ("hifi - Trainer, Full-FT", "hifi, full-ft", "Trainer, full-ft"),
     ("hifi - Trainer, LoRA", "hifi, lora", "Trainer, lora"),
     ("grouped by length - random, Full-FT", "hifi, full-ft, grouped", "hifi, full-ft"),

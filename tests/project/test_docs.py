@@ -16,13 +16,13 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.runner import ModelRunner
 
-# Commands that need runs of other data, or that measure for minutes; other tests run them.
+# Commands that need runs of other data; other tests run them.
 NOT_RUN = {
     "reproduce.md": ["eval", "table", "table"],
     "clusters.md": ["ls"],
-}  # they need runs
-
-SHORTER = {"train": ["epochs=1"], "figure": ["epochs=30"]}  # of the test's few rows
+}
+# Settings for the few rows of the tests.
+SHORTER = {"train": ["epochs=1"], "figure": ["epochs=30"]}
 
 
 def blocks(page, language=""):
