@@ -14,6 +14,7 @@ def figure(
     name: Annotated[str, typer.Argument(help="A figure's name or YAML.")],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
+    methods: options.Methods = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = None,
     seeds: options.Seeds = None,
@@ -46,7 +47,12 @@ def figure(
     if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
     spec = figure_spec.load(
-        name, protocol=protocol, backbone=backbone, tasks=tasks, seeds=options.parse_seeds(seeds)
+        name,
+        protocol=protocol,
+        backbone=backbone,
+        tasks=tasks,
+        methods=methods,
+        seeds=options.parse_seeds(seeds),
     )
     request = FigureRequest(spec, Workspace(results_dir, data_dir), tuple(overrides or ()), train)
     picture = out or request.csv.with_suffix(".png")

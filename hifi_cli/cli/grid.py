@@ -171,6 +171,10 @@ def _cells_of_figure(
         seeds=spec.seeds,
     )
     request = FigureRequest(figure, Workspace(results_dir, data_dir), overrides)
+    if request.kind.shows_finished_runs:
+        raise UsageError(
+            f"figure {spec.figure} shows the finished runs that there are: hifi grid with a table's name trains some"
+        )
     cells = request.kind.cells(request)
     if not cells:
         raise UsageError(

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import stored_name
@@ -21,15 +19,16 @@ class FigureSpec(ConfigModel):
     """The paper's figure."""
     kind: str
     """How it is computed and drawn: a name of `hifi_cli.figures.figure.KINDS`."""
-    tasks: list[str] = Field(min_length=1)
-    """The tasks shown."""
-    methods: list[str] = Field(["hifi-layerwise"], min_length=1)
+    tasks: list[str]
+    """The tasks shown. Figures of finished runs may name none, and show all that were run; likewise
+    `methods` and `seeds`."""
+    methods: list[str] = ["hifi-layerwise"]
     """The methods compared, in the order of the legend."""
     backbone: str
     """Backbone of the runs."""
     protocol: str = "hifi"
     """Protocol of the runs."""
-    seeds: list[Seed] = Field([1], min_length=1)
+    seeds: list[Seed] = [1]
     """Seeds of the runs."""
     config: dict[str, Any] = {}
     """Configuration keys for all runs; they override the protocol's."""
@@ -54,6 +53,7 @@ def load(
     protocol: str | None = None,
     backbone: str | None = None,
     tasks: list[str] | None = None,
+    methods: list[str] | None = None,
     seeds: list[int] | None = None,
 ) -> FigureSpec:
     """Load and validate the YAML of a figure, or of a user's own file, with the options' changes.
@@ -81,12 +81,14 @@ def load(
         changed.append(Path(registry.name_of(backbone)).name)
     if tasks and tasks != usual.tasks:
         changed += tasks
+    if methods and methods != usual.methods:
+        changed += methods
     update = {
         "name": "-".join(map(registry.name_of, [name, *changed])),
         "protocol": stored_name("protocols", usual.protocol),
         "backbone": backbone or usual.backbone,
         "tasks": [stored_name("tasks", task) for task in tasks or usual.tasks],
-        "methods": [stored_name("methods", method) for method in usual.methods],
+        "methods": [stored_name("methods", method) for method in methods or usual.methods],
         "seeds": seeds or usual.seeds,
     }
     return usual.model_copy(update=update)

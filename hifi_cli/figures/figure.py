@@ -40,12 +40,15 @@ from hifi_cli.training.loop import Callback, StepPlan, Trainer
 
 KINDS = {  # the module and the class of each kind
     "correlation": "heads:Correlation",
+    "curves": "curves:Curves",
     "damping": "heads:Damping",
     "features": "models:Features",
+    "forest": "forest:Forest",
     "head-bench": "heads:HeadBench",
     "head-ranking": "heads:HeadRanking",
     "landscape": "models:Landscape",
     "richness": "heads:Richness",
+    "scores": "scores:Scores",
     "search-budget": "sweep:SearchBudget",
     "singular-values": "heads:SingularValues",
     "sweep": "sweep:Sweep",
@@ -60,6 +63,9 @@ class Kind(ConfigModel):
 
     explanation: ClassVar[str] = ""
     """How to read the picture; printed below it, with the settings in braces."""
+    shows_finished_runs: ClassVar[bool] = False
+    """Whether the figure shows the finished runs that there are, whichever these are. It is
+    computed in a moment, and so each time anew: runs may have come."""
 
     def cells(self, request: "FigureRequest") -> list[GridCell]:  # noqa: ARG002
         """Return the runs that the figure is drawn from; here none."""
@@ -94,6 +100,10 @@ class FigureRequest:
             raise UsageError(f"unknown kind of figure '{kind}'{registry.did_you_mean(kind, KINDS)}")
         kind_class: type[Kind] = resolve_name(f"hifi_cli.figures.{KINDS[kind]}")
         self.kind = parse(kind_class, self.spec.settings, f"figure of kind {kind}, settings")
+        if not self.kind.shows_finished_runs:
+            for key in ("tasks", "methods", "seeds"):
+                if not getattr(self.spec, key):
+                    raise UsageError(f"figure {self.spec.name}, {key}: one or more are required")
         self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
 
     def words(self, **keys: Any) -> list[str]:
@@ -173,7 +183,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
         ConflictError: the CSV has other seeds, and `force` is not given.
     """
     csv = request.csv
-    if csv.is_file() and not force:
+    if csv.is_file() and not force and not request.kind.shows_finished_runs:
         data = pd.read_csv(csv)
         if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
             seeds = ",".join(map(str, sorted({*data["seed"]})))
@@ -192,8 +202,11 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
 def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     """Draw a figure's numbers to a PNG, PDF or SVG."""
     spec = request.spec
-    tasks = ", ".join(registry.label_of("tasks", task) for task in spec.tasks)
+    names = spec.tasks or sorted(data["task"].dropna().unique())
+    tasks = ", ".join(registry.label_of("tasks", task) for task in names)
     title = f"{spec.description}: {tasks}; {registry.name_of(spec.backbone)}"
+    if request.kind.shows_finished_runs:
+        title += f", protocol {spec.protocol}"
     notes = [request.kind.explanation.format(**request.kind.model_dump()), spec.note]
     logging.getLogger("fontTools").setLevel(logging.ERROR)  # warns of matplotlib's own fonts
     with mpl.rc_context(style.SETTINGS):

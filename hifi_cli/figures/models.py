@@ -346,8 +346,10 @@ class TrainingCurves(Kind):
         data = data[data["stage"] == last]
         fractions = data["stage1_fraction"].map(lambda part: f", {100 * part:g} % stage 1")
         data = data.assign(label=data["label"] + fractions.where(data["stage1_fraction"] > 0, ""))
-        means = data.groupby(["task", "label", "stage_step"], sort=False)[self.curves].mean()
-        smooth = means.groupby(["task", "label"], sort=False, group_keys=False).apply(
+        means = data.groupby(["task", "method", "label", "stage_step"], sort=False)[
+            self.curves
+        ].mean()
+        smooth = means.groupby(["task", "method", "label"], sort=False, group_keys=False).apply(
             lambda curve: curve.rolling(max(1, len(curve) // 20), min_periods=1).mean()
         )
         long = smooth.melt(var_name="curve", ignore_index=False).reset_index()

@@ -1,6 +1,8 @@
 """The style of all figures: readable in print, in gray, and with a color vision deficiency."""
 
+import math
 import textwrap
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
 from hifi_cli.config.registry import label_of
+from hifi_cli.reports.looks import LINES, looks_of
 
 Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
 
@@ -58,21 +61,33 @@ def panels(data: Frame, words: Any = "") -> Frame:
 
 
 def facets(
-    data: Frame, titles: Frame, *, columns: int = 2, height: float = 2.2, **share: Any
+    data: Frame,
+    titles: Frame,
+    *,
+    columns: int = 2,
+    height: float = 2.2,
+    rows_are_full: bool = True,
+    **share: Any,
 ) -> tuple[Figure, list[tuple[Axes, Frame]]]:
     """Create a figure with a panel for the rows of each title, in the data's order.
 
     Args:
-        columns: at most; fewer where the last row is then full.
+        columns: at most.
         height: of a row, in inches.
+        rows_are_full: whether there are fewer columns where the last row is then full.
         share: `sharex` and `sharey`, as in matplotlib.
     """
     groups = list(data.groupby(titles, sort=False))
-    columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
-    rows = len(groups) // columns
+    columns = min(columns, len(groups))
+    if rows_are_full:
+        columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
+    rows = math.ceil(len(groups) / columns)
     size = (WIDE if len(groups) > 1 else NARROW, height * rows + 0.9)
     figure = Figure(figsize=size, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
+    for empty in axes[len(groups) :]:
+        empty.remove()
+    axes = axes[: len(groups)]
     for ax, (title, _) in zip(axes, groups, strict=True):
         ax.set_title(title)
     return figure, [(ax, group) for ax, (_, group) in zip(axes, groups, strict=True)]
@@ -92,6 +107,7 @@ def line_panels(
     """Draw a panel for each value of `panel`, with a line for each of `by`, in the data's order.
 
     Args:
+        data: with a column `method`, its lines have their methods' colors.
         band: two columns between which the area is shaded.
         spread: instead, a column to subtract from y and to add to it, as a standard deviation.
         labels: of the axes.
@@ -101,11 +117,12 @@ def line_panels(
         data = data.assign(low=data[y] - data[spread], high=data[y] + data[spread])
         band = ("low", "high")
     figure, groups = facets(data, data["panel"], **of_facets)
+    looks = line_looks(data, by) if "method" in data else {}
     for ax, rows in groups:
         for label, points in rows.groupby(by, sort=False):
-            (line,) = ax.plot(
-                points[x], points[y], label=label, markevery=max(1, len(points) // 12)
-            )
+            every = max(1, len(points) // 12)
+            look = looks.get(label, {})
+            (line,) = ax.plot(points[x], points[y], label=label, markevery=every, **look)
             if band:
                 edges = (points[column] for column in band)
                 ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
@@ -113,6 +130,27 @@ def line_panels(
         label_outer(ax, *labels)
     shared_legend(figure)
     return figure
+
+
+def line_looks(data: Frame, by: str) -> dict[str, dict[str, Any]]:
+    """Return how the line of each label is drawn, as arguments of `plot`: in its method's color.
+
+    Where a method has several lines, the first one looks as in every other picture.
+
+    Args:
+        data: columns `method` and `by`.
+        by: the column of the lines' labels.
+    """
+    methods = looks_of(data["method"])
+    lines_of = Counter[str]()
+    looks: dict[str, dict[str, Any]] = {}
+    for row in data.drop_duplicates(by).to_dict("records"):
+        look = methods[row["method"]]
+        place = LINES.index(look.line) + lines_of[row["method"]]
+        lines_of[row["method"]] += 1
+        line = LINES[place % len(LINES)]
+        looks[row[by]] = {"color": look.color, "linestyle": line, "marker": look.marker}
+    return looks
 
 
 def shared_legend(figure: Figure) -> None:

@@ -82,7 +82,7 @@ class Sweep(Kind):
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
         groups = data.assign(panel=style.panels(data), line=lines).groupby(
-            ["panel", "line", "x"], sort=False
+            ["panel", "method", "line", "x"], sort=False
         )
         table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
         metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"

@@ -17,6 +17,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.study import Study
 from hifi_cli.reports.compare import compare
+from hifi_cli.reports.looks import looks_of
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.render import as_html
 from hifi_cli.reports.selection import select_runs, table_keys
@@ -109,15 +110,21 @@ def _scores_by_epoch(study: Study, runs: pd.DataFrame, metric: str) -> pd.DataFr
 def _drawn_curves(scores: pd.DataFrame, metric: str) -> bytes:
     """A PNG file of the mean over seeds, a line per method, in percent."""
     # matplotlib takes long to load, and tables and claims do without it.
-    from matplotlib import style
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     curves = 100 * scores.pivot_table(index="epoch", columns="method", values=metric)
-    with style.context("seaborn-v0_8-colorblind"):
-        axes = figure.subplots()
-    curves = curves.rename(columns=lambda name: label_of("methods", name))
-    curves.plot(ax=axes, marker=".", ylabel=f"{metric} [%]", legend=False)
+    axes = figure.subplots()
+    axes.set(xlabel="epoch", ylabel=f"{metric} [%]")
+    for method, look in looks_of(curves.columns).items():
+        axes.plot(
+            curves[method],
+            label=label_of("methods", method),
+            color=look.color,
+            linestyle=look.line,
+            marker=look.marker,
+            markersize=4,
+        )
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=110)

@@ -1,0 +1,100 @@
+"""Figures of the finished runs that there are: scores, curves, and differences with intervals.
+
+They read a results directory or a packed study and train nothing. A YAML without tasks, methods or
+seeds shows all that were run.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pandas as pd
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.config.sources import stored_name
+from hifi_cli.errors import MissingError, UsageError, logger
+from hifi_cli.figures.figure import FigureRequest, Kind
+from hifi_cli.records.study import Study
+from hifi_cli.reports.comparable import ComparableRuns
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.selection import select_runs
+from hifi_cli.reports.table_spec import shots_of
+
+
+class OfFinishedRuns(Kind):
+    """A figure of runs that are finished."""
+
+    shows_finished_runs: ClassVar[bool] = True
+
+
+def comparable_runs(
+    request: FigureRequest,
+    study: Study,
+    score: EpochChoice | None = None,
+    methods: Sequence[str] = (),
+) -> ComparableRuns:
+    """Return the figure's runs, judged and scored, and say which are left out.
+
+    Args:
+        request: the figure.
+        study: the runs that there are.
+        score: which epoch's score is shown; None: the one that the protocol reports.
+        methods: instead of the figure's own; empty: these.
+
+    Raises:
+        MissingError: none may be averaged or compared.
+        UsageError: the command sets keys, which change no finished run.
+    """
+    if request.overrides:
+        raise UsageError(
+            f"{request.overrides[0]}: this figure shows finished runs, which no key changes; leave it out"
+        )
+    spec = request.spec
+    protocol = spec.protocol
+    backbone = stored_name("backbones", spec.backbone)
+    found = select_runs(study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol))
+    tasks = spec.tasks or sorted({*found["task"]})
+    names = [*(methods or spec.methods or sorted({*found["method"]}))]
+    chosen = found[found["task"].isin(tasks) & found["method"].isin(names)]
+    if spec.seeds:
+        chosen = chosen[chosen["seed"].isin(spec.seeds)]
+    runs = ComparableRuns.of(study, chosen, ReportOptions(score=score))
+    for note in notes_on(runs):
+        logger.warning(f"note: {note}")
+    if runs.usable.empty:
+        if study.table_runs.empty:
+            raise study.no_run_error()
+        if found.empty:
+            raise study.no_such_runs_error(protocol=protocol, backbone=backbone)
+        raise MissingError(
+            f"no usable run of {', '.join(names)} on {', '.join(tasks)} (protocol {protocol}, backbone {backbone})"
+        )
+    for method in names:
+        if method not in {*runs.usable["method"]}:
+            logger.warning(f"note: {label_of('methods', method)} has no usable run here")
+    return runs
+
+
+def in_order(request: FigureRequest, runs: ComparableRuns) -> pd.DataFrame:
+    """Return the usable runs, ordered as the figure's tasks and methods, or sorted where it names none.
+
+    Columns: those of `ComparableRuns.frame`, and `label` of the method.
+    """
+    usable = runs.usable
+    tasks = request.spec.tasks or sorted({*usable["task"]})
+    methods = request.spec.methods or sorted({*usable["method"]})
+    ordered = usable.assign(
+        label=[label_of("methods", method) for method in usable["method"]],
+        task_place=usable["task"].map(tasks.index),
+        method_place=usable["method"].map(methods.index),
+    )
+    return ordered.sort_values(["task_place", "method_place", "seed"]).reset_index(drop=True)
+
+
+def notes_on(runs: ComparableRuns) -> list[str]:
+    """Return what a reader must know of the runs, a line for each method and task."""
+    notes: list[str] = []
+    for (method, task), texts in runs.notes().items():
+        place = f"{label_of('methods', method)} on {label_of('tasks', task)}"
+        notes += [f"{place}: {text}" for text in texts]
+    return notes

@@ -1,0 +1,83 @@
+"""The scores of methods, a panel per task."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.figures import style
+from hifi_cli.figures.figure import FigureRequest, Row
+from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs, in_order
+from hifi_cli.paired_tests import mean_interval
+from hifi_cli.records.study import Study
+from hifi_cli.reports.looks import looks_of
+
+
+class Scores(OfFinishedRuns):
+    """Which scores are shown."""
+
+    explanation = (
+        "Small marks: seeds. Large marks: means over seeds, with 95 % t-intervals for new seeds."
+    )
+    score: EpochChoice | None = None
+    """Which epoch's score; null: the one that the protocol reports."""
+
+    def rows(self, request: FigureRequest) -> Iterator[Row]:
+        """Return the score of every run in percent, with mean and interval of its method and task.
+
+        The interval is empty where there is a single seed.
+        """
+        study = Study(request.workspace.results_dir)
+        runs = in_order(request, comparable_runs(request, study, self.score))
+        for (task, method), group in runs.groupby(["task", "method"], sort=False):
+            low, high = mean_interval([group["points"].to_numpy()]) or (None, None)
+            for run in group.itertuples():
+                yield {
+                    "task": task,
+                    "metric": run.metric,
+                    "method": method,
+                    "label": run.label,
+                    "run_seed": run.seed,
+                    "score": run.points,
+                    "mean": group["points"].mean(),
+                    "low": low,
+                    "high": high,
+                }
+
+    def draw(self, data: style.Frame) -> Figure:
+        """Draw a row per method, the best on average at the top, and a panel per task."""
+        means = data.drop_duplicates(["task", "method"])
+        rank = means.groupby("task")["mean"].rank(ascending=False)
+        order = rank.groupby(means["method"]).mean().sort_values(kind="stable").index
+        places = {method: place for place, method in enumerate(order)}
+        labels = means.drop_duplicates("method").set_index("method")["label"]
+        looks = looks_of(order)
+        tasks = data["task"].map(lambda task: label_of("tasks", task))
+        titles = tasks + " (" + data["metric"] + ")"
+        figure, panels = style.facets(
+            data,
+            titles,
+            height=0.6 + 0.17 * len(order),
+            sharey=True,
+            columns=3,
+            rows_are_full=False,
+        )
+        for ax, rows in panels:
+            for method, runs in rows.groupby("method", sort=False):
+                look, place = looks[method], places[method]
+                first = runs.iloc[0]
+                # Seeds lie below the line of the mean and its interval
+                below = np.full(len(runs), place + 0.25)
+                ax.plot(
+                    runs["score"], below, look.marker, color=look.color, markersize=2, alpha=0.5
+                )
+                ax.plot([first["low"], first["high"]], [place, place], "-", color=look.color)
+                ax.plot(first["mean"], place, look.marker, color=look.color, markersize=4.5)
+            ax.set_yticks(range(len(order)), labels[order])
+            ax.set_ylim(len(order) - 0.4, -0.6)
+            ax.grid(axis="x", linewidth=0.3, color="#d0d0d0")
+            ax.set_axisbelow(True)
+            ax.set_xlabel("score [%]")
+        return figure

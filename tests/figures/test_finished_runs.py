@@ -1,0 +1,140 @@
+"""Figures of finished runs: the numbers against tables and comparisons, from run directories and packed studies."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from synthetic_runs import write_run
+
+from hifi_cli.reports.looks import looks_of
+
+WORDS = ("--protocol", "laptop", "--backbone", "minilm")
+
+
+def grid(methods=("full-ft", "lora", "bitfit"), tasks=("rte", "cola"), seeds=(1, 2, 3)):
+    """Runs with scores of their own, three epochs and logged losses."""
+    generator = np.random.default_rng(4)
+    for task in tasks:
+        metric = "matthews" if task == "cola" else "accuracy"
+        for method in methods:
+            for seed in seeds:
+                score = float(generator.uniform(0.5, 0.9))
+                epochs = [{"epoch": at, metric: score - 0.1 / at} for at in (1, 2, 3)]
+                steps = [{"step": at, "loss": score / at, "learning_rate": 0.1} for at in (10, 20)]
+                place = {"protocol": "laptop", "backbone": "minilm"}
+                write_run("results", method, task, seed, score, curve=[*steps, *epochs], **place)
+
+
+def numbers(hifi, name, *words):
+    answer = hifi("figure", name, *WORDS, "--out", "picture.svg", *words)
+    assert answer.code == 0, answer.err
+    path = answer.err.partition("numbers: ")[2].splitlines()[0]
+    return pd.read_csv(path), answer
+
+
+def test_scores_are_those_of_the_table(hifi):
+    grid()
+    data, _ = numbers(hifi, "scores")
+    table = json.loads(hifi("table", *WORDS, "--format", "json").out)
+    for row in table["rows"]:
+        for task in ("rte", "cola"):
+            cell = data[(data["method"] == row["method"]) & (data["task"] == task)]
+            assert cell["mean"].iloc[0] == pytest.approx(row[task])
+            assert cell["score"].std() == pytest.approx(row[f"{task}_std"])
+            interval = stats.t.interval(0.95, 2, cell["score"].mean(), stats.sem(cell["score"]))
+            assert cell[["low", "high"]].iloc[0].tolist() == pytest.approx(interval)
+
+
+def test_differences_are_those_of_compare(hifi):
+    grid()
+    data, _ = numbers(hifi, "forest")
+    main, per_task = json.loads(hifi("compare lora,full-ft", *WORDS, "--format", "json").out)
+    of_lora = data[data["method"] == "lora"].set_index("task")
+    overall = of_lora[of_lora.index.isna()].iloc[0]
+    assert overall[["difference", "low", "high"]].tolist() == pytest.approx(
+        [main["rows"][0][key] for key in ("mean", "low", "high")]
+    )
+    assert (overall["pairs"], overall["tasks"]) == (6, 2)
+    for row in per_task["rows"]:
+        assert of_lora.loc[row["method"], "difference"] == pytest.approx(row["full-ft"])
+    assert "minus Full-FT [points]" in Path("picture.svg").read_text()
+
+
+def test_the_first_of_the_methods_is_the_reference(hifi):
+    grid()
+    data, _ = numbers(hifi, "forest", "--methods", "bitfit,lora")
+    assert {*data["method"]} == {"lora"} and {*data["reference"]} == {"BitFit"}
+
+
+def test_curves_are_means_over_seeds(hifi):
+    grid(tasks=("rte",))
+    data, _ = numbers(hifi, "curves", "--methods", "lora")
+    runs = hifi("ls runs --format json").out
+    scores = [run["score"] for run in json.loads(runs) if run["method"] == "lora"]
+    of_scores = data[data["curve"] == "score"].set_index("x")
+    assert of_scores.loc[2, "mean"] == pytest.approx(np.mean(scores) - 5)
+    assert of_scores.loc[2, "std"] == pytest.approx(np.std(scores, ddof=1))
+    of_losses = data[data["curve"] == "loss"].set_index("x")
+    assert of_losses["mean"].tolist() == pytest.approx(
+        [np.mean(scores) / 1000, np.mean(scores) / 2000]
+    )
+    text = Path("picture.svg").read_text()
+    assert "training loss" in text and "optimizer step" in text
+
+
+def test_a_packed_study_has_scores_and_no_losses(hifi):
+    grid(tasks=("rte",))
+    assert hifi("results pack results --out packed").code == 0
+    data, answer = numbers(hifi, "curves", "--results-dir", "packed")
+    assert {*data["curve"]} == {"score"} and "has no training losses" in answer.err
+    for name in ("scores", "forest"):
+        unpacked, _ = numbers(hifi, name)
+        assert numbers(hifi, name, "--results-dir", "packed")[0].equals(unpacked)
+
+
+def test_new_runs_are_in_the_next_picture(hifi):
+    grid(tasks=("rte",), methods=("full-ft", "lora"))
+    assert {*numbers(hifi, "scores")[0]["method"]} == {"full-ft", "lora"}
+    grid(tasks=("rte",), methods=("bitfit",))
+    assert {*numbers(hifi, "scores")[0]["method"]} == {"full-ft", "lora", "bitfit"}
+
+
+def test_a_method_has_its_color_in_every_picture(hifi):
+    grid()
+    looks = looks_of(["lora", "bitfit"])
+    for name in ("scores", "forest", "curves"):
+        numbers(hifi, name)
+        text = Path("picture.svg").read_text().lower()
+        assert all(look.color.lower() in text for look in looks.values()), name
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["scores", "epochs=1"], 2, "epochs=1: this figure shows finished runs"),
+        (
+            ["scores", "--protocol", "demo"],
+            3,
+            "no finished run of --protocol demo --backbone minilm",
+        ),
+        (["scores", "--methods", "dora"], 3, "no usable run of dora on"),
+        (["forest", "--methods", "lora,dora"], 3, "no method shares a task and seed with lora"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(hifi, words, code, message):
+    grid()
+    answer = hifi("figure", words[0], *WORDS, *words[1:])
+    assert answer.code == code and message in answer.err, answer.err
+
+
+def test_a_grid_of_such_a_figure_is_refused_and_others_need_tasks(hifi, tmp_path):
+    answer = hifi("grid figure-scores --print --protocol laptop")
+    assert answer.code == 2 and "shows the finished runs that there are" in answer.err
+    (tmp_path / "mine.yaml").write_text(
+        "description: d\nkind: sweep\ntasks: []\nbackbone: demo\nsettings: {key: heads.k, values: [1]}\n"
+    )
+    answer = hifi("figure mine.yaml")
+    assert answer.code == 2 and "tasks: one or more are required" in answer.err
