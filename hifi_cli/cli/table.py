@@ -12,8 +12,8 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.study import Study
+from hifi_cli.reports import class_tables, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
-from hifi_cli.reports import paper_tables, table_spec
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import ReportOptions
@@ -28,7 +28,9 @@ from hifi_cli.tasks.metrics import METRICS
 def table(
     name: Annotated[
         str | None,
-        typer.Argument(help="A table's name or YAML, or search; default: all finished runs."),
+        typer.Argument(
+            help="A table's name or YAML, search, per-class, confusion or ensemble; default: all finished runs."
+        ),
     ] = None,
     task: options.Tasks = None,
     method: options.Methods = None,
@@ -68,7 +70,8 @@ def table(
 ) -> None:
     """Print mean and standard deviation over seeds, with methods as rows and tasks as columns, as in the papers.
 
-    `hifi table search` prints the settings that searches tried.
+    `hifi table search` prints the settings that searches tried; per-class, confusion and ensemble are of stored
+    predictions.
     """
     study = Study(results_dir)
     if by:
@@ -80,6 +83,18 @@ def table(
         searched = search_tables.searches(study, **keys, task=tasks, method=methods)
         searched[0].notes += study.notes_on_damage
         return emit(searched, format, out)
+    if name in class_tables.TABLES:
+        if score or metrics or by or backbones:
+            raise UsageError(
+                f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
+            )
+        selection = class_tables.Selection(
+            keys=keys, tasks=tasks, methods=methods, seeds=options.parse_seeds(seeds)
+        )
+        counted = ReportOptions.of_command(None, include)
+        built = class_tables.TABLES[name](study, selection, counted)
+        built[0].notes += study.notes_on_damage
+        return emit(built, format, out)
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
     if not layouts:
         raise study.no_run_error() if study.table_runs.empty else study.no_such_runs_error(**keys)

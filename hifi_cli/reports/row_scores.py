@@ -33,8 +33,8 @@ def score_of_rows(task: TaskSpec, metric: str, predictions: pd.DataFrame) -> Row
     if "number" in form:
         return _of_numbers(metric, np.array(labels, float), np.array(predicted, float))
     if "classes" in form:
-        has_label = _indicators(task.labels, labels)
-        is_predicted = _indicators(task.labels, predicted)
+        has_label = indicators(task.labels, labels)
+        is_predicted = indicators(task.labels, predicted)
         return _of_classes(metric, has_label, is_predicted, has_one_class=False)
     if "text" in form:
         return _of_answers(metric, labels, predicted)
@@ -46,13 +46,13 @@ def score_of_rows(task: TaskSpec, metric: str, predictions: pd.DataFrame) -> Row
     predictions_of_one = [[prediction] for prediction in predicted]
     return _of_classes(
         metric,
-        _indicators(task.classes, labels_of_one),
-        _indicators(task.classes, predictions_of_one),
+        indicators(task.classes, labels_of_one),
+        indicators(task.classes, predictions_of_one),
         has_one_class=True,
     )
 
 
-def _indicators(classes: Sequence[str], chosen: Sequence[Collection[str]]) -> Floats:
+def indicators(classes: Sequence[str], chosen: Sequence[Collection[str]]) -> Floats:
     """Return 1 where a row has a class and 0 elsewhere, [rows, classes]."""
     indicators = np.zeros((len(chosen), len(classes)))
     for row, names in enumerate(chosen):

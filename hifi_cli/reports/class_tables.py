@@ -1,0 +1,483 @@
+"""Tables of stored predictions: scores of each class, confusions of classes, and ensembles of seeds.
+
+A run stores the predictions of the epoch that it keeps, with the logits of every class. These
+tables need nothing else: no model, no data.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.errors import HifiError, MissingError
+from hifi_cli.paired_tests import mean_interval
+from hifi_cli.records.study import TABLE_KEYS, Study
+from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.row_scores import indicators, score_of_rows
+from hifi_cli.reports.selection import select_runs, table_keys
+from hifi_cli.reports.table import Cell, Column, Row, Table, std_column, value_column
+from hifi_cli.row_tests import Floats
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.text import counted_noun
+
+INTERVALS = "mean over seeds, with a 95 % t-interval for new seeds"
+OF_KEPT_EPOCH = "predictions of the epoch that each run keeps"
+CHOSEN_ON_ROWS = "that epoch is the best one on the same rows: scores are too high"
+
+
+class NeedsMore(Exception):
+    """Why a score does not follow from stored predictions."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs are shown.
+
+    Attributes:
+        keys: `protocol`, `backbone` and `shots`; None: any.
+        tasks: names; none: all; likewise `methods` and `seeds`.
+    """
+
+    keys: dict[str, str | None]
+    tasks: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    seeds: Sequence[int] = ()
+
+    @property
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """The chosen values by column of `Study.runs`."""
+        return {"task": self.tasks, "method": self.methods, "seed": self.seeds}
+
+
+@dataclass(frozen=True)
+class SeedsOfMethod:
+    """The stored predictions of one method's seeds on one task.
+
+    Attributes:
+        setting: protocol, backbone and shots, in words.
+        predictions: by seed; columns `label`, `prediction` and `logits`, indexed by the row's id,
+            with the same rows in the same order.
+        notes: what a reader must know of them.
+    """
+
+    task: TaskSpec
+    task_name: str
+    method: str
+    setting: str
+    predictions: dict[int, pd.DataFrame]
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        seeds = counted_noun(len(self.predictions), "seed")
+        return f"{label_of('methods', self.method)} on {label_of('tasks', self.task_name)} ({self.setting}, {seeds})"
+
+
+def per_class(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+    """Return a table for each task and method: precision, recall and F1 of each class, in percent.
+
+    Where nothing has or is predicted to have a class, its score is 0, as the metrics' is.
+
+    Args:
+        study: the runs.
+        selection: which of them are shown.
+        options: which of them count.
+
+    Raises:
+        MissingError: no run has predictions of classes.
+    """
+    tables: list[Table] = []
+    for seeds in _with_classes(study, selection, options, several=True):
+        classes = seeds.task.labels
+        scores = np.stack(
+            [_scores_of_classes(seeds.task, table) for table in seeds.predictions.values()]
+        )
+        # The mean over the classes stands below them
+        scores = np.concatenate([scores, scores.mean(axis=1, keepdims=True)], axis=1)
+        first = next(iter(seeds.predictions.values()))
+        rows_of_class = _indicators(seeds.task, first["label"]).sum(axis=0)
+        rows: list[Row] = []
+        for place, name in enumerate([*classes, "macro mean"]):
+            cells: dict[str, Cell] = {}
+            for column, key in enumerate(("precision", "recall", "f1")):
+                cells |= _cells(key, 100 * scores[:, place, column], 100.0)
+            is_class = place < len(classes)
+            cells["rows"] = Cell(float(rows_of_class[place]) if is_class else len(first))
+            rows.append(Row(seeds.method, name, "runs", cells))
+        headings = {"precision": "Precision", "recall": "Recall", "f1": "F1"}
+        table = _table_of_classes(
+            f"Scores of classes: {seeds.title}", "Class", rows, headings, seeds
+        )
+        tables.append(table)
+    return tables
+
+
+def confusion(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+    """Return a table for each task and method: how many rows of each class are predicted to have which.
+
+    Args:
+        study: the runs.
+        selection: which of them are shown.
+        options: which of them count.
+
+    Raises:
+        MissingError: no run has predictions of rows with one class each.
+    """
+    tables: list[Table] = []
+    for seeds in _with_classes(study, selection, options, several=False):
+        classes = seeds.task.classes
+        counts: list[Floats] = []
+        for table in seeds.predictions.values():
+            labels = _indicators(seeds.task, table["label"])
+            predicted = _indicators(seeds.task, table["prediction"])
+            counts.append(labels.T @ predicted)
+        of_seeds = np.stack(counts)
+        rows: list[Row] = []
+        for place, name in enumerate(classes):
+            number_of_rows = float(of_seeds[0, place].sum())
+            cells: dict[str, Cell] = {}
+            for column, other in enumerate(classes):
+                cells |= _cells(f"predicted.{other}", of_seeds[:, place, column], number_of_rows)
+            cells["rows"] = Cell(number_of_rows)
+            rows.append(Row(seeds.method, name, "runs", cells))
+        headings = {f"predicted.{name}": name for name in classes}
+        title = f"Rows by label (down) and prediction (across): {seeds.title}"
+        table = _table_of_classes(title, "Label", rows, headings, seeds)
+        tables.append(table)
+    return tables
+
+
+def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+    """Return a table for each task: the score of the mean of the seeds' probabilities, a row per method.
+
+    Of numbers, the mean of the predictions. Beside it stand the mean score of single seeds, and the
+    lowest and highest score of the ensembles that lack one seed.
+
+    Args:
+        study: the runs.
+        selection: which of them are shown.
+        options: which of them count.
+
+    Raises:
+        MissingError: no method has two seeds with predictions.
+    """
+    rows_of: dict[tuple[str, str], list[Row]] = {}
+    notes_of: dict[tuple[str, str], list[str]] = {}
+    reasons: list[str] = []
+    for seeds in _seeds_of_methods(study, selection, options):
+        key = seeds.task_name, seeds.setting
+        place = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
+        if not seeds.task.rules.predicts_numbers:
+            reasons.append(
+                f"{place}: an ensemble needs the logits of all answers, which are not stored"
+            )
+            continue
+        if len(seeds.predictions) < 2:
+            notes_of.setdefault(key, []).append(f"left out: {place}: an ensemble needs two seeds")
+            reasons.append(f"{place}: an ensemble needs two seeds")
+            continue
+        try:
+            row = _ensemble_of(seeds)
+        except NeedsMore as why:
+            reasons.append(f"{place}: {why}")
+            continue
+        rows_of.setdefault(key, []).append(row)
+        notes_of.setdefault(key, []).extend(seeds.notes)
+    if not rows_of:
+        raise _nothing(study, reasons)
+    tables: list[Table] = []
+    for (task, setting), rows in rows_of.items():
+        metric = task_spec.load(task).primary
+        table = Table(
+            f"Ensembles of seeds: {label_of('tasks', task)}, {metric} ({setting})",
+            rows,
+            {
+                "mean": "Single seeds",
+                "ensemble": "Ensemble",
+                "without_one": "Without one seed",
+                "gain": "Gain",
+                "seeds": "Seeds",
+            },
+            [
+                value_column("mean"),
+                std_column("mean"),
+                value_column("ensemble"),
+                Column("low", "without_one", "low"),
+                Column("high", "without_one", "high"),
+                value_column("gain"),
+                value_column("seeds", is_count=True),
+            ],
+            formats={"gain": "+z.1f", "seeds": ",.0f"},
+            notes=[
+                *dict.fromkeys(notes_of[task, setting]),
+                "ensemble: mean of the seeds' probabilities; without one seed: the lowest and the highest score of"
+                " the ensembles that lack one",
+            ],
+        )
+        table.rank("ensemble", lower_is_better=False, not_ranked=[])
+        tables.append(table)
+    return tables
+
+
+TABLES: dict[str, Callable[..., list[Table]]] = {
+    "per-class": per_class,
+    "confusion": confusion,
+    "ensemble": ensemble,
+}
+
+
+# --- the predictions of the runs that may be averaged
+
+
+def _seeds_of_methods(
+    study: Study, selection: Selection, options: ReportOptions
+) -> Iterator[SeedsOfMethod]:
+    """Yield the usable predictions of each task and method, of each protocol and backbone.
+
+    Args:
+        study: the runs.
+        selection: which of them are shown.
+        options: which of them count.
+
+    Raises:
+        MissingError: there is no such run.
+    """
+    runs = select_runs(study.runs, **selection.keys)
+    for column, values in selection.columns.items():
+        if values:
+            runs = runs[runs[column].isin(values)]
+    if runs.empty:
+        if study.table_runs.empty:
+            raise study.no_run_error()
+        raise study.no_such_runs_error(**selection.keys)
+    words = table_keys(runs)
+    for (protocol, backbone, shots), group in runs.groupby([words[key] for key in TABLE_KEYS]):
+        setting = f"protocol {protocol}, backbone {backbone}"
+        if shots != "full":
+            setting += f", {shots}-shot"
+        yield from _of_one_setting(ComparableRuns.of(study, group, options), setting)
+
+
+def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMethod]:
+    """Yield the usable predictions of each task and method of one protocol and backbone."""
+    notes_of = runs.notes()
+    for (task_name, method), of_method in runs.usable.groupby(["task", "method"]):
+        try:
+            task = task_spec.load(str(task_name))
+        except HifiError:
+            continue  # without its YAML, nobody knows the classes
+        found: dict[int, pd.DataFrame] = {}
+        for run in of_method.sort_values("seed").itertuples():
+            table = runs.study.usable_predictions(run.path)
+            if table is not None:
+                found[int(run.seed)] = table.set_index("id")
+        notes = [OF_KEPT_EPOCH, *notes_of.get((str(method), str(task_name)), [])]
+        if note_on_epochs(of_method):
+            notes.append(CHOSEN_ON_ROWS)
+        if len(found) < len(of_method):
+            lacking = counted_noun(len(of_method) - len(found), "run")
+            name = label_of("methods", str(method))
+            notes.append(f"left out: {lacking} of {name} without predictions")
+        if found:
+            aligned = _with_equal_rows(found)
+            yield SeedsOfMethod(task, str(task_name), str(method), setting, aligned, notes)
+
+
+def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:
+    """Return the predictions in the order of the first seed's rows, without seeds of other rows."""
+    ids = next(iter(predictions.values())).index
+    return {
+        seed: table.loc[ids]
+        for seed, table in predictions.items()
+        if len(table) == len(ids) and {*table.index} == {*ids}
+    }
+
+
+def _with_classes(
+    study: Study, selection: Selection, options: ReportOptions, *, several: bool
+) -> Iterator[SeedsOfMethod]:
+    """Yield those whose rows have classes.
+
+    Args:
+        study: the runs.
+        selection: which of them are shown.
+        options: which of them count.
+        several: whether a row may have several.
+
+    Raises:
+        MissingError: there are none.
+    """
+    reasons: list[str] = []
+    is_empty = True
+    for seeds in _seeds_of_methods(study, selection, options):
+        if seeds.task.classes or (several and seeds.task.rules.has_any_number_of_labels):
+            is_empty = False
+            yield seeds
+        else:
+            reasons.append(f"{label_of('tasks', seeds.task_name)}: its rows have no single class")
+    if is_empty:
+        raise _nothing(study, reasons)
+
+
+def _nothing(study: Study, reasons: Sequence[str]) -> MissingError:
+    """Return the error where no run can be shown."""
+    why = "; ".join(dict.fromkeys(reasons)) or "no run has stored predictions"
+    return MissingError(f"nothing to show in {study.directory}: {why}")
+
+
+# --- numbers
+
+
+def _indicators(task: TaskSpec, chosen: pd.Series) -> Floats:
+    """Return 1 where a row has a class, [rows, classes]."""
+    names = [*chosen]
+    if not task.rules.has_any_number_of_labels:
+        names = [[name] for name in names]
+    return indicators(task.labels, names)
+
+
+def _scores_of_classes(task: TaskSpec, predictions: pd.DataFrame) -> Floats:
+    """Return precision, recall and F1 of each class, fractions of 1, [classes, 3]."""
+    labels = _indicators(task, predictions["label"])
+    predicted = _indicators(task, predictions["prediction"])
+    correct = (labels * predicted).sum(axis=0)
+    in_labels = labels.sum(axis=0)
+    in_predictions = predicted.sum(axis=0)
+    precision = correct / np.maximum(in_predictions, 1)
+    recall = correct / np.maximum(in_labels, 1)
+    f1 = 2 * correct / np.maximum(in_labels + in_predictions, 1)
+    return np.stack([precision, recall, f1], axis=1)
+
+
+def _table_of_classes(
+    title: str, index_title: str, rows: list[Row], headings: dict[str, str], seeds: SeedsOfMethod
+) -> Table:
+    """Return a table of numbers with intervals, and the number of rows of each class.
+
+    Args:
+        title: above the table.
+        index_title: what the labels of the rows are.
+        rows: with the cells of `_cells`, and `rows`.
+        headings: of the numbers, by key.
+        seeds: what the numbers are of.
+    """
+    columns: list[Column] = []
+    for key in headings:
+        columns += [
+            value_column(key),
+            Column(f"{key}_low", key, "low"),
+            Column(f"{key}_high", key, "high"),
+        ]
+    texts = {f"{key}_text": heading for key, heading in headings.items()}
+    return Table(
+        title,
+        rows,
+        {**texts, "rows": "Rows"},
+        [*columns, value_column("rows", is_count=True)],
+        index_title,
+        formats={"rows": ",.0f"},
+        notes=[*seeds.notes, INTERVALS],
+    )
+
+
+def _cells(key: str, of_seeds: Floats, highest: float) -> dict[str, Cell]:
+    """Return a number with its interval over seeds at KEY, and as a text for readers at KEY_text.
+
+    Args:
+        key: of the number.
+        of_seeds: one number per seed.
+        highest: that it can be; the lowest is 0. The interval ends there.
+    """
+    mean = float(of_seeds.mean())
+    interval = mean_interval([of_seeds])
+    if interval is None:
+        return {key: Cell(mean), f"{key}_text": Cell(f"{mean:.1f}")}
+    low = max(0.0, interval[0])
+    high = min(highest, interval[1])
+    text = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    return {key: Cell(mean, interval=(low, high)), f"{key}_text": Cell(text)}
+
+
+def _ensemble_of(seeds: SeedsOfMethod) -> Row:
+    """Return a row of the table of ensembles.
+
+    Cells: `mean` of single seeds, `ensemble`, `without_one`: the lowest and highest ensemble without
+    one seed, `gain`, in percent; `seeds`: their number.
+
+    Raises:
+        NeedsMore: the primary metric needs more than the stored predictions.
+    """
+    task = seeds.task
+    labels = next(iter(seeds.predictions.values()))["label"]
+    outputs = np.stack([_outputs(task, table) for table in seeds.predictions.values()])
+
+    def score_of_mean(of_seeds: Floats) -> float:
+        return _score_percent(task, labels, _chosen(task, of_seeds.mean(axis=0)))
+
+    together = score_of_mean(outputs)
+    single: list[float] = []
+    without_one: list[float] = []
+    for place, table in enumerate(seeds.predictions.values()):
+        single.append(_score_percent(task, labels, [*table["prediction"]]))
+        without_one.append(score_of_mean(np.delete(outputs, place, axis=0)))
+    low = min(without_one)
+    high = max(without_one)
+    mean = float(np.mean(single))
+    cells = {
+        "mean": Cell(mean, std=float(np.std(single, ddof=1))),
+        "ensemble": Cell(together),
+        "without_one": Cell(f"[{low:.1f}, {high:.1f}]", interval=(low, high)),
+        "gain": Cell(together - mean),
+        "seeds": Cell(len(single)),
+    }
+    return Row(seeds.method, label_of("methods", seeds.method), "runs", cells)
+
+
+def _score_percent(task: TaskSpec, labels: pd.Series, predictions: Sequence[Any]) -> float:
+    """Return the primary metric of some predictions, in percent.
+
+    Raises:
+        NeedsMore: it needs more than labels and predictions.
+    """
+    table = pd.DataFrame({"label": [*labels], "prediction": predictions})
+    score = score_of_rows(task, task.primary, table)
+    if score is None:
+        raise NeedsMore(f"{task.primary} needs more than the stored predictions")
+    each_row_once = np.ones((1, len(table)))
+    return 100 * float(score(each_row_once)[0])
+
+
+def _outputs(task: TaskSpec, predictions: pd.DataFrame) -> Floats:
+    """Return what seeds are averaged by: probabilities of classes [rows, classes], or numbers [rows, 1]."""
+    logits: Floats = np.array([*predictions["logits"]], dtype=np.float64)
+    if task.rules.labels_are_numbers:
+        return logits
+    if task.rules.has_any_number_of_labels:
+        return _sigmoid(logits)
+    if logits.shape[1] == 1:
+        # One logit is that of the second of two classes
+        second = _sigmoid(logits)
+        return np.hstack([1 - second, second])
+    return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    """Return the probabilities, without overflow for large negative logits."""
+    return np.exp(-np.logaddexp(0, -logits))
+
+
+def _chosen(task: TaskSpec, outputs: Floats) -> list[Any]:
+    """Return the predictions of averaged outputs, as runs store them; on a tie the first class."""
+    if task.rules.labels_are_numbers:
+        return outputs[:, 0].tolist()
+    if task.rules.has_any_number_of_labels:
+        return [
+            [name for name, value in zip(task.labels, row, strict=True) if value > 0.5]
+            for row in outputs
+        ]
+    return [task.labels[place] for place in outputs.argmax(axis=1)]

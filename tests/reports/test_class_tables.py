@@ -1,0 +1,203 @@
+"""`hifi table per-class`, `confusion` and `ensemble`, against scikit-learn and scipy."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit, softmax
+from sklearn import metrics
+from synthetic_runs import write_run
+
+from hifi_cli.tasks import task_spec
+
+CLASSES = {
+    "rte": ["entailment", "not_entailment"],
+    "cb": ["entailment", "contradiction", "neutral"],
+}
+ROWS = 50
+
+
+def write_predictions(folder, labels, predictions, logits, order=range(ROWS)):
+    lines = [
+        {
+            "id": str(at),
+            "label": labels[at],
+            "prediction": predictions[at],
+            "logits": [*map(float, logits[at])],
+        }
+        for at in order
+    ]
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write(task, seed, *, method="full-ft", outputs=None, order=range(ROWS)):
+    """A run with random predictions; returns the labels' and predictions' words, and the logits."""
+    names, generator = np.array(CLASSES[task]), np.random.default_rng([seed, len(method)])
+    labels = np.arange(ROWS) % len(names)
+    logits = generator.normal(0, 1, (ROWS, outputs or len(names)))
+    if outputs is None:
+        logits[np.arange(ROWS), labels] += 0.8
+        predicted = logits.argmax(1)
+    else:
+        predicted = (logits[:, 0] > 0).astype(int)
+    accuracy = float((labels == predicted).mean())
+    folder = write_run("results", method, task, seed, accuracy, metrics={"accuracy": accuracy})
+    write_predictions(folder, names[labels], names[predicted], logits, order)
+    return names[labels], names[predicted], logits
+
+
+def table_of(hifi, line, at=0):
+    answer = hifi(f"table {line} --format json")
+    assert answer.code == 0, answer.err
+    tables = json.loads(answer.out)
+    return tables[at] if isinstance(tables, list) else tables
+
+
+def check_cell(row, key, of_seeds):
+    assert row[key] == pytest.approx(np.mean(of_seeds))
+    low, high = stats.t.interval(0.95, len(of_seeds) - 1, np.mean(of_seeds), stats.sem(of_seeds))
+    assert row[f"{key}_low"] == pytest.approx(max(0, low))
+    assert row[f"{key}_high"] <= high + 1e-9
+
+
+def test_scores_of_classes_are_scikit_learns(hifi):
+    runs = [write("cb", seed) for seed in (1, 2, 3)]
+    table = table_of(hifi, "per-class --task cb --method full-ft")
+    of_seeds = np.array(
+        [
+            metrics.precision_recall_fscore_support(labels, predicted, labels=CLASSES["cb"])
+            for labels, predicted, _ in runs
+        ]
+    )
+    for place, row in enumerate(table["rows"][:3]):
+        for at, key in enumerate(("precision", "recall", "f1")):
+            check_cell(row, key, 100 * of_seeds[:, at, place])
+        assert row["rows"] == of_seeds[0, 3, place]
+    assert [row["label"] for row in table["rows"]] == [*CLASSES["cb"], "macro mean"]
+    macro = [metrics.f1_score(labels, predicted, average="macro") for labels, predicted, _ in runs]
+    check_cell(table["rows"][3], "f1", 100 * np.array(macro))
+
+
+def test_confusions_are_scikit_learns(hifi):
+    runs = [
+        write("cb", seed, order=np.random.default_rng(seed).permutation(ROWS)) for seed in (1, 2, 3)
+    ]
+    table = table_of(hifi, "confusion --task cb --method full-ft")
+    of_seeds = np.array(
+        [
+            metrics.confusion_matrix(labels, predicted, labels=CLASSES["cb"])
+            for labels, predicted, _ in runs
+        ]
+    )
+    for place, row in enumerate(table["rows"]):
+        for at, name in enumerate(CLASSES["cb"]):
+            check_cell(row, f"predicted.{name}", of_seeds[:, place, at])
+    assert [*table["headings"].values()] == [*CLASSES["cb"], "Rows"]
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("cb", None), ("rte", 1)])
+def test_an_ensemble_is_the_mean_of_the_probabilities(hifi, task, outputs):
+    runs = [
+        write(task, seed, outputs=outputs, order=np.random.default_rng(seed).permutation(ROWS))
+        for seed in (1, 2, 3, 4)
+    ]
+    labels = runs[0][0]
+
+    def score(chosen):
+        logits = np.array([runs[at][2] for at in chosen])
+        if outputs == 1:
+            second = expit(logits[..., 0]).mean(0)
+            places = (second > 0.5).astype(int)
+        else:
+            places = softmax(logits, axis=2).mean(0).argmax(1)
+        return 100 * metrics.accuracy_score(labels, np.array(CLASSES[task])[places])
+
+    [row] = table_of(hifi, f"ensemble --task {task}")["rows"]
+    single = [100 * metrics.accuracy_score(labels, predicted) for _, predicted, _ in runs]
+    assert row["mean"] == pytest.approx(np.mean(single))
+    assert row["mean_std"] == pytest.approx(np.std(single, ddof=1))
+    assert row["ensemble"] == pytest.approx(score([0, 1, 2, 3]))
+    assert row["gain"] == pytest.approx(row["ensemble"] - row["mean"]) and row["seeds"] == 4
+    without_one = [score([at for at in range(4) if at != left_out]) for left_out in range(4)]
+    assert [row["low"], row["high"]] == pytest.approx([min(without_one), max(without_one)])
+
+
+def test_an_ensemble_of_numbers_is_their_mean(hifi):
+    generator = np.random.default_rng(3)
+    labels, outputs = generator.uniform(0, 5, ROWS), []
+    for seed in (1, 2, 3):
+        numbers = labels + generator.normal(0, 1, ROWS)
+        outputs.append(numbers)
+        score = stats.spearmanr(labels, numbers).statistic
+        folder = write_run("results", "lora", "stsb", seed, score)
+        write_predictions(folder, labels, numbers, numbers[:, None])
+    [row] = table_of(hifi, "ensemble --task stsb")["rows"]
+    assert row["ensemble"] == pytest.approx(
+        100 * stats.spearmanr(labels, np.mean(outputs, axis=0)).statistic
+    )
+
+
+def test_several_labels_of_a_row(hifi):
+    generator = np.random.default_rng(5)
+    names = np.array(task_spec.load("demo-topics").labels)
+    runs = []
+    for seed in (1, 2):
+        labels = np.arange(ROWS * len(names)).reshape(ROWS, -1) % 3 == 0
+        logits = generator.normal(0, 1, labels.shape) + labels
+        predicted = logits > 0
+        score = metrics.f1_score(labels, predicted, average="micro")
+        folder = write_run("results", "lora", "demo-topics", seed, score, primary_metric="f1_micro")
+        write_predictions(
+            folder, [[*names[row]] for row in labels], [[*names[row]] for row in predicted], logits
+        )
+        runs.append((labels, predicted, logits))
+    rows = table_of(hifi, "per-class --task demo-topics")["rows"]
+    expected = np.mean([metrics.f1_score(*run[:2], average=None) for run in runs], axis=0)
+    assert [row["f1"] for row in rows[:-1]] == pytest.approx([*(100 * expected)])
+    [row] = table_of(hifi, "ensemble --task demo-topics")["rows"]
+    together = expit([run[2] for run in runs]).mean(0) > 0.5
+    primary = task_spec.load("demo-topics").primary
+    assert row["ensemble"] == pytest.approx(
+        100 * metrics.f1_score(runs[0][0], together, average=primary.removeprefix("f1_"))
+    )
+    refused = hifi("table confusion --task demo-topics")
+    assert refused.code == 3 and "its rows have no single class" in refused.err
+
+
+def test_what_is_left_out_is_said(hifi):
+    for seed in (1, 2):
+        write("cb", seed)
+    write("cb", 1, method="lora")
+    write_run("results", "full-ft", "cb", 3, 0.5)
+    notes = table_of(hifi, "ensemble --task cb")["notes"]
+    assert "left out: LoRA on CB: an ensemble needs two seeds" in notes
+    assert "left out: 1 run of Full-FT without predictions" in notes
+    assert "predictions of the epoch that each run keeps" in notes
+    assert any("scores are too high" in note for note in notes)
+    one = table_of(hifi, "per-class --task cb --method lora")["rows"][0]
+    assert one["precision_low"] is None
+    assert "[" in hifi("table per-class --task cb --method full-ft").out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("per-class --score last", 2, "--score, --metrics, --by and --backbones do not change it"),
+        ("confusion --method dora", 3, "no finished run of"),
+        ("ensemble --task rte", 3, "no run has stored predictions"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(hifi, words, code, message):
+    write("cb", 1)
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    answer = hifi(f"table {words}")
+    assert answer.code == code and message in answer.err, answer.err
+
+
+def test_every_format_has_them(hifi):
+    for seed in (1, 2):
+        write("cb", seed)
+    for format_ in ("text", "md", "tex", "csv", "json"):
+        for name in ("per-class", "confusion", "ensemble"):
+            assert hifi(f"table {name} --format {format_}").code == 0
