@@ -14,6 +14,7 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.site_check import check_site
 from hifi_cli.records.signs import signs_of
 from hifi_cli.text import format_duration
 
@@ -80,7 +81,7 @@ def grid(
     if site and jobs:
         raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
     if site:
-        executor.load_site(site)
+        check_site(site)
     changes = {
         "tasks": tasks or [],
         "methods": methods or [],
