@@ -120,6 +120,11 @@ COMMANDS = {
         "Recompute scores, and find runs that cannot be what they say.",
         "results",
     ),
+    "results prune": CommandLine(
+        "results:prune",
+        "Drop the weights of finished runs, and keep records and predictions.",
+        "results --methods full-ft",
+    ),
     "results merge": CommandLine(
         "results:merge",
         "Copy finished runs from a directory, a packed study or the hub.",

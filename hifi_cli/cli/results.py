@@ -10,9 +10,10 @@ from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, UsageError, logger
 from hifi_cli.files import atomic_path
+from hifi_cli.records import prune as prune_runs
 from hifi_cli.records import share
 from hifi_cli.records.check import check as check_study
-from hifi_cli.records.study import read_results
+from hifi_cli.records.study import Study, read_results
 from hifi_cli.text import abbreviate, counted_noun, printable
 
 Place = Annotated[
@@ -125,7 +126,72 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
         )
     if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
+        if checked.pruned:
+            print(f"weights of {counted_noun(len(checked.pruned), 'run')} were pruned")
         print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
+
+
+def prune(
+    directory: Directory,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Directories of runs.")
+    ] = None,
+    tasks: options.Tasks = None,
+    methods: options.Methods = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
+    variants: Annotated[
+        bool,
+        typer.Option(
+            "--variants",
+            help="Only runs of searches and other variants.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help="Remove the weights; without it, print what would be removed.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
+) -> None:
+    """Drop the weights (delta.safetensors) of runs that are named or selected; records and predictions stay.
+
+    A run that another one starts from is kept. A pruned run counts in every table, and cannot be evaluated or exported.
+    """
+    study = Study(directory)
+    chosen = study.runs
+    selections = {
+        "task": options.stored_names("tasks", tasks),
+        "method": options.stored_names("methods", methods),
+        "backbone": options.stored_names("backbones", [backbone] if backbone else None),
+        "protocol": options.stored_names("protocols", [protocol] if protocol else None),
+        "seed": options.parse_seeds(seeds),
+    }
+    selects = variants or any(selections.values())
+    if bool(runs) == selects:
+        raise UsageError(
+            "either name runs, or select them with --tasks, --methods, --backbone, --protocol, --seeds or --variants"
+        )
+    for column, values in selections.items():
+        if values:
+            chosen = chosen[chosen[column].isin(values)]
+    if variants:
+        chosen = chosen[chosen["variant"].notna()]
+    paths = [prune_runs.path_in_study(study, run) for run in runs or ()] or [*chosen["path"]]
+    found = prune_runs.find_prunable(study, paths)
+    word = "removed" if yes else "would remove"
+    if yes:
+        prune_runs.prune(study, [*found.sizes])
+    for path, size in found.sizes.items():
+        print(f"{word}  {size / 1e6:8.2f} MB  {path}")
+    for path, reason in found.kept.items():
+        print(f"kept  {path}: {reason}")
+    total = f"{counted_noun(len(found.sizes), 'run')}, {sum(found.sizes.values()) / 1e6:.2f} MB"
+    print(total if yes else f"{total}: nothing was removed; --yes removes the weights")
 
 
 def _report(states: dict[str, str]) -> None:

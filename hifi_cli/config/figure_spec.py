@@ -65,6 +65,7 @@ def load(
         protocol: instead of the YAML's; None: as it says. Likewise the others.
         backbone: see `protocol`.
         tasks: see `protocol`.
+        methods: see `protocol`.
         seeds: see `protocol`; they change no name of a file.
 
     Raises:

@@ -21,7 +21,7 @@ from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.errors import HifiError, MissingError
 from hifi_cli.files import MAX_LINES_BYTES, digest, file_digest, read_file, read_jsonl
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import EpochMetrics, RunResult
+from hifi_cli.records.record import EpochMetrics, Pruned, RunResult
 from hifi_cli.records.study import PACKED, PREDICTIONS, Study
 from hifi_cli.tasks import scores, task_spec
 from hifi_cli.tasks.metrics import METRICS, lowest_score
@@ -49,12 +49,14 @@ class CheckedStudy:
         recomputed: of how many the score was recomputed from the predictions.
         not_recomputed: why the score of a run with one was not, by the run's path.
         findings: what is wrong, by the path of a run, or by the name of a packed study's file.
+        pruned: the runs whose weights `hifi results prune` dropped.
     """
 
     runs: int
     recomputed: int
     not_recomputed: dict[str, str]
     findings: dict[str, list[str]]
+    pruned: list[str] = field(default_factory=list)
 
 
 def check(directory: Path) -> CheckedStudy:
@@ -78,7 +80,14 @@ def check(directory: Path) -> CheckedStudy:
     checking.compare_runs()
     findings = {path: checking.findings[path] for path in sorted(checking.findings)}
     runs = len(study.results) + len(study.damaged)
-    return CheckedStudy(runs, checking.recomputed, checking.not_recomputed, findings)
+    pruned = [path for path in study.results if _is_pruned(study, path)]
+    return CheckedStudy(runs, checking.recomputed, checking.not_recomputed, findings, pruned)
+
+
+def _is_pruned(study: Study, path: str) -> bool:
+    """Whether `hifi results prune` dropped the weights of a run."""
+    directory = RunDirectory(study.directory / path)
+    return directory.pruned.is_file() and not directory.delta.is_file()
 
 
 @dataclass
@@ -381,6 +390,10 @@ def _of_metrics_file(directory: RunDirectory, result: RunResult) -> Iterator[str
 def _of_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
     """Weights on the disk that are not those of the record."""
     if not directory.delta.is_file():
+        if directory.pruned.is_file():
+            pruned = Pruned.read(directory.pruned)
+            if pruned.delta_sha256 != result.delta_sha256:
+                yield "pruned.json is of other weights than those of the record (delta_sha256)"
         return
     if file_digest(directory.delta) != result.delta_sha256:
         yield "delta.safetensors is not the file that the run wrote (delta_sha256)"

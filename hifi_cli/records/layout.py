@@ -31,6 +31,7 @@ class RunDirectory:
     Attributes:
         checkpoint: the state of an unfinished run.
         predictions: of the reported split; others are in predictions-SPLIT.jsonl.
+        pruned: says that the weights were dropped, if they were.
         user_files: copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again.
     """
 
@@ -40,6 +41,7 @@ class RunDirectory:
         self.config_file = path / "config.yaml"
         self.results = path / "results.json"
         self.delta = path / "delta.safetensors"
+        self.pruned = path / "pruned.json"
         self.metrics = path / "metrics.jsonl"
         self.predictions = path / "predictions.jsonl"
         self.checkpoint = path / "checkpoints" / "last.pt"
@@ -177,7 +179,7 @@ class RunDirectory:
         """
         self.results.unlink(missing_ok=True)
         predictions = [self.predictions, *self.path.glob("predictions-*.jsonl")]
-        others = [self.metrics, self.checkpoint, self.config_file]
+        others = [self.pruned, self.metrics, self.checkpoint, self.config_file]
         for path in [self.delta, *predictions, *others]:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "tensorboard", ignore_errors=True)

@@ -127,6 +127,18 @@ class Prediction(Record):
     logits: list[float]
 
 
+class Pruned(StoredFile):
+    """The content of pruned.json: the weights of the run were here, and `hifi results prune` dropped them.
+
+    Attributes:
+        delta_sha256: digest of the file, as the record has it.
+        delta_bytes: its size.
+    """
+
+    delta_sha256: str
+    delta_bytes: int
+
+
 class RunScores(Record):
     """The primary metric on the reported split, as fractions of 1.
 

@@ -33,6 +33,7 @@ _FILES = (
     "metrics.jsonl",
     "predictions*.jsonl",
     "delta.safetensors",
+    "pruned.json",
     _OWN_YAMLS,
     "results.json",
 )

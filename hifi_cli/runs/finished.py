@@ -54,6 +54,10 @@ def read_finished(path: Path, *, trust: bool) -> FinishedRun:
     config = directory.with_user_yamls(directory.read_config(), trust=trust)
     if not result.is_done:
         raise RunFailed(f"the run in {path} {result.status} and left no model")
+    if directory.pruned.is_file() and not directory.delta.is_file():
+        raise MissingError(
+            f"the weights of {path} were dropped by hifi results prune: {_TRAIN_AGAIN}"
+        )
     if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
         raise MissingError(
             f"{directory.delta} is missing, or is not the file that the run wrote: {_TRAIN_AGAIN}"
