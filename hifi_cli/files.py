@@ -148,6 +148,7 @@ def _why_not_written(error: Exception, folder: Path) -> str | None:
     is_of_safetensors = type(error).__name__ == "SafetensorError"
     if is_of_torch or is_of_safetensors:
         return "the disk is full, or a quota or a limit of file sizes is reached"
+    # Another library's error on a full disk has words of its own.
     if shutil.disk_usage(folder).free < 1 << 16:
         return text
     return None
@@ -155,6 +156,7 @@ def _why_not_written(error: Exception, folder: Path) -> str | None:
 
 def _share(written: Path) -> None:
     """Give files the permissions of new ones: safetensors makes them unreadable for others."""
+    # The permissions that new files lack can only be read by setting others.
     umask = os.umask(0)
     os.umask(umask)
     for part in (written, *written.rglob("*")):
@@ -165,6 +167,7 @@ def _share(written: Path) -> None:
 def _reach_the_disk(written: Path) -> None:
     """Wait until the content of a file, or of all files in a directory, is on the disk."""
     for part in (written, *written.rglob("*")):
+        # A directory can only be opened for reading, which is enough.
         handle = os.open(part, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -177,7 +180,10 @@ def _reach_the_disk(written: Path) -> None:
 
 
 def has_room(folder: Path, sizes: Sequence[int]) -> bool:
-    """Whether files of these sizes in bytes can be written; they are, as a quota has no other sign."""
+    """Whether files of these sizes in bytes can be written.
+
+    They are written and removed again: a quota shows in no other way.
+    """
     trials = [folder / _name_of_part("room") for _ in sizes]
     try:
         for trial, size in zip(trials, sizes, strict=True):
@@ -213,6 +219,7 @@ def _machine() -> str:
 
 
 def _remove_parts_of_dead_writers(folder: Path) -> None:
+    """Remove what killed processes have left in a folder."""
     for part in folder.glob(f".*{TEMPORARY_SUFFIX}"):
         if _writer_is_dead(part):
             _remove_part(part)
@@ -222,6 +229,7 @@ def _writer_is_dead(part: Path) -> bool:
     """Whether the process that wrote a part has ended; on another machine, after a day of rest."""
     writer = _WRITER.search(part.name)
     if writer and writer["machine"] == _machine():
+        # Signal 0 only asks whether the process is there.
         try:
             os.kill(int(writer["process"]), 0)
         except ProcessLookupError:

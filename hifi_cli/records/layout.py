@@ -1,4 +1,4 @@
-"""Where a run lies: its directory, the files in it, and who may write to it."""
+"""The directory of a run: the files in it, and who may write to it."""
 
 import json
 import shutil
