@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from prepared_models import data_of, encoder_of, examples_of, prepared_run, pretrained_of, splits_of
+from run_folders import run_folder
 from safetensors.torch import load_file
 from scipy import stats
 from sklearn.metrics import silhouette_score
@@ -250,11 +251,9 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace, tmp_path):
     request = replace(request, overrides=words)
     rows = {(row["x"], row["seed"]): row for row in compute(request)}
     for k in (1, 2):
-        path = (
-            workspace.results_dir
-            / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json"
-        )
-        result = json.loads(path.read_text())
+        names = {"method": "hifi-layerwise", "variant": f"heads.k={k}"}
+        run = run_folder(workspace.results_dir, **names, seed=2)
+        result = json.loads((run / "results.json").read_text())
         assert rows[k, 2]["score"] == result["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
         assert rows[k, 2]["trained_share"] == trained / result["params"]["total"]

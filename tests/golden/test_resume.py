@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from commands import hifi, run, run_numbers
+from run_folders import demo_folder
 
 SETTINGS = ["--protocol", "demo", "--task", "demo-entailment", "--seed", "1", "--quiet"]
 SETTINGS += ["limit=32", "batch_size=4", "epochs=4", "scoring.samples=8", "log_every=1"]
 SETTINGS += ["kernels=torch", "precision=fp32", "--allow-unused"]
 STEPS = 32
-RUN = "runs/demo/demo/demo-entailment/{method}/seed1"
 slowly = pytest.mark.slow
 
 
@@ -67,7 +67,7 @@ def stopped_after(steps, directory):
 def test_stopped_twice_it_ends_as_if_it_had_not(method, tmp_path):
     """Of two-stage methods the second stop falls into stage 2."""
     hifi(*command(method, "whole"), cwd=tmp_path)
-    directory = tmp_path / "stopped" / RUN.format(method=method)
+    directory = demo_folder(tmp_path / "stopped", method=method)
     for steps in (2, STEPS // 2):
         with stopped_after(steps, directory):
             ended = run(*command(method, "stopped"), cwd=tmp_path)
@@ -75,13 +75,13 @@ def test_stopped_twice_it_ends_as_if_it_had_not(method, tmp_path):
         assert steps <= trained_steps(directory) < STEPS
         assert not (directory / "results.json").exists()
     hifi(*command(method, "stopped"), cwd=tmp_path)
-    assert run_numbers(directory) == run_numbers(tmp_path / "whole" / RUN.format(method=method))
+    assert run_numbers(directory) == run_numbers(demo_folder(tmp_path / "whole", method=method))
 
 
 @pytest.mark.slow
 def test_killed_in_the_middle_it_ends_as_if_it_had_not(tmp_path):
     hifi(*command("hifi-layerwise", "whole"), cwd=tmp_path)
-    directory = tmp_path / "killed" / RUN.format(method="hifi-layerwise")
+    directory = demo_folder(tmp_path / "killed", method="hifi-layerwise")
     paths = os.pathsep.join(
         [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
@@ -96,5 +96,5 @@ def test_killed_in_the_middle_it_ends_as_if_it_had_not(tmp_path):
     assert process.wait() == -signal.SIGKILL
     hifi(*command("hifi-layerwise", "killed"), cwd=tmp_path)
     assert run_numbers(directory) == run_numbers(
-        tmp_path / "whole" / RUN.format(method="hifi-layerwise")
+        demo_folder(tmp_path / "whole", method="hifi-layerwise")
     )

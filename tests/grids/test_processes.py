@@ -96,9 +96,9 @@ def test_rte_starts_from_the_mnli_run_of_the_same_grid(encoders, data, task_kind
     words = ("--data-dir", ".", "--jobs", "2", *QUICK, "epochs=1")
     code, said = run_hifi("grid", name, *words, cwd=tmp_path)
     assert (code, "4 of 4 done" in said) == (0, True), said
-    results = tmp_path / "results/runs/chain/tiny-bert"
     for seed in (1, 2):
-        record = json.loads((results / f"rte/full-ft/seed{seed}/results.json").read_text())
+        run = run_folder(tmp_path / "results", protocol="chain", seed=seed)
+        record = json.loads((run / "results.json").read_text())
         assert [link["run"] for link in record["started_from"]] == [start]
 
 
