@@ -14,21 +14,28 @@ from hifi_cli.methods.common import SparseMethod, names_without_pretrained_value
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import top_k_masks
 
-# the interval that the concrete distribution is stretched to before it is cut to [0, 1]
-_LOW, _HIGH = -1.5, 1.5
+# The interval that the concrete distribution is stretched to before it is cut to [0, 1].
+_LOW = -1.5
+_HIGH = 1.5
 
 
 def hard_concrete(gate: Tensor) -> Tensor:
-    """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
-    return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
+    """Return values in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018).
+
+    Args:
+        gate: log alpha of each hard concrete variable, with its noise if it is sampled.
+    """
+    stretched = torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW
+    return stretched.clamp(0, 1)
 
 
 def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups of what trains as in full fine-tuning: biases do not decay."""
-    return [
-        {"params": [value], "weight_decay": weight_decay if value.dim() > 1 else 0.0}
-        for value in exempt
-    ]
+    """Make parameter groups of what trains as in full fine-tuning: biases do not decay."""
+    groups: list[dict[str, Any]] = []
+    for value in exempt:
+        decay = weight_decay if value.dim() > 1 else 0.0
+        groups.append({"params": [value], "weight_decay": decay})
+    return groups
 
 
 class _Search(Method):
@@ -40,12 +47,16 @@ class _Search(Method):
     Attributes:
         searched: the parameters that may differ in the end, by name.
         exempt: the others, which train as in full fine-tuning.
-        difference, gate: [entries]; `gate` is log alpha of each entry's hard concrete variable.
+        sizes: entries of each of the searched parameters.
+        pretrained: theta0 of all entries, [entries].
+        difference: of each entry, [entries].
+        gate: log alpha of each entry's hard concrete variable, [entries].
         tensor_gate: log alpha of each tensor's, [tensors].
     """
 
     def prepare(self, encoder: Encoder) -> None:
-        model, gate_start = encoder.model.requires_grad_(True), self.settings.gate_start
+        model = encoder.model.requires_grad_(True)
+        gate_start = self.settings.gate_start
         exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
         self.exempt = {name: model.get_parameter(name) for name in exempt}
         self.searched = {
@@ -55,14 +66,18 @@ class _Search(Method):
         self.pretrained = torch.cat([value.detach().flatten() for value in self.searched.values()])
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
-        self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self.sizes),), gate_start))
+        tensor_gates = self.pretrained.new_full((len(self.sizes),), gate_start)
+        self.tensor_gate = nn.Parameter(tensor_gates)
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:  # noqa: ARG002
-        names = ("difference", "gate", "tensor_gate")
-        return self.exempt | {name: getattr(self, name) for name in names}
+        return self.exempt | {
+            "difference": self.difference,
+            "gate": self.gate,
+            "tensor_gate": self.tensor_gate,
+        }
 
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
-        # the pretrained values, differences and gates, two gradients, and AdamW's four moments
+        # The pretrained values, differences and gates, two gradients, and AdamW's four moments.
         megabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e6
         logger.info(f"Diff-Pruning's search takes {megabytes:,.0f} MB of memory or more")
 
@@ -71,13 +86,17 @@ class _Search(Method):
         model: nn.Module,  # noqa: ARG002
         weight_decay: float,
     ) -> list[dict[str, Any]]:
-        return [
-            *_decayed_matrices(self.exempt.values(), weight_decay),
-            # a decay would pull the difference, not the weight: the penalty keeps it small
-            {"params": [self.difference], "weight_decay": 0.0},
-            {"params": [self.gate, self.tensor_gate], "weight_decay": 0.0, "eps": 1e-8}
-            | {"lr": self.settings.gate_learning_rate, "lr_schedule": "constant"},
-        ]
+        # A decay would pull the difference, not the weight: the penalty keeps it small.
+        of_difference = {"params": [self.difference], "weight_decay": 0.0}
+        of_gates = {
+            "params": [self.gate, self.tensor_gate],
+            "weight_decay": 0.0,
+            "eps": 1e-8,
+            "lr": self.settings.gate_learning_rate,
+            "lr_schedule": "constant",
+        }
+        groups = _decayed_matrices(self.exempt.values(), weight_decay)
+        return [*groups, of_difference, of_gates]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
         return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
@@ -87,9 +106,11 @@ class _Search(Method):
         self.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
-        """The penalty on entries expected to differ (`product`), or on open gates (`sum`)."""
+        """Return the penalty on entries expected to differ (`product`), or on open gates (`sum`)."""
         shift = math.log(-_LOW / _HIGH)
-        entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
+        # The probability that a gate is not exactly 0.
+        entries = torch.sigmoid(self.gate - shift)
+        tensors = torch.sigmoid(self.tensor_gate - shift)
         if self.settings.l0 == "sum":
             number = entries.sum() + tensors.sum()
         else:
@@ -98,7 +119,7 @@ class _Search(Method):
         return number * float(self.settings.penalty)
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
-        """Take the gradient of all theta out of the model, on to differences and gates."""
+        """Take the gradient of all theta out of the model, and pass it on to differences and gates."""
         gradients = []
         for value in self.searched.values():
             gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
@@ -111,8 +132,15 @@ class _Search(Method):
         self.write(self.weights())
 
     def weights(self, generator: Generator | None = None) -> Tensor:
-        """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
-        noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
+        """Compute theta of all entries, [entries].
+
+        Args:
+            generator: samples the gates; None: those of evaluation, without noise.
+        """
+        noise: Tensor | float = 0.0
+        tensor_noise: Tensor | float = 0.0
+        if generator:
+            noise, tensor_noise = self.logistic_noise(generator)
         tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
         per_entry = [gate.expand(size) for gate, size in zip(tensor_gates, self.sizes, strict=True)]
         gates = hard_concrete(self.gate + noise) * torch.cat(per_entry)
@@ -124,17 +152,25 @@ class _Search(Method):
         torch._foreach_copy_(list(self.searched.values()), list(self.split(weights).values()))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
-        """Views of a value per entry, in the tensors' shapes."""
+        """Return views of a value per entry, by the tensors' names and in their shapes."""
         parts = zip(self.searched.items(), values.split(self.sizes), strict=True)
         return {name: part.view(parameter.shape) for (name, parameter), part in parts}
 
     def logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
-        """What samples the gates: in one stream, each tensor's entries and then the tensor."""
+        """Draw what samples the gates: in one stream, each tensor's entries and then the tensor.
+
+        Returns:
+            [entries] and [tensors].
+        """
         number = len(self.gate) + len(self.tensor_gate)
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
-        parts = noise.split([part for size in self.sizes for part in (size, 1)])
-        return torch.cat(parts[::2]), torch.cat(parts[1::2])
+        sizes: list[int] = []
+        for size in self.sizes:
+            sizes.extend((size, 1))
+        parts = noise.split(sizes)
+        of_entries, of_tensors = parts[::2], parts[1::2]
+        return torch.cat(of_entries), torch.cat(of_tensors)
 
 
 class DiffPruning(SparseMethod):
@@ -185,21 +221,19 @@ class DiffPruning(SparseMethod):
         kept = torch.cat(list(masks.values()))
         search.write(search.pretrained + difference * kept)
         self.choose(encoder.model, masks)
-        del search.pretrained, search.difference, search.gate  # each as large as the model
+        # Each of them is as large as the model.
+        del search.pretrained, search.difference, search.gate
 
     def param_groups(
         self,
         model: nn.Module,
         weight_decay: float,
     ) -> list[dict[str, Any]]:
-        values = self.chosen.values
-        exempt = [
-            value for name, value in self.trainable_parameters(model).items() if name not in values
-        ]
-        return [
-            *_decayed_matrices(exempt, weight_decay),
-            {"params": list(values.values()), "weight_decay": 0.0},
-        ]
+        chosen = self.chosen.values
+        trained = self.trainable_parameters(model)
+        exempt = [value for name, value in trained.items() if name not in chosen]
+        of_chosen = {"params": list(chosen.values()), "weight_decay": 0.0}
+        return [*_decayed_matrices(exempt, weight_decay), of_chosen]
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
         self.chosen.gather_gradients()

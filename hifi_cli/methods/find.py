@@ -33,14 +33,18 @@ def build_method(training: TrainingConfig, context: MethodContext) -> Method:
 
 
 def check_settings(config: RunConfig) -> None:
-    """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
+    """Refuse settings that the method of a run, or of its first stage, does not have.
+
+    Raises:
+        UsageError: there is one.
+    """
     method = build_method(config, MethodContext(stage1_config=config.stage1))
     if config.stage1 and not any(stage.training for stage in method.stages()):
         raise UsageError(f"stage1: {config.method} has one stage; the two-stage method is eh-ft")
 
 
 def implementation_of(method: str) -> type[Method]:
-    """The Method subclass that implements a method: in a file of this folder, or of the user.
+    """Find the subclass of Method that implements a method: in a file of this folder, or the user's.
 
     Raises:
         UsageError: there is none, or it is code of a run directory that the user does not trust.
@@ -63,10 +67,11 @@ _FORMER_HOOKS = {"on_phase_start": "on_stage_start", "phases": "stages"}
 
 
 def user_code(name: str, path: Path) -> dict[str, Any]:
-    """The names that a user's Python file defines.
+    """Return the names that a user's Python file defines.
 
     Args:
         name: of the method or ranking whose code it is.
+        path: of the file.
 
     Raises:
         UsageError: no such file, an error in it, or a run directory's that the user does not trust.
@@ -79,12 +84,14 @@ def user_code(name: str, path: Path) -> dict[str, Any]:
 
 @cache
 def _executed(path: Path, content: str) -> dict[str, Any]:
-    """The names that a file defines, which is executed again only after it has changed."""
+    """Return the names that a file defines, which is executed again only after it has changed."""
+    # The command line finds the file's lines in a traceback by this mark.
+    marked = {"IS_USER_CODE": True}
     try:
-        marked = {"IS_USER_CODE": True}  # by which the command line finds its lines in a traceback
         return runpy.run_path(str(path), marked, run_name=f"{path.stem}_{content}")
     except Exception as error:
         lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == str(path)]
+        # An error of syntax is in no line that was executed.
         line = lines[-1] if lines else getattr(error, "lineno", None)
         raise UsageError(
             f"{path}, line {line}: cannot be imported: {type(error).__name__}: {error}"
@@ -92,32 +99,36 @@ def _executed(path: Path, content: str) -> dict[str, Any]:
 
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
-    """The subclass of Method that a module itself defines; _Names are parts of it."""
-    own = [
-        value
-        for name, value in names.items()
-        if isinstance(value, type)
-        and issubclass(value, Method)
-        and value.__module__ == names["__name__"]
-        and not name.startswith("_")
-    ]
+    """Return the subclass of Method that a module itself defines.
+
+    Args:
+        names: those that the module defines.
+
+    Raises:
+        UsageError: it defines none or several, or one that cannot be called.
+    """
+    file = names["__file__"]
+    own = []
+    for name, value in names.items():
+        is_method = isinstance(value, type) and issubclass(value, Method)
+        # A class whose name begins with an underscore is a part of the method.
+        if is_method and value.__module__ == names["__name__"] and not name.startswith("_"):
+            own.append(value)
     if len(own) != 1:
+        raise UsageError(f"{file} must define exactly one subclass of Method, not {len(own)}")
+    (method_class,) = own
+    for former, present in _FORMER_HOOKS.items():
+        if former in vars(method_class):
+            raise UsageError(
+                f"{file}: {method_class.__name__}.{former} is called {present} now: rename it"
+                " (CHANGELOG.md)"
+            )
+    _check_arguments_of_before_step(method_class, file)
+    if method_class.prepare is Method.prepare:
         raise UsageError(
-            f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
+            f"{file}: {method_class.__name__} has no prepare(self, encoder), which says what trains"
         )
-    former = [name for name in _FORMER_HOOKS if name in vars(own[0])]
-    if former:
-        raise UsageError(
-            f"{names['__file__']}: {own[0].__name__}.{former[0]} is called {_FORMER_HOOKS[former[0]]} now:"
-            " rename it (CHANGELOG.md)"
-        )
-    _check_arguments_of_before_step(own[0], names["__file__"])
-    if own[0].prepare is Method.prepare:
-        raise UsageError(
-            f"{names['__file__']}: {own[0].__name__} has no prepare(self, encoder), which says what"
-            " trains"
-        )
-    return own[0]
+    return method_class
 
 
 def _check_arguments_of_before_step(method_class: type[Method], file: str) -> None:

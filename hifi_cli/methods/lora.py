@@ -26,9 +26,13 @@ class LoRA(Peft):
         LoRA's text, query and key in HiFi's, the four projections of attention in EH-FT's code."""
 
     def adapter(self) -> tuple[str, dict[str, Any]]:
-        r, alpha, dropout = self.settings.r, self.settings.alpha, self.settings.dropout
-        return "lora", {"r": r, "lora_alpha": alpha, "lora_dropout": dropout}
+        options = {
+            "r": self.settings.r,
+            "lora_alpha": self.settings.alpha,
+            "lora_dropout": self.settings.dropout,
+        }
+        return "lora", options
 
     def unfreeze_all(self, encoder: Encoder) -> None:
-        # not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage
+        # Not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage.
         encoder.model.requires_grad_(True)

@@ -65,21 +65,25 @@ class Peft(Method):
         unknown families have only the last two."""
 
     def adapter(self) -> tuple[str, dict[str, Any]]:
-        """The type of peft and the fields of its configuration; a subclass has its own settings."""
-        if self.settings.type.lower() == "adalora":  # which must be called in every step
+        """Return the type of peft and the fields of its configuration, as the settings say."""
+        # AdaLoRA must be called in every step.
+        if self.settings.type.lower() == "adalora":
             raise UsageError("settings.type=adalora: use the method adalora")
         return self.settings.type, self.settings.options
 
     def target_modules(self, encoder: Encoder) -> list[str]:
-        """The names in the whole model of the modules to adapt.
+        """Return the names in the whole model of the modules to adapt.
 
         Raises:
             UsageError: no module has such a name.
         """
-        return [name for target in self.settings.targets for name in modules_of(encoder, target)]
+        names: list[str] = []
+        for target in self.settings.targets:
+            names.extend(modules_of(encoder, target))
+        return names
 
     def peft_config(self, encoder: Encoder) -> Any:
-        """Peft's configuration of the adapters.
+        """Make peft's configuration of the adapters.
 
         Raises:
             UsageError: unknown type, or an option or a value that peft refuses.
@@ -107,17 +111,22 @@ class Peft(Method):
         if not modules:
             raise UsageError("settings.targets: names no module of the encoder")
         derived: dict[str, Any] = {"target_modules": modules}
-        if kind.lower() == "ia3":  # it scales the input of these, the outputs of all others
+        # IA3 scales the input of these, and the outputs of all others.
+        if kind.lower() == "ia3":
             inner = modules_of(encoder, "ffn_output") if encoder.is_supported_family else []
             derived["feedforward_modules"] = [name for name in inner if name in modules]
         with _peft_errors(kind):
             return config_class(**options, **derived)
 
     def prepare(self, encoder: Encoder) -> None:
-        model, head, config = encoder.model, encoder.task_head, self.peft_config(encoder)
+        model = encoder.model
+        head = encoder.task_head
+        config = self.peft_config(encoder)
         model.requires_grad_(False)
-        torch.sparse.check_sparse_tensor_invariants.disable()  # else SHiRA's updates make PyTorch warn
-        if encoder.device.type == "meta":  # only sizes matter
+        # Otherwise SHiRA's updates make PyTorch warn.
+        torch.sparse.check_sparse_tensor_invariants.disable()
+        # On the device of a plan, only sizes matter.
+        if encoder.device.type == "meta":
             for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
                 setattr(config, option, _WITHOUT_WEIGHTS[option])
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
@@ -125,8 +134,9 @@ class Peft(Method):
             torch.default_generator.manual_seed(self.context.seed)
             self.tuner: Any = tuner(model, config, adapter_name="default")
         added = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        # without AdaLoRA's rank, a constant that is a parameter
-        freeze_except(encoder, [*head, *(name for name in added if ".ranknum." not in name)])
+        # AdaLoRA's rank is a parameter, but a constant.
+        added = [name for name in added if ".ranknum." not in name]
+        freeze_except(encoder, [*head, *added])
 
     @torch.no_grad()
     def merge(self, encoder: Encoder) -> None:
@@ -138,7 +148,7 @@ class Peft(Method):
 
 
 def modules_of(encoder: Encoder, target: str) -> list[str]:
-    """The names in the whole model of the modules that a target stands for (`Peft.Settings`).
+    """Return the names in the whole model of the modules that a target of `Peft.Settings` means.
 
     Raises:
         UsageError: no module has such a name.
@@ -146,13 +156,13 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
     if target == NORMS:
         return encoder.norms
     if target in PARTS and encoder.is_supported_family:
-        return [
-            path
-            for layer in range(encoder.num_layers)
-            for path in encoder.module_paths(layer, target)
-        ]
+        paths: list[str] = []
+        for layer in range(encoder.num_layers):
+            paths.extend(encoder.module_paths(layer, target))
+        return paths
     backbone = set(encoder.base.modules())
-    in_head = {name.rpartition(".")[0] for name in encoder.task_head}  # a pooler trains whole
+    # A pooler trains whole.
+    in_head = {name.rpartition(".")[0] for name in encoder.task_head}
     names = [
         name
         for name, module in encoder.model.named_modules()

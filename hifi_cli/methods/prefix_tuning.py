@@ -68,12 +68,16 @@ def prefix_attention(
     prefixes, layer, attention = cast(Any, module.prefix)
     batch, heads, tokens, size = key.shape
     values = prefixes.current_key_values[layer].to(key.dtype)
+    # To [keys and values, batch, heads, length, head size].
     values = values.view(2, 1, -1, heads, size).transpose(2, 3).expand(2, batch, -1, -1, -1)
+    prefix_keys, prefix_values = values
     if attention_mask is None:
         attention_mask = key.new_zeros(batch, 1, 1, tokens)
+    # Every token sees the prefix.
     visible = attention_mask.new_zeros(*attention_mask.shape[:3], values.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
-    key, value = torch.cat([key, values[0]], 2), torch.cat([value, values[1]], 2)
+    key = torch.cat([key, prefix_keys], 2)
+    value = torch.cat([value, prefix_values], 2)
     return attention(module, query, key, value, mask, **settings)
 
 
@@ -98,8 +102,10 @@ class PrefixTuning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
-        freeze_except(encoder, encoder.task_head)  # what is added below trains
-        settings, size = self.settings, encoder.num_key_value_heads * encoder.head_size
+        # The prefixes, which are added below, train too.
+        freeze_except(encoder, encoder.task_head)
+        settings = self.settings
+        size = encoder.num_key_value_heads * encoder.head_size
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.context.seed)
             prefixes = PrefixEncoder(
@@ -114,7 +120,7 @@ class PrefixTuning(Method):
         self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """The task head, and the prefixes without the MLP that made them."""
+        """Return the task head, and the prefixes without the MLP that made them."""
         trained = super().delta(model)
         delta = {name: value for name, value in trained.items() if self._prefix not in name}
         return delta | {f"{self._prefix}values": self._prefixes.key_values().detach()}

@@ -23,7 +23,8 @@ class RandomParameters(SparseMethod):
         sizes = {
             name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters
         }
-        count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
+        biases = sum(size for name, size in sizes.items() if "bias" in name)
+        count = self.settings.count or biases
         total = sum(sizes.values())
         if not 0 < count <= total:
             raise UsageError(
@@ -39,7 +40,13 @@ class RandomParameters(SparseMethod):
 
 
 def random_masks(sizes: dict[str, int], count: int, seed: int) -> dict[str, Tensor]:
-    """Flat masks of `count` entries of all tensors together; tensors without one are left out."""
+    """Draw flat masks of entries of all tensors together; tensors without one are left out.
+
+    Args:
+        sizes: entries of each tensor, by name.
+        count: entries that are drawn, uniformly and each at most once.
+        seed: of the draw.
+    """
     total = sum(sizes.values())
     chosen = np.random.default_rng(seed).choice(total, count, replace=False, shuffle=False)
     mask = torch.zeros(total, dtype=torch.bool)

@@ -38,24 +38,28 @@ class RoCoFT(Method):
                     encoder.replace_module(layer, part, self._tuned)
 
     def _tuned(self, linear: nn.Linear) -> nn.Module:
-        """The module in a matrix's place.
+        """Make the module that takes a matrix's place.
 
         Raises:
             UsageError: the matrix has fewer rows or columns.
         """
-        r, by_row = self.settings.r, self.settings.axis == "row"
+        r = self.settings.r
+        by_row = self.settings.axis == "row"
         size = linear.out_features if by_row else linear.in_features
         if r > size:
             raise UsageError(
                 f"settings.r={r}: a matrix of the encoder has only {size} {self.settings.axis}s"
             )
-        index = list(range(r))
-        module = RowLinear(linear, index, biases=False) if by_row else ColumnLinear(linear, index)
+        numbers = list(range(r))
+        module = (
+            RowLinear(linear, numbers, biases=False) if by_row else ColumnLinear(linear, numbers)
+        )
+        # The module has frozen the bias.
         if self.settings.biases and linear.bias is not None:
             linear.bias.requires_grad_(True)
         return module
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """The trained tensors, and the numbers of their rows or columns."""
+        """Return the trained tensors, and the numbers of their rows or columns."""
         index = {name: buffer for name, buffer in model.named_buffers() if name.endswith(".index")}
         return super().delta(model) | index

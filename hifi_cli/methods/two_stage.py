@@ -54,22 +54,26 @@ class TwoStage(Method):
         for parameter in head.values():
             parameter.requires_grad_(True)
         trained = self.stage1_method.stages()[0].method.trainable_parameters(encoder.model)
-        if untrained := sorted(head.keys() - trained.keys()):
+        untrained = sorted(head.keys() - trained.keys())
+        if untrained:
             raise UsageError(
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it"
                 " is: choose another stage1.method"
             )
 
     def stages(self) -> list[Stage]:
-        fraction, config = self.settings.stage1_fraction, self.context.stage1_config
-        stage1 = [
-            replace(stage, fraction=stage.fraction * fraction, training=config)
+        fraction = self.settings.stage1_fraction
+        training = self.context.stage1_config
+        stages = [
+            replace(stage, fraction=stage.fraction * fraction, training=training)
             for stage in self.stage1_method.stages()
         ]
-        return [*stage1, Stage(self, 1 - fraction, prepare_model=self.begin_stage2)]
+        stages.append(Stage(self, 1 - fraction, prepare_model=self.begin_stage2))
+        return stages
 
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:
+        """Make everything train, from the pretrained backbone and the head that stage 1 trained."""
         if self._pretrained is None:
             self.stage1_method.unfreeze_all(encoder)
             return

@@ -20,7 +20,7 @@ ATTENTION = "hifi_attention"
 def install(encoder: Encoder) -> None:
     """Replace a model's dropout and attention by this file's."""
     # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length
-    # have many shapes. Those of a few batches are enough, also because packed batches have few sizes
+    # have many shapes. The products of a few batches are enough, since packed batches have few sizes
     # (`PackedBatch.spare`). The first name is oneDNN's own, the second PyTorch's over it.
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
@@ -47,16 +47,28 @@ class Noise:
         self._bits = np.random.SFC64(int(torch.randint(2**62, ()).item()))
 
     def keep(self, shape: torch.Size, p: float) -> Tensor:
-        """True (as uint8 1) with probability 1 - p, to 1 in 65,536."""
+        """Draw what dropout keeps.
+
+        Args:
+            shape: of the result.
+            p: rate of the dropout.
+
+        Returns:
+            uint8, 1 with probability 1 - p, to 1 in 65,536, and else 0.
+        """
         count = shape.numel()
-        drawn = self._bits.random_raw(-(-count // 4)).view(np.uint16)[:count]
-        return torch.from_numpy((drawn >= round(p * 65536)).view(np.uint8)).view(shape)
+        # A draw has 64 bits, and an entry needs 16.
+        draws = -(-count // 4)
+        numbers = self._bits.random_raw(draws).view(np.uint16)[:count]
+        is_kept = numbers >= round(p * 65536)
+        return torch.from_numpy(is_kept.view(np.uint8)).view(shape)
 
 
 NOISE = Noise()
 
 
 def _reseed(model: nn.Module, _: Any) -> None:
+    """Begin the noise of a training pass; a hook before the forward pass."""
     if model.training:
         NOISE.reseed()
 
@@ -67,7 +79,8 @@ class FastDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * NOISE.keep(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
+        scales = NOISE.keep(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
+        return x * scales
 
 
 class _Attention(Function):
@@ -88,7 +101,7 @@ class _Attention(Function):
         keep = NOISE.keep(weights.shape, p)
         ctx.save_for_backward(query, key, value, weights, keep)
         ctx.scale = 1 / (1 - p)
-        # there are more weights than values: the latter are scaled
+        # There are more weights than values, so that the values are scaled.
         return (weights * keep) @ (value * ctx.scale)
 
     @staticmethod
@@ -125,13 +138,15 @@ def attention(
     """
     from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-    # in bf16 training, some adapters give float32; autocast does the same
+    # In bf16 training, some adapters give float32. Autocast does the same.
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
         attention_mask = None if attention_mask is None else attention_mask.to(torch.bfloat16)
     p = settings.get("dropout", 0.0)
     if p == 0:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
-    key, value = (repeat_kv(states, query.shape[1] // states.shape[1]) for states in (key, value))
+    heads_per_key = query.shape[1] // key.shape[1]
+    key = repeat_kv(key, heads_per_key)
+    value = repeat_kv(value, heads_per_key)
     attended: Tensor = _Attention.apply(query * settings["scaling"], key, value, attention_mask, p)
     return attended.transpose(1, 2).contiguous(), None

@@ -25,48 +25,49 @@ class Encoder:
         self.config = cast(Any, model.config)
         self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
-        # before the encoder's own names
+        # It stands before the encoder's own names.
         self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
 
     # --- sizes
 
     @property
     def num_layers(self) -> int:
-        """L."""
+        """The number of layers, L."""
         return len(self.layers)
 
     @property
     def num_heads(self) -> int:
         """Attention heads of a layer."""
-        _ = self.module_names  # raises where heads are not known
+        # It raises where heads are not known.
+        _ = self.module_names
         return int(self.config.num_attention_heads)
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of K and V of a layer; grouped-query attention has fewer, shared by groups of heads."""
-        return int(getattr(self.config, "num_key_value_heads", None) or self.num_heads)
+        """Heads of K and V of a layer; in grouped-query attention, groups of heads share them."""
+        configured = getattr(self.config, "num_key_value_heads", None)
+        return int(configured or self.num_heads)
 
     @property
     def head_size(self) -> int:
         """Width of a head's output; some configurations set it apart from the hidden size."""
-        return int(
-            getattr(self.config, "head_dim", None) or self.config.hidden_size // self.num_heads
-        )
+        configured = getattr(self.config, "head_dim", None)
+        return int(configured or self.config.hidden_size // self.num_heads)
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens of a sequence that there are positions for; None where it is not configured.
+        """The longest sequence that there are positions for; None where it is not configured.
 
         RoBERTa and its kin number positions from the one after the padding token's index.
         """
         positions: int | None = getattr(self.config, "max_position_embeddings", None)
-        tables = [
-            module
-            for name, module in self.base.named_modules()
-            if name.endswith("position_embeddings")
-        ]
-        padding = getattr(tables[0], "padding_idx", None) if tables else None
-        return positions if positions is None or padding is None else positions - padding - 1
+        if positions is None:
+            return None
+        for name, module in self.base.named_modules():
+            if name.endswith("position_embeddings"):
+                padding = getattr(module, "padding_idx", None)
+                return positions if padding is None else positions - padding - 1
+        return positions
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -80,10 +81,10 @@ class Encoder:
     @property
     def is_causal(self) -> bool:
         """Whether it is a decoder: tokens see none after them, and the task head reads the last."""
-        # transformers marks the attention of most decoders, and not that of these
-        return self.model_type in ("bloom", "doge", "mpt", "openai-gpt") or any(
-            getattr(module, "is_causal", False) for module in self.base.modules()
-        )
+        # transformers marks the attention of most decoders, and not that of these.
+        if self.model_type in ("bloom", "doge", "mpt", "openai-gpt"):
+            return True
+        return any(getattr(module, "is_causal", False) for module in self.base.modules())
 
     @property
     def device(self) -> torch.device:
@@ -94,13 +95,18 @@ class Encoder:
 
     @property
     def word_embedding(self) -> nn.Embedding | None:
-        """The word embedding of a known family; None where a method replaced it, or its weight has other uses too."""
-        embedding = (
-            cast(Any, self.base).get_input_embeddings() if self.is_supported_family else None
-        )
+        """The word embedding of a known family.
+
+        None where a method replaced it, or where its weight has other uses too.
+        """
+        if not self.is_supported_family:
+            return None
+        embedding = cast(Any, self.base).get_input_embeddings()
+        if type(embedding) is not nn.Embedding:
+            return None
         parameters = self.model.named_parameters(remove_duplicate=False)
-        uses = sum(value is getattr(embedding, "weight", None) for _, value in parameters)
-        return embedding if type(embedding) is nn.Embedding and uses == 1 else None
+        uses = sum(value is embedding.weight for _, value in parameters)
+        return embedding if uses == 1 else None
 
     @property
     def is_supported_family(self) -> bool:
@@ -147,12 +153,13 @@ class Encoder:
     @property
     def task_head(self) -> dict[str, nn.Parameter]:
         """The parameters of classifier and pooler, which every method trains, by name."""
-        inside, pooler = self._prefix, f"{self._prefix}pooler."
-        return {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if not name.startswith(inside) or name.startswith(pooler)
-        }
+        pooler = f"{self._prefix}pooler."
+        head = {}
+        for name, parameter in self.model.named_parameters():
+            is_in_backbone = name.startswith(self._prefix) and not name.startswith(pooler)
+            if not is_in_backbone:
+                head[name] = parameter
+        return head
 
     @property
     def classifier_names(self) -> list[str]:
@@ -169,36 +176,53 @@ class Encoder:
         ]
 
     def layer_of(self, name: str) -> int | None:
-        """The layer that a module or parameter of the whole model belongs to."""
+        """Return the layer of a module or parameter of the whole model; None if it is in none."""
         layers = f"{self._prefix}{self.module_names.layers}."
-        return int(name.removeprefix(layers).partition(".")[0]) if name.startswith(layers) else None
+        if not name.startswith(layers):
+            return None
+        number, _, _ = name.removeprefix(layers).partition(".")
+        return int(number)
 
     def layers_above(self, name: str) -> int:
-        """How far below the task head a parameter is: 0 the head and the last norm, 1 the last layer, L + 1 embeddings."""
-        if (layer := self.layer_of(name)) is not None:
+        """Return how far below the task head a parameter is.
+
+        Returns:
+            0 for the head and the norm after the last layer, 1 for the last layer, L for the first,
+            and L + 1 for embeddings.
+        """
+        layer = self.layer_of(name)
+        if layer is not None:
             return self.num_layers - layer
-        is_norm = name.rpartition(".")[0] in self.norms and not self.is_in_embeddings(name)
-        return 0 if is_norm or name in self.task_head else self.num_layers + 1
+        module, _, _ = name.rpartition(".")
+        is_last_norm = module in self.norms and not self.is_in_embeddings(name)
+        if is_last_norm or name in self.task_head:
+            return 0
+        return self.num_layers + 1
 
     def is_in_embeddings(self, name: str) -> bool:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
     def module_paths(self, layer: int, part: str) -> list[str]:
-        """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
+        """Return the names in the whole model of the modules that are a part of a layer.
+
+        Args:
+            layer: its number, from 0.
+            part: a field of `ModuleNames`.
+        """
         names = getattr(self.module_names, part)
+        if isinstance(names, str):
+            names = [names]
         layers = f"{self._prefix}{self.module_names.layers}"
-        return [
-            f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)
-        ]
+        return [f"{layers}.{layer}.{name}" for name in names]
 
     def module_path(self, layer: int, part: str) -> str:
-        """The name in the whole model of a layer's `part` that is one module."""
+        """Return the name in the whole model of a part of a layer that is one module."""
         (path,) = self.module_paths(layer, part)
         return path
 
     def head_rows(self, head: int, part: str = "query") -> range:
-        """The rows of W_Q, W_K or W_V ([out, in]) that belong to a head.
+        """Return the rows of W_Q, W_K or W_V ([out, in]) that belong to a head.
 
         In grouped-query attention, the rows of W_K and W_V are those that the head's group shares.
         """
@@ -209,7 +233,13 @@ class Encoder:
     # --- changes
 
     def replace_module(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
-        """Put `build(module)` in the place of each module of a layer's `part`."""
+        """Put another module in the place of each module of a part of a layer.
+
+        Args:
+            layer: its number, from 0.
+            part: a field of `ModuleNames`.
+            build: makes the new module from the present one.
+        """
         for path in self.module_paths(layer, part):
             self.model.set_submodule(path, build(self.model.get_submodule(path)))
 
@@ -221,13 +251,16 @@ class Encoder:
 
     def unfuse_qkv(self) -> None:
         """Make query, key and value three Linears where the family has one for all of them."""
-        if self.is_supported_family and self.module_names.fused:
-            for layer in range(self.num_layers):
-                self.replace_module(
-                    layer,
-                    "fused",
-                    lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module),
-                )
+        if not self.is_supported_family or not self.module_names.fused:
+            return
+
+        def unfused(module: nn.Module) -> nn.Module:
+            if isinstance(module, QKVLinear):
+                return module
+            return QKVLinear(cast(nn.Linear, module))
+
+        for layer in range(self.num_layers):
+            self.replace_module(layer, "fused", unfused)
 
     def fuse_qkv(self) -> None:
         """Undo `unfuse_qkv`: the model is again as its class makes it."""
@@ -235,7 +268,7 @@ class Encoder:
 
     @property
     def can_pack(self) -> bool:
-        """Whether layers can compute on packed tokens; tests compare all encoders, and no decoders."""
+        """Whether layers can compute on packed tokens: tests compare all encoders, and no decoders."""
         return self.is_supported_family and self.module_names.interface and not self.is_causal
 
     @property
@@ -255,10 +288,14 @@ class Encoder:
         return AttentionInterface()[cast(Any, self.base.config)._attn_implementation]
 
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
-        """Let every layer compute attention with `function`, registered as `name` in transformers.
+        """Let every layer compute attention with another function, as long as the model lives.
 
         Its attention mask is added to the scores: [batch, 1, tokens, tokens], or None if every token
         may attend to every other.
+
+        Args:
+            name: under which transformers' attention interface will have the function.
+            function: computes attention.
 
         Returns:
             The function that computed it before.
@@ -304,7 +341,7 @@ class Encoder:
 
 
 def _attention_mask(attention_mask: Tensor | None = None, **settings: Any) -> Tensor | None:
-    """The additive mask of transformers' own; it waits for no device to look for padding."""
+    """Make the additive mask as transformers does; it waits for no device to look for padding."""
     from transformers.masking_utils import eager_mask
 
     settings["allow_is_bidirectional_skip"] = (
@@ -318,22 +355,34 @@ class QKVLinear(nn.Module):
 
     def __init__(self, fused: nn.Linear) -> None:
         super().__init__()
-        biases = [None] * 3 if fused.bias is None else fused.bias.chunk(3)
-        parts = (linear_of(*part) for part in zip(fused.weight.chunk(3), biases, strict=True))
-        self.query, self.key, self.value = parts
+        query, key, value = fused.weight.chunk(3)
+        query_bias, key_bias, value_bias = (None, None, None)
+        if fused.bias is not None:
+            query_bias, key_bias, value_bias = fused.bias.chunk(3)
+        self.query = linear_of(query, query_bias)
+        self.key = linear_of(key, key_bias)
+        self.value = linear_of(value, value_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.query(x), self.key(x), self.value(x)], -1)
 
     def merge(self) -> nn.Linear:
-        """The Linear that computes the same."""
+        """Return the Linear that computes the same."""
         parts: list[Any] = [self.query, self.key, self.value]
-        bias = None if parts[0].bias is None else torch.cat([part.bias for part in parts])
-        return linear_of(torch.cat([part.weight for part in parts]), bias)
+        weight = torch.cat([part.weight for part in parts])
+        bias = None
+        if parts[0].bias is not None:
+            bias = torch.cat([part.bias for part in parts])
+        return linear_of(weight, bias)
 
 
 def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A Linear with copies of the given values."""
+    """Make a Linear with copies of the given values.
+
+    Args:
+        weight: [out, in].
+        bias: [out]; None: the Linear has none.
+    """
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     linear.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:

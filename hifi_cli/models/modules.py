@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from hifi_cli.models.encoder import Encoder
 
+# A delta has the mask of a parameter under its name and this ending.
 _MASK = "/mask"
 
 
@@ -90,7 +91,8 @@ class RowLinear(TunedLinear):
         device = x.device.type
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
-        # `data`: DeBERTa calls its projections twice in a pass, and so merges twice before backward
+        # DeBERTa calls its projections twice in a pass, and so merges twice before the backward
+        # pass: autograd must not see the weight itself, but `data`.
         weight = self.base_layer.weight.data.to(x.dtype)
         bias = None if self.base_layer.bias is None else self.base_layer.bias.to(x.dtype)
         return _RowProduct.apply(x, self.rows, self.row_bias, weight, bias, self.index)
@@ -219,12 +221,18 @@ def insert_adapters(
     """
     for layer in range(encoder.num_layers):
         for part in ("after_attention", "after_ffn"):
-            down, up = (module.to(encoder.device) for module in build())
-            encoder.replace_module(layer, part, partial(BottleneckAdapter, down=down, up=up))
-    names = [name for name, _ in encoder.model.named_parameters()]
-    return [
-        name for name in names if ".adapter." in name or name.rpartition(".")[0] in encoder.norms
-    ]
+            down, up = build()
+            adapter = partial(
+                BottleneckAdapter, down=down.to(encoder.device), up=up.to(encoder.device)
+            )
+            encoder.replace_module(layer, part, adapter)
+    norms = set(encoder.norms)
+    trained = []
+    for name, _ in encoder.model.named_parameters():
+        module, _, _ = name.rpartition(".")
+        if ".adapter." in name or module in norms:
+            trained.append(name)
+    return trained
 
 
 class SparseParameters:
@@ -242,7 +250,9 @@ class SparseParameters:
     def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
         """Take the entries where `masks` (bool, a parameter's shape) are True."""
         self._parameters = {name: model.get_parameter(name) for name in masks}
-        self._index, self.values, self.masks = {}, {}, {}
+        self._index: dict[str, Tensor] = {}
+        self.values: dict[str, nn.Parameter] = {}
+        self.masks: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             mask = masks[name].flatten()
             index = mask.nonzero()[:, 0].to(parameter.device)
@@ -277,12 +287,15 @@ class SparseParameters:
 
 
 def top_k_masks(scores: dict[str, Tensor], fraction: float) -> dict[str, Tensor]:
-    """Flat masks of the entries with the highest scores, of all tensors together.
+    """Make flat masks of the entries with the highest scores, of all tensors together.
 
-    Exactly `fraction` of the entries, rounded to an entry, even where scores tie.
+    Args:
+        scores: of every entry, by the tensors' names.
+        fraction: of the entries; exactly so many, rounded to an entry, even where scores tie.
     """
     joined = torch.cat([score.flatten() for score in scores.values()])
+    highest = joined.topk(round(fraction * len(joined))).indices
     mask = torch.zeros(len(joined), dtype=torch.bool, device=joined.device)
-    mask[joined.topk(round(fraction * len(joined))).indices] = True
+    mask[highest] = True
     parts = mask.split([score.numel() for score in scores.values()])
     return dict(zip(scores, parts, strict=True))
