@@ -1,4 +1,4 @@
-"""The files of a pretrained encoder: where they are, and the digest that tells it from any other. Without torch."""
+"""The files of a pretrained encoder: where they are, and its digest. Without torch."""
 
 import importlib.util
 import json
@@ -11,9 +11,9 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import cached_file_digest, digest
 from hifi_cli.hub import is_offline, resolve_commit
 
-# The rules of `encoder_digest`; a change of them is a new version, and gives every encoder a new digest.
+# The version of the rules of `encoder_digest`; a new one gives every encoder a new digest.
 _DIGEST_VERSION = 1
-# Keys of config.json that say how the file came about. All others may decide what the encoder computes.
+# Keys of config.json that say how the file came about. All others may decide what is computed.
 _CONFIG_BOOKKEEPING = (
     "_commit_hash",
     "_name_or_path",
@@ -44,14 +44,14 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 
 def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:
-    """Where transformers can load a backbone from: a directory or a hub id, and the revision.
+    """Say where transformers can load a backbone from: a directory or a hub id, and the revision.
 
     Raises:
         MissingError: neither the directory, nor the package, nor a hub id is there, or not the
             library that the tokenizer needs.
     """
     if backbone.path:
-        # a user's own path is absolute
+        # A user's own path is absolute.
         directory = registry.configs_directory() / "backbones" / backbone.path
         if not (directory / "config.json").is_file():
             raise MissingError(
@@ -64,19 +64,24 @@ def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:
             return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
     if not backbone.package and backbone.extra and not importlib.util.find_spec(backbone.extra):
         raise MissingError(
-            f"the tokenizer of backbone '{backbone.name}' needs {backbone.extra}: pip install 'hifi-cli[{backbone.extra}]'"
+            f"the tokenizer of backbone '{backbone.name}' needs {backbone.extra}: pip install"
+            f" 'hifi-cli[{backbone.extra}]'"
         )
     if backbone.hub and not (backbone.package and is_offline()):
         return backbone.hub, backbone.revision
-    package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
-    online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
+    package = backbone.package
+    if backbone.extra:
+        package = f"'hifi-cli[{backbone.extra}]'"
+    online = ""
+    if backbone.hub:
+        online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}"
     raise MissingError(
         f"backbone '{backbone.name}' is not installed: pip install {package}{online}"
     )
 
 
 def local_directory(source: str, revision: str | None) -> Path | None:
-    """The directory with an encoder's files on this machine; None if they would be downloaded.
+    """Return the directory of an encoder's files on this machine; None: they would be downloaded.
 
     Args:
         source: as `resolve_source` gives it, a directory or a hub id.
@@ -91,7 +96,7 @@ def local_directory(source: str, revision: str | None) -> Path | None:
 
 
 def digest_of_backbone(backbone: BackboneConfig) -> str | None:
-    """The digest of a backbone whose files are on this machine; None if they are not.
+    """Return the digest of a backbone whose files are on this machine; None if they are not.
 
     Raises:
         MissingError: its directory or its package is not there, or the hub has no such revision.
@@ -105,16 +110,21 @@ def digest_of_backbone(backbone: BackboneConfig) -> str | None:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The safetensors files of an encoder's weights, one or several, sorted by name."""
+    """Return the safetensors files of an encoder's weights, one or several, sorted by name."""
     whole = directory / "model.safetensors"
-    return [whole] if whole.is_file() else sorted(directory.glob("model-*.safetensors"))
+    if whole.is_file():
+        return [whole]
+    return sorted(directory.glob("model-*.safetensors"))
 
 
 def encoder_digest(directory: Path) -> str:
-    """SHA-256 over all that decides what an encoder computes: weights, configuration and tokenizer.
+    """Digest all that decides what an encoder computes: weights, configuration and tokenizer.
 
     JSON files count by their content, without the keys that say how a file came about. So the same
     encoder has the same digest, whether it lies in a directory, in a package or in the hub's cache.
+
+    Returns:
+        SHA-256, in 64 hexadecimal digits.
 
     Raises:
         MissingError: a file is no JSON object.
@@ -140,7 +150,7 @@ def encoder_digest(directory: Path) -> str:
 
 
 def weights_digest_of_schema_1(directory: Path) -> str | None:
-    """What records of schema 1 have as `backbone_weights`: a digest of the weight files alone."""
+    """Return what records of schema 1 have as `backbone_weights`: the digest of the weight files."""
     digests = [[file.name, cached_file_digest(file)] for file in weight_files(directory)]
     if len(digests) == 1:
         return digests[0][1]
@@ -148,7 +158,7 @@ def weights_digest_of_schema_1(directory: Path) -> str | None:
 
 
 def _json_content(file: Path, excluded_because: tuple[str, ...]) -> dict[str, Any]:
-    """The content of a JSON file without some keys of its top level."""
+    """Read a JSON file, without some keys of its top level."""
     try:
         content = json.loads(file.read_bytes())
     except ValueError as error:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-PROJECTIONS = ("query", "key", "value")  # parts of a layer whose rows belong to attention heads
+# Parts of a layer whose rows belong to attention heads.
+PROJECTIONS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class ModuleNames:
 
 _BERT = ModuleNames()
 _BERT_OWN_ATTENTION = replace(_BERT, interface=False)
-_MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
+# Ettin and mmBERT are of this family too.
+_MODERNBERT = ModuleNames(
     layers="layers",
     attention="attn",
     fused="attn.Wqkv",
@@ -60,7 +62,8 @@ _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     inner_dropouts=("mlp.drop",),
     rotary=True,
 )
-_LLAMA = ModuleNames(  # EuroBERT, UltraBERT and most decoders have Llama's names
+# EuroBERT, UltraBERT and most decoders have Llama's names.
+_LLAMA = ModuleNames(
     layers="layers",
     attention="self_attn",
     query="self_attn.q_proj",
@@ -75,12 +78,14 @@ _LLAMA = ModuleNames(  # EuroBERT, UltraBERT and most decoders have Llama's name
     embeddings="embed_tokens",
     rotary=True,
 )
-_GEMMA3 = replace(  # norms before the residual
+# With norms before the residual.
+_GEMMA3 = replace(
     _LLAMA,
     after_attention="post_attention_layernorm",
     after_ffn="post_feedforward_layernorm",
 )
-_GTE = replace(  # post-norm, as BERT
+# With the norm after the residual, as in BERT.
+_GTE = replace(
     _LLAMA,
     after_attention="post_attention_dropout",
     after_ffn="post_mlp_dropout",
@@ -131,18 +136,20 @@ FAMILIES = {
     "ultrabert": _LLAMA,
     "gte": _GTE,
     "nomic_bert": replace(_GTE, inner_dropouts=()),
-    # decoders
-    "llama": _LLAMA,  # SmolLM and SmolLM2 too
+    # Decoders; SmolLM and SmolLM2 are models of "llama".
+    "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "gemma3_text": _GEMMA3,
-    "olmo2": _GEMMA3,  # see docs/methods.md on its norms
+    # See docs/methods.md on its norms.
+    "olmo2": _GEMMA3,
+    # Ettin's decoders.
     "modernbert-decoder": replace(
         _MODERNBERT,
         fused=None,
         query="attn.q_proj",
         key="attn.k_proj",
         value="attn.v_proj",
-    ),  # Ettin's
+    ),
 }

@@ -27,9 +27,12 @@ from hifi_cli.models.encoder_files import (
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.tasks.kinds import AnswerSpan
 
+# Bounds on what a config.json may describe: layers in all, and parameters beside the weights' bytes.
+# ALBERT, whose layers share their weights, has 3 parameters a byte.
 _MAX_LAYERS = 1_000
-_SMALL_MODEL = 10**8  # parameters
-_MAX_PARAMETERS_PER_BYTE = 20  # of ALBERT, whose layers share their weights, 3
+_MAX_PARAMETERS_PER_BYTE = 20
+# So many parameters are allowed beside weights of any size, and beside none.
+_SMALL_MODEL = 10**8
 
 
 @dataclass
@@ -58,6 +61,11 @@ def load_backbone(
 ) -> Pretrained:
     """Read a backbone from safetensors, with a task head.
 
+    Args:
+        backbone: where it is.
+        task_head: what the task requires of its head.
+        dropout: every rate in the encoder's configuration; None: those that it has.
+
     Raises:
         MissingError: it is not available, or its weights are not those of the encoder.
         UsageError: transformers has no model of this kind for the task.
@@ -84,35 +92,29 @@ def load_backbone(
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # of a classifier; those of the encoder are refused below
+            # A classifier may have another size. One of the encoder's own is refused below.
+            ignore_mismatched_sizes=True,
         )
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _adapter_beside(source)
     encoder = Encoder(model)
     if encoder.is_causal:
-        # by which transformers finds the last token
+        # transformers finds the last token by the one for padding.
         model.config.pad_token_id = tokenizer.pad_token_id
         model.config.use_cache = False
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    head = encoder.task_head.keys()
-    names = {name for name, _ in model.named_parameters()} - head
-    if lacking := sorted(missing_keys & names):  # they would be random
-        raise MissingError(
-            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
-            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
-            " under other names"
-        )
+    _check_complete(encoder, missing_keys, source)
     encoder.unfuse_qkv()
-    commit = commit or getattr(config, "_commit_hash", None)
-    directory = local_directory(source, commit)
-    if directory is None:
-        raise MissingError(f"{source}: the hub's cache does not hold what was loaded from it")
-    old_digest = None if commit else weights_digest_of_schema_1(directory)
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
     # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     classifier = Encoder(model).classifier_names
     missing_keys |= {name for name in classifier if not name.startswith("head.")}
+    commit = commit or getattr(config, "_commit_hash", None)
+    directory = local_directory(source, commit)
+    if directory is None:
+        raise MissingError(f"{source}: the hub's cache does not hold what was loaded from it")
+    old_digest = None if commit else weights_digest_of_schema_1(directory)
     return Pretrained(
         model,
         tokenizer,
@@ -120,6 +122,22 @@ def load_backbone(
         backbone_weights=encoder_digest(directory),
         weights_of_schema_1=old_digest or str(commit),
     )
+
+
+def _check_complete(encoder: Encoder, missing_keys: set[str], source: str) -> None:
+    """Refuse weights that lack parameters of the encoder, which would be random.
+
+    Raises:
+        MissingError: they do.
+    """
+    names = {name for name, _ in encoder.model.named_parameters()} - encoder.task_head.keys()
+    lacking = sorted(missing_keys & names)
+    if lacking:
+        raise MissingError(
+            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
+            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
+            " under other names"
+        )
 
 
 def _adapter_beside(source: str) -> MissingError:
@@ -133,7 +151,12 @@ def _adapter_beside(source: str) -> MissingError:
 def load_backbone_on_meta(
     backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
 ) -> nn.Module:
-    """The model that `load_backbone` gives, without values (on the meta device), never online.
+    """Make the model that `load_backbone` gives, without values (on the meta device), never online.
+
+    Args:
+        backbone: where it is.
+        task_head: what the task requires of its head.
+        dropout: every rate in the encoder's configuration; None: those that it has.
 
     Raises:
         MissingError: its configuration is not available.
@@ -146,15 +169,18 @@ def load_backbone_on_meta(
         model: nn.Module = model_class.from_config(config)
         encoder = Encoder(model)
         encoder.unfuse_qkv()
-        return EncoderWithTaskHead(encoder.base, task_head) if task_head.is_own else model
+        if task_head.is_own:
+            return EncoderWithTaskHead(encoder.base, task_head)
+        return model
 
 
 def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
-    """The tokenizer of a backbone.
+    """Load the tokenizer of a backbone.
 
     Where it has no token for padding, or none between two texts, it gets its token for the end.
 
     Args:
+        backbone: whose tokenizer it is.
         source: as `resolve_source` gives it.
         where: arguments of `from_pretrained`: revision, and whether the network may be asked.
 
@@ -163,7 +189,7 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     """
     with _reading(backbone, source):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
-    # transformers makes an empty one without its files
+    # Without its files, transformers makes an empty one.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise MissingError(
             f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json"
@@ -176,9 +202,10 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         template = TemplateProcessing(
             single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)]
         )
-        backend.post_processor = Sequence(
-            [backend.post_processor, template] if backend.post_processor else [template]
-        )
+        processors = [template]
+        if backend.post_processor:
+            processors.insert(0, backend.post_processor)
+        backend.post_processor = Sequence(processors)
     return tokenizer
 
 
@@ -187,6 +214,11 @@ def leave_out_unknown_types(tokenizer: Any, config: Any, source: str) -> None:
 
     Encoders such as RoBERTa know one type. With the tokenizer of another family, the second text of
     a pair would have a type that there is no embedding of.
+
+    Args:
+        tokenizer: is changed.
+        config: the encoder's.
+        source: where they are, for the message.
     """
     if getattr(config, "type_vocab_size", None) != 1:
         return
@@ -203,7 +235,13 @@ def leave_out_unknown_types(tokenizer: Any, config: Any, source: str) -> None:
 
 @torch.no_grad()
 def initialize_missing(model: nn.Module, missing_keys: list[str], seed: int) -> None:
-    """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
+    """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0.
+
+    Args:
+        model: is changed; a task head of our own initializes itself.
+        missing_keys: the names of the parameters.
+        seed: of the draws, which are made on the CPU.
+    """
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, EncoderWithTaskHead):
         model.task_head.initialize(generator)
@@ -211,10 +249,14 @@ def initialize_missing(model: nn.Module, missing_keys: list[str], seed: int) -> 
     deviation = getattr(model.config, "initializer_range", 0.02)
     for name in missing_keys:
         parameter = model.get_parameter(name)
+        is_scale = "norm" in name.lower() and name.endswith("weight")
         if parameter.dim() > 1:
-            parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+            drawn = torch.empty(parameter.shape).normal_(0, deviation, generator=generator)
+            parameter.copy_(drawn)
+        elif is_scale:
+            parameter.fill_(1.0)
         else:
-            parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+            parameter.fill_(0.0)
 
 
 def _class_and_config(
@@ -224,7 +266,7 @@ def _class_and_config(
     task_head: TaskHeadSpec,
     dropout: float | None,
 ) -> tuple[Any, Any]:
-    """The auto class that makes a model for the task, and the encoder's configuration.
+    """Find the auto class that makes a model for the task, and the encoder's configuration.
 
     The configuration has the task's labels and the run's dropout.
 
@@ -233,8 +275,10 @@ def _class_and_config(
     """
     labels = dict(enumerate(task_head.rules.labels))
     ids = {label: index for index, label in labels.items()}
-    # spans have a logit for the first token and one for the last, transformers' own default
-    of_task = {"id2label": labels, "label2id": ids} if labels and not task_head.is_own else {}
+    # Spans have no labels: a logit for the first token and one for the last is transformers' default.
+    of_task = {}
+    if labels and not task_head.is_own:
+        of_task = {"id2label": labels, "label2id": ids}
     # A config.json may ask for other outputs than ours, as checkpoints before transformers 4 do.
     outputs = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
     check_no_pointers(source)
@@ -246,15 +290,14 @@ def _class_and_config(
             f"note: the config.json of {source} says is_decoder; it is read as an encoder, whose tokens"
             " see each other"
         )
-        config.is_decoder = config.add_cross_attention = False
+        config.is_decoder = False
+        config.add_cross_attention = False
     if dropout is not None:
-        for key in [
-            key
-            for key, rate in vars(config).items()
-            # ESM's token_dropout is a flag
-            if ("dropout" in key or "pdrop" in key) and not isinstance(rate, bool)
-        ]:
-            setattr(config, key, dropout)
+        for key, rate in list(vars(config).items()):
+            is_dropout = "dropout" in key or "pdrop" in key
+            # ESM's token_dropout is a flag.
+            if is_dropout and not isinstance(rate, bool):
+                setattr(config, key, dropout)
     class_name = task_head.rules.transformers_class
     if task_head.is_own:
         # Below our own heads: the span models, which have no pooler, or the bare encoder.
@@ -300,6 +343,7 @@ def _check_sizes(source: str) -> None:
         raise MissingError(f"no usable encoder in {source}: {error}") from None
 
     def size(*keys: str) -> int:
+        """Read a size under one of the names that families give it; 0: there is none."""
         values = [content.get(key) for key in keys]
         return max((value for value in values if isinstance(value, int)), default=0)
 
@@ -308,7 +352,7 @@ def _check_sizes(source: str) -> None:
     inner = size("intermediate_size", "hidden_dim", "d_ff")
     parameters = layers * width * (4 * width + 2 * inner)
     weights = sum(path.stat().st_size for path in Path(source).glob("*.safetensors"))
-    # A plan needs the configuration alone
+    # A plan needs the configuration alone: there may be no weights beside it.
     fitting = _SMALL_MODEL + _MAX_PARAMETERS_PER_BYTE * weights
     if layers > _MAX_LAYERS or (weights and parameters > fitting):
         raise MissingError(

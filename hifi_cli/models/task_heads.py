@@ -55,15 +55,13 @@ class MLPTaskHead(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: Generator) -> None:
-        """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
+        """Draw weights from N(0, std), and biases as PyTorch does: uniform within 1 / sqrt(inputs)."""
         for linear in (self.hidden, self.output):
+            weight = torch.empty(linear.weight.shape)
+            linear.weight.copy_(weight.normal_(0, self.std, generator=generator))
             bound = linear.in_features**-0.5
-            linear.weight.copy_(
-                torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator)
-            )
-            linear.bias.copy_(
-                torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator)
-            )
+            bias = torch.empty(linear.bias.shape)
+            linear.bias.copy_(bias.uniform_(-bound, bound, generator=generator))
 
 
 class EncoderWithTaskHead(nn.Module):
@@ -94,30 +92,36 @@ class EncoderWithTaskHead(nn.Module):
         word_spans: Tensor | None = None,
         **lists: Tensor,
     ) -> SimpleNamespace:
-        """Logits [examples, outputs]; of sequences [examples, choices, tokens] [examples, choices].
+        """Compute the logits of a batch.
 
         Args:
+            input_ids: [examples, tokens], or [examples, choices, tokens].
             word_spans: tokens [first, last) of each target word, [examples, words, 2].
             lists: attention mask, token types and the like, as `input_ids`.
+
+        Returns:
+            `logits`, [examples, outputs], or [examples, choices].
         """
         choices = input_ids.shape[1:-1]
-        flat = {
-            name: values.flatten(0, -2)
-            for name, values in {"input_ids": input_ids, **lists}.items()
-        }
+        lists = {"input_ids": input_ids, **lists}
+        flat = {name: values.flatten(0, -2) for name, values in lists.items()}
         states = self.backbone(**flat).last_hidden_state
-        features = pool(states, flat["attention_mask"]) if self.is_causal else states[:, 0]
+        features = states[:, 0]
+        if self.is_causal:
+            features = pool(states, flat["attention_mask"])
         if word_spans is not None:
             first, second = word_states(states, word_spans).unbind(1)
             features = torch.cat(
                 [features, first, second, (first - second).abs(), first * second], -1
             )
         logits = self.task_head(features)
-        return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
+        if choices:
+            logits = logits.view(-1, *choices)
+        return SimpleNamespace(logits=logits)
 
 
 def pool(states: Tensor, attention_mask: Tensor) -> Tensor:
-    """The last real token's state, the only one in a decoder that depends on the whole text.
+    """Take the last real token's state, the only one in a decoder that depends on the whole text.
 
     Args:
         states: [examples, tokens, hidden size].
@@ -126,11 +130,13 @@ def pool(states: Tensor, attention_mask: Tensor) -> Tensor:
     Returns:
         [examples, hidden size].
     """
-    return states[torch.arange(len(states)), attention_mask.cumsum(1).argmax(1)]
+    # The first place at which all real tokens have been counted.
+    last = attention_mask.cumsum(1).argmax(1)
+    return states[torch.arange(len(states)), last]
 
 
 def word_states(states: Tensor, spans: Tensor) -> Tensor:
-    """The mean state of each target word's sub-tokens.
+    """Compute the mean state of each target word's sub-tokens.
 
     Args:
         states: [examples, tokens, hidden size].
