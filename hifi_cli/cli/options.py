@@ -12,7 +12,8 @@ import typer
 from pydantic import TypeAdapter
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import EpochChoice, RunConfig
+from hifi_cli.config.epoch_rule import EpochChoice
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import well_formed

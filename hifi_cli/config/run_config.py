@@ -28,8 +28,7 @@ from hifi_cli.config.base import (
     flatten,
 )
 from hifi_cli.config.decides import Decides, Effect, values_that_decide
-from hifi_cli.config.epoch_rule import EpochChoice as EpochChoice
-from hifi_cli.config.epoch_rule import EpochRule
+from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.files import digest
 from hifi_cli.run_paths import relative_run_path, run_path_of

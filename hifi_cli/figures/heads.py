@@ -23,8 +23,9 @@ from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.head_files import HeadScores
 from hifi_cli.runs.heads import HeadSelector
-from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
+from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.task_spec import EncodedExample
+from hifi_cli.training.batches import batches_by_length
 
 # --- scores under several settings (HiFi, section 5.1): the standard one, and what the others change
 
@@ -198,13 +199,13 @@ def cumulative_fractions(
         By layer: [examples, head size], 1 beyond a sample's tokens.
     """
     fractions = {layer: np.ones((len(examples), encoder.head_size)) for layer in heads}
-    order = evaluation_order(examples, batch_size)
-    batches = (collate([examples[index] for index in indices], pad) for indices in order)
-    for indices, (outputs, real) in zip(order, head_outputs(encoder, batches), strict=True):
+    batches = batches_by_length(examples, batch_size)
+    inputs = (collate(batch.examples, pad) for batch in batches)
+    for batch, (outputs, real) in zip(batches, head_outputs(encoder, inputs), strict=True):
         for layer, head in heads.items():
             sigma = singular_values(outputs[layer][:, head : head + 1], real)[:, 0]
             fraction = sigma.cumsum(-1) / sigma.sum(-1, keepdim=True)
-            fractions[layer][indices, : fraction.shape[-1]] = fraction.cpu().numpy()
+            fractions[layer][batch.numbers, : fraction.shape[-1]] = fraction.cpu().numpy()
     return fractions
 
 

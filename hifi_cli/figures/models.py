@@ -30,9 +30,10 @@ from hifi_cli.runs.heads import sample
 from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
+from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.kinds import Classification
 from hifi_cli.tasks.task_spec import EncodedExample
+from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.losses import loss_normalizer
 from hifi_cli.training.runner import ModelRunner
@@ -219,16 +220,15 @@ class Tsne(Kind):
 def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, int]) -> Floats:
     """Return the last hidden state that the task head reads, without dropout: [examples, hidden size]."""
     encoder.model.eval()
-    states = np.zeros((len(examples), encoder.config.hidden_size))
-    for indices in evaluation_order(examples, batch_size=64):
-        inputs = {
-            name: values.to(encoder.device)
-            for name, values in collate([examples[index] for index in indices], pad).items()
-        }
+    batches = batches_by_length(examples, size=64)
+    states: list[Floats] = []
+    for batch in batches:
+        padded = collate(batch.examples, pad)
+        inputs = {name: values.to(encoder.device) for name, values in padded.items()}
         hidden = encoder.base(**inputs).last_hidden_state
-        pooled = pool(hidden, inputs["attention_mask"]) if encoder.is_causal else hidden[:, 0]
-        states[indices] = pooled.double().cpu().numpy()
-    return states
+        read = pool(hidden, inputs["attention_mask"]) if encoder.is_causal else hidden[:, 0]
+        states.append(read.double().cpu().numpy())
+    return np.stack(in_order(batches, states))
 
 
 # --- curves of training

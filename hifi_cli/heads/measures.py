@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +10,10 @@ from torch import Tensor, nn
 from hifi_cli.heads.scores import head_mask, head_outputs
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.tasks.encode import collate, evaluation_order, single_sequences
+from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
+from hifi_cli.training.batches import batches_by_length
 from hifi_cli.training.runner import ModelRunner
 
 # Takes a model in evaluation mode and some examples; returns the mean over the examples,
@@ -40,10 +40,10 @@ def measure_heads(
     padded = runner.config.model_copy(update={"padding_free": False})
     runner = replace(runner, config=padded)
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
-    order = evaluation_order(examples, batch_size)
-    for indices in processes.progress(order, f"measuring heads on {len(examples)} samples"):
-        batch = [examples[index] for index in indices]
-        total += len(batch) * measure(runner, batch).double().cpu()
+    batches = batches_by_length(examples, batch_size)
+    for batch in processes.progress(batches, f"measuring heads on {len(examples)} samples"):
+        mean = measure(runner, batch.examples).double().cpu()
+        total += len(batch.examples) * mean
     return total / len(examples)
 
 
@@ -164,7 +164,7 @@ def output_norm(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
     """Compute the attention probabilities of every head.
 
-    The encoder keeps the eager attention, which alone returns them.
+    Of transformers' attention functions, the eager one alone returns them.
 
     Args:
         batch: as for `head_outputs`.
@@ -172,10 +172,9 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
     Returns:
         For every layer float64 [examples, heads, tokens, tokens], zero for padding, on the CPU.
     """
-    base: Any = encoder.base
-    base.set_attn_implementation("eager")
     inputs = {name: values.to(encoder.device) for name, values in batch.items()}
-    attentions = base(**inputs, output_attentions=True).attentions
+    with encoder.attention_replaced("eager"):
+        attentions = encoder.base(**inputs, output_attentions=True).attentions
     return [layer.cpu().double() for layer in attentions]
 
 

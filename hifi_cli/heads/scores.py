@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.encode import collate, evaluation_order
+from hifi_cli.tasks.encode import collate
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training import processes
+from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.device import tf32
 
 
@@ -37,18 +37,16 @@ def score_examples(
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the
         examples' order.
     """
-    order = evaluation_order(examples, batch_size)
+    batches = batches_by_length(examples, batch_size)
     richness: list[Tensor] = []
     correlation: list[Tensor] = []
-    shown = processes.progress(order, f"scoring heads on {len(examples)} samples")
-    batches = (collate([examples[index] for index in indices], pad) for indices in shown)
+    shown = processes.progress(batches, f"scoring heads on {len(examples)} samples")
+    inputs = (collate(batch.examples, pad) for batch in shown)
     with tf32(False):
-        for batch_richness, batch_correlation in score_batches(encoder, batches, xi):
+        for batch_richness, batch_correlation in score_batches(encoder, inputs, xi):
             richness.append(batch_richness)
             correlation.append(batch_correlation)
-    # Batches have the longest examples first.
-    as_given = torch.tensor(list(chain.from_iterable(order))).argsort()
-    return torch.cat(richness)[as_given], torch.cat(correlation)[as_given]
+    return torch.stack(in_order(batches, richness)), torch.stack(in_order(batches, correlation))
 
 
 # Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64

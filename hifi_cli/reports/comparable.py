@@ -8,7 +8,8 @@ from typing import Any, Literal
 import pandas as pd
 
 from hifi_cli.config.decides import keys_that_decide
-from hifi_cli.config.run_config import EpochChoice, RunConfig
+from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 from hifi_cli.records.study import AVERAGED, COLUMN_OF_KEY, COMPARED, Study
 from hifi_cli.reports.calibration import MEASURES, measure
@@ -174,9 +175,8 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
     Args:
         runs: rows of `ComparableRuns.frame`.
     """
-    is_chosen = (runs["report"] == "best") & (runs["selection"] == "validation")
-    is_maximum = runs["report"] == "max"
-    if (is_chosen | is_maximum).any():
+    rules = map(EpochRule, runs["report"], runs["selection"])
+    if any(rule.is_chosen_on_reported for rule in rules):
         return [CHOSEN_ON_REPORTED]
     return []
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from hifi_cli.config.run_config import EpochChoice
+from hifi_cli.config.epoch_rule import EpochChoice
 
 # Flags that do not exclude a run. Runs with changed settings count, and are named in a footnote.
 # Collapsed runs have no flag and always count: dropping them would favour unstable methods.

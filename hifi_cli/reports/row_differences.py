@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import HifiError
 from hifi_cli.records.study import Study
 from hifi_cli.reports.pairs import Pairs

@@ -144,7 +144,7 @@ def _say_what_rows_share_and_lose(config: RunConfig, splits: Splits) -> None:
             f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
             f" longer than max_length={config.max_length} and cut"
         )
-    if splits.selection is splits.reported:
+    if not config.epoch_rule.selects_apart:
         return
     selecting = rows_of(splits.selection)
     shared = rows_with_texts_of(selecting, rows_of(splits.train))

@@ -161,12 +161,15 @@ def test_confidence_entropy_and_norm_are_those_of_the_eager_attention_over_real_
         EncodedExample(Row(str(n), (), 0), ({"input_ids": ids},)) for n, ids in enumerate(texts)
     ]
     runner = SimpleNamespace(encoder=encoder, pad={"input_ids": 0})
+    usual_attention = encoder.base.config._attn_implementation
     measured = {
         measure: measure(runner, examples)
         for measure in (head_measures.confidence, head_measures.entropy, head_measures.output_norm)
     }
     ((outputs, _),) = head_outputs(encoder, [batch])
-    with torch.no_grad():
+    # The measures leave the encoder's attention as it was.
+    assert encoder.base.config._attn_implementation == usual_attention
+    with torch.no_grad(), encoder.attention_replaced("eager"):
         attentions = encoder.base(**batch, output_attentions=True).attentions
     for layer in range(LAYERS):
         largest = by_hand(

@@ -7,8 +7,8 @@ from math import inf
 from typing import get_args
 
 from hifi_cli.config import registry
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.config.sources import stored_name
 from hifi_cli.files import command_line
 from hifi_cli.records.study import Study
