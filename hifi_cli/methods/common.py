@@ -74,7 +74,7 @@ def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str
 
 
 def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[dict[str, list[int]]]:
-    """Return the rows of W_Q, W_K and W_V, by part, of each layer that belong to the selected heads.
+    """Return the rows of W_Q, W_K and W_V, by part, of each layer's selected heads.
 
     Raises:
         UsageError: the heads are of another encoder, or one is given twice.

@@ -106,7 +106,7 @@ class _Search(Method):
         self.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
-        """Return the penalty on entries expected to differ (`product`), or on open gates (`sum`)."""
+        """Return the penalty on entries that may differ (`product`), or on open gates (`sum`)."""
         shift = math.log(-_LOW / _HIGH)
         # The probability that a gate is not exactly 0.
         entries = torch.sigmoid(self.gate - shift)
@@ -119,7 +119,7 @@ class _Search(Method):
         return number * float(self.settings.penalty)
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
-        """Take the gradient of all theta out of the model, and pass it on to differences and gates."""
+        """Take the gradient of all theta out of the model, and pass it to differences and gates."""
         gradients = []
         for value in self.searched.values():
             gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
@@ -130,6 +130,10 @@ class _Search(Method):
     @torch.no_grad()
     def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
         self.write(self.weights())
+
+    def free_memory(self) -> None:
+        """Let go of what is as large as the model: the search is over."""
+        del self.pretrained, self.difference, self.gate
 
     def weights(self, generator: Generator | None = None) -> Tensor:
         """Compute theta of all entries, [entries].
@@ -169,8 +173,9 @@ class _Search(Method):
         for size in self.sizes:
             sizes.extend((size, 1))
         parts = noise.split(sizes)
-        of_entries, of_tensors = parts[::2], parts[1::2]
-        return torch.cat(of_entries), torch.cat(of_tensors)
+        of_entries = torch.cat(parts[::2])
+        of_tensors = torch.cat(parts[1::2])
+        return of_entries, of_tensors
 
 
 class DiffPruning(SparseMethod):
@@ -221,8 +226,7 @@ class DiffPruning(SparseMethod):
         kept = torch.cat(list(masks.values()))
         search.write(search.pretrained + difference * kept)
         self.choose(encoder.model, masks)
-        # Each of them is as large as the model.
-        del search.pretrained, search.difference, search.gate
+        search.free_memory()
 
     def param_groups(
         self,

@@ -44,7 +44,7 @@ def check_settings(config: RunConfig) -> None:
 
 
 def implementation_of(method: str) -> type[Method]:
-    """Find the subclass of Method that implements a method: in a file of this folder, or the user's.
+    """Find the subclass of Method that implements a method, in a file of this folder or a user's.
 
     Raises:
         UsageError: there is none, or it is code of a run directory that the user does not trust.

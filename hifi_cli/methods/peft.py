@@ -29,15 +29,16 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
 }
 # Options whose other values need the weights' values.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
-# Options that peft applies to other parts of the model than the adapted modules, or that need a pass
-# over data before the training: here they would do nothing, or something else.
+# Options that peft applies to other parts of the model than the adapted modules, or that need a
+# pass over data before the training: here they would do nothing, or something else.
 _NOT_HERE = (
     *("trainable_token_indices", "target_parameters", "layer_replication", "ensure_weight_tying"),
     *("alora_invocation_tokens", "arrow_config", "megatron_config"),
     *("eva_config", "corda_config", "lora_ga_config"),
 )
 _INITIAL_VALUES_FROM_DATA = ("eva", "corda", "lora_ga")
-_PATTERNS = ("rank_pattern", "alpha_pattern")  # options by ends of the modules' names
+# Options with a value for each ending of the modules' names.
+_PATTERNS = ("rank_pattern", "alpha_pattern")
 # Types that train something else than modules, need the number of a task, or cannot be merged.
 REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 
@@ -205,7 +206,7 @@ def check_options(encoder: Encoder, options: dict[str, Any]) -> None:
 
 
 def check_types(config_class: type[Any], options: dict[str, Any]) -> None:
-    """Refuse options that a configuration class of peft does not have, and plain values of another type.
+    """Refuse options that a class of peft does not have, and plain values of another type.
 
     Raises:
         UsageError: there is one; it is named.
@@ -244,6 +245,11 @@ def check_patterns(modules: list[str], options: dict[str, Any]) -> None:
 
 def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> list[str]:
     """Return those of the modules that `layers_to_transform` leaves: a layer's number, or several.
+
+    Args:
+        encoder: whose modules they are.
+        modules: their names in the whole model.
+        options: of the adapters.
 
     Raises:
         UsageError: it leaves none, or names a layer that the encoder does not have.

@@ -19,9 +19,9 @@ ATTENTION = "hifi_attention"
 
 def install(encoder: Encoder) -> None:
     """Replace a model's dropout and attention by this file's."""
-    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length
-    # have many shapes. The products of a few batches are enough, since packed batches have few sizes
-    # (`PackedBatch.spare`). The first name is oneDNN's own, the second PyTorch's over it.
+    # By itself, oneDNN keeps 1,024 compiled products, a third of a megabyte each, and batches by
+    # length have many shapes. The products of a few batches are enough, since packed batches have
+    # few sizes (`PackedBatch.spare`). The first name is oneDNN's own, the second PyTorch's over it.
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     for name, module in list(encoder.model.named_modules()):

@@ -26,7 +26,9 @@ class Encoder:
         self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
         # It stands before the encoder's own names.
-        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
+        self._prefix = ""
+        if hasattr(model, prefix):
+            self._prefix = f"{prefix}."
 
     # --- sizes
 
@@ -268,7 +270,7 @@ class Encoder:
 
     @property
     def can_pack(self) -> bool:
-        """Whether layers can compute on packed tokens: tests compare all encoders, and no decoders."""
+        """Whether layers can compute on packed tokens: tests compare encoders, and no decoders."""
         return self.is_supported_family and self.module_names.interface and not self.is_causal
 
     @property
@@ -290,8 +292,8 @@ class Encoder:
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
         """Let every layer compute attention with another function, as long as the model lives.
 
-        Its attention mask is added to the scores: [batch, 1, tokens, tokens], or None if every token
-        may attend to every other.
+        Its attention mask is added to the scores: [batch, 1, tokens, tokens], or None if every
+        token may attend to every other.
 
         Args:
             name: under which transformers' attention interface will have the function.
@@ -356,9 +358,8 @@ class QKVLinear(nn.Module):
     def __init__(self, fused: nn.Linear) -> None:
         super().__init__()
         query, key, value = fused.weight.chunk(3)
-        query_bias, key_bias, value_bias = (None, None, None)
-        if fused.bias is not None:
-            query_bias, key_bias, value_bias = fused.bias.chunk(3)
+        biases = [None, None, None] if fused.bias is None else fused.bias.chunk(3)
+        query_bias, key_bias, value_bias = biases
         self.query = linear_of(query, query_bias)
         self.key = linear_of(key, key_bias)
         self.value = linear_of(value, value_bias)

@@ -150,7 +150,7 @@ def encoder_digest(directory: Path) -> str:
 
 
 def weights_digest_of_schema_1(directory: Path) -> str | None:
-    """Return what records of schema 1 have as `backbone_weights`: the digest of the weight files."""
+    """Return what records of schema 1 have as `backbone_weights`: a digest of the weight files."""
     digests = [[file.name, cached_file_digest(file)] for file in weight_files(directory)]
     if len(digests) == 1:
         return digests[0][1]

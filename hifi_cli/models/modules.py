@@ -17,7 +17,7 @@ _MASK = "/mask"
 
 
 class TunedLinear(nn.Module):
-    """A Linear of which some rows or columns have parameters of their own, or a module of their own.
+    """A Linear of which some rows or columns have parameters, or a module, of their own.
 
     `merge` of a subclass writes what trained into W and b, and returns the Linear.
 
@@ -36,9 +36,10 @@ class TunedLinear(nn.Module):
 
 
 class _RowProduct(Function):
-    """x W' + b in one product, with gradients for x and for the rows of W and b that `index` numbers.
+    """x W' + b in one product, with gradients for x and for some rows of W and b.
 
-    `rows` and `row_bias` hold these rows, which W and b hold too. b may train as a whole instead.
+    `index` numbers these rows. `rows` and `row_bias` hold them, which W and b hold too. b may train
+    as a whole instead.
     """
 
     @staticmethod
@@ -99,7 +100,8 @@ class RowLinear(TunedLinear):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        weight, bias = self.base_layer.weight, self.base_layer.bias
+        weight = self.base_layer.weight
+        bias = self.base_layer.bias
         weight.index_copy_(0, self.index, self.rows.to(weight.dtype))
         if self.row_bias is not None:
             bias.index_copy_(0, self.index, self.row_bias.to(bias.dtype))

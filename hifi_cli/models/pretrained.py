@@ -27,7 +27,7 @@ from hifi_cli.models.encoder_files import (
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.tasks.kinds import AnswerSpan
 
-# Bounds on what a config.json may describe: layers in all, and parameters beside the weights' bytes.
+# Bounds on what a config.json may describe: layers in all, and parameters for a byte of weights.
 # ALBERT, whose layers share their weights, has 3 parameters a byte.
 _MAX_LAYERS = 1_000
 _MAX_PARAMETERS_PER_BYTE = 20
@@ -42,8 +42,8 @@ class Pretrained:
     Attributes:
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
         backbone_weights: digest of the encoder: of its weights, configuration and tokenizer.
-        weights_of_schema_1: what records of schema 1 have instead: the hub commit, or the SHA-256 of
-            the weights file.
+        weights_of_schema_1: what records of schema 1 have instead: the hub commit, or the SHA-256
+            of the weights file.
         started_from: the run whose encoder weights these are, the run that it started from, and so
             on.
     """
@@ -85,16 +85,7 @@ def load_backbone(
     tokenizer = load_tokenizer(backbone, source, where)
     leave_out_unknown_types(tokenizer, config, source)
     with _reading(backbone, source):
-        model, report = model_class.from_pretrained(
-            source,
-            **where,
-            config=config,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-            # A classifier may have another size. One of the encoder's own is refused below.
-            ignore_mismatched_sizes=True,
-        )
+        model, missing_keys = _read_weights(model_class, source, where, config)
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _adapter_beside(source)
     encoder = Encoder(model)
@@ -102,7 +93,6 @@ def load_backbone(
         # transformers finds the last token by the one for padding.
         model.config.pad_token_id = tokenizer.pad_token_id
         model.config.use_cache = False
-    missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     _check_complete(encoder, missing_keys, source)
     encoder.unfuse_qkv()
     if task_head.is_own:
@@ -124,6 +114,24 @@ def load_backbone(
     )
 
 
+def _read_weights(
+    model_class: Any, source: str, where: dict[str, Any], config: Any
+) -> tuple[Any, set[str]]:
+    """Read a model's weights; return it with the names of the parameters that they lack."""
+    model, report = model_class.from_pretrained(
+        source,
+        **where,
+        config=config,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+        # A classifier may have another size. An encoder's own parameter counts as lacking.
+        ignore_mismatched_sizes=True,
+    )
+    mismatched = {name for name, *_ in report["mismatched_keys"]}
+    return model, {*report["missing_keys"], *mismatched}
+
+
 def _check_complete(encoder: Encoder, missing_keys: set[str], source: str) -> None:
     """Refuse weights that lack parameters of the encoder, which would be random.
 
@@ -141,7 +149,7 @@ def _check_complete(encoder: Encoder, missing_keys: set[str], source: str) -> No
 
 
 def _adapter_beside(source: str) -> MissingError:
-    """The error for an adapter in an encoder's folder: transformers would load it into the weights."""
+    """Make the error for an adapter in an encoder's folder, which would change the weights."""
     return MissingError(
         f"no usable encoder in {source}: its {ADAPTER_CONFIG} is of an adapter of peft, which would"
         " change the weights; merge the adapter into them, or move its files to another folder"
@@ -275,7 +283,7 @@ def _class_and_config(
     """
     labels = dict(enumerate(task_head.rules.labels))
     ids = {label: index for index, label in labels.items()}
-    # Spans have no labels: a logit for the first token and one for the last is transformers' default.
+    # Spans have no labels. By default, transformers has a logit for the first and the last token.
     of_task = {}
     if labels and not task_head.is_own:
         of_task = {"id2label": labels, "label2id": ids}
@@ -293,11 +301,7 @@ def _class_and_config(
         config.is_decoder = False
         config.add_cross_attention = False
     if dropout is not None:
-        for key, rate in list(vars(config).items()):
-            is_dropout = "dropout" in key or "pdrop" in key
-            # ESM's token_dropout is a flag.
-            if is_dropout and not isinstance(rate, bool):
-                setattr(config, key, dropout)
+        _set_dropout(config, dropout)
     class_name = task_head.rules.transformers_class
     if task_head.is_own:
         # Below our own heads: the span models, which have no pooler, or the bare encoder.
@@ -310,6 +314,15 @@ def _class_and_config(
             " another backbone or task"
         )
     return auto_class if has_class else transformers.AutoModel, config
+
+
+def _set_dropout(config: Any, dropout: float) -> None:
+    """Set every dropout rate of an encoder's configuration."""
+    for key, rate in list(vars(config).items()):
+        is_dropout = "dropout" in key or "pdrop" in key
+        # ESM's token_dropout is a flag.
+        if is_dropout and not isinstance(rate, bool):
+            setattr(config, key, dropout)
 
 
 def check_no_pointers(source: str) -> None:

@@ -55,7 +55,7 @@ class MLPTaskHead(nn.Module):
 
     @torch.no_grad()
     def initialize(self, generator: Generator) -> None:
-        """Draw weights from N(0, std), and biases as PyTorch does: uniform within 1 / sqrt(inputs)."""
+        """Draw weights from N(0, std), and biases uniformly within 1 / sqrt(inputs), as PyTorch."""
         for linear in (self.hidden, self.output):
             weight = torch.empty(linear.weight.shape)
             linear.weight.copy_(weight.normal_(0, self.std, generator=generator))
@@ -81,7 +81,8 @@ class EncoderWithTaskHead(nn.Module):
             self.task_head = MLPTaskHead(
                 inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
             )
-        else:  # as wide as a pooler, with a pooler's tanh
+        else:
+            # As wide as a pooler, with a pooler's tanh.
             self.task_head = MLPTaskHead(
                 inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range
             )

@@ -178,7 +178,7 @@ class PackedBatch(PaddingLayout):
 
     @property
     def spare(self) -> int:
-        """Number of zero rows after the packed tokens: at most a sixteenth of them, none in float32.
+        """Zero rows after the packed tokens: at most a sixteenth of them, and none in float32.
 
         In bf16, oneDNN compiles its products for milliseconds for each new shape. Rounding the
         number of rows up leaves few shapes.

@@ -156,7 +156,13 @@ def _steps_of_stages(stages: Sequence[Stage], total: int) -> list[range]:
 def class_weights_of(
     config: RunConfig, task: TaskSpec, examples: Sequence[EncodedExample]
 ) -> ClassWeights:
-    """Return the weight of each class in the loss of training steps; None: equal ones."""
+    """Return the weight of each class in the loss of training steps; None: equal ones.
+
+    Args:
+        config: says what they are.
+        task: of the run.
+        examples: those that train, by which classes are balanced.
+    """
     if config.class_weights == "balanced":
         return balanced_weights(task, examples)
     return config.class_weights
@@ -363,7 +369,7 @@ class Trainer:
         return ""
 
     def has_room_for_results(self) -> bool:
-        """Whether what the run itself will store can be written: it can do without a checkpoint then.
+        """Whether what the run itself will store can be written, so that it needs no checkpoint.
 
         The delta's size is exact. That of predictions and record is a generous guess.
         """
@@ -376,7 +382,7 @@ class Trainer:
     # --- stages and steps
 
     def begin_stage(self, index: int) -> None:
-        """Begin a stage: prepare the model, let the method choose what trains, make the optimizer."""
+        """Begin a stage: the model is prepared, the method chooses what trains, AdamW is made."""
         self.close_stage()
         self.progress.stage = index
         self.seed_process(0)
@@ -487,14 +493,14 @@ class Trainer:
         return is_best
 
     def keep(self, logits: Values | None) -> None:
-        """Keep what training has changed, and the logits of the reported split, if it was measured."""
+        """Keep what training has changed, and the reported split's logits if it was measured."""
         self.logits = None if logits is None else torch.from_numpy(logits)
         # On its device: a copy to the host at each better epoch would wait for it.
         delta = self.method.delta(self.model)
         self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last stage has trained it, or the run is at its end."""
+        """Whether the model may be reported: the last stage has trained it, or the run ends."""
         is_last_stage = self.progress.stage == len(self.stages) - 1
         is_at_end = self.progress.step == self.plan.total
         return is_last_stage and (self.stage.has_trained() or is_at_end)

@@ -127,7 +127,7 @@ class ModelRunner:
         return logits_of(self.task, output)
 
     def loss(self, examples: list[EncodedExample]) -> Tensor:
-        """Compute the task's loss, summed as `task_loss` says, with equal weights and no smoothing."""
+        """Compute the task's loss, summed as `task_loss` says, without weights and smoothing."""
         return task_loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
@@ -149,9 +149,8 @@ class ModelRunner:
             RunFailed: it does not fit in memory.
         """
         ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
-        rank, world = 0, 1
-        if ddp:
-            rank, world = self.processes.process_index, self.processes.num_processes
+        rank = self.processes.process_index if ddp else 0
+        world = self.processes.num_processes if ddp else 1
         own = list(range(rank, len(examples), world))
         # DDP averages over processes: times their number it is the mean over the whole batch.
         weight = world / loss_normalizer(self.task, examples, class_weights)
@@ -195,7 +194,8 @@ class ModelRunner:
         self.encoder.model.eval()
         size = self.config.eval_batch_size
         batches = batches_by_length(examples, size)
-        rank, world = self.processes.process_index, self.processes.num_processes
+        rank = self.processes.process_index
+        world = self.processes.num_processes
         # No TF32, also where the user allows it for the whole process.
         with (
             _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),

@@ -86,7 +86,7 @@ class TrainingStage:
         self.graphs = self._graphs_of(examples)
 
     def _graphs_of(self, examples: Sequence[EncodedExample]) -> "StepGraphs | None":
-        """What repeats recorded steps; None where they are not to be recorded, or cannot be."""
+        """Make what repeats recorded steps; None where none are to be recorded, or can be."""
         if self.runner.config.kernels != "graphs":
             return None
         # Other runs have no use for the module.
@@ -145,7 +145,7 @@ class TrainingStage:
         )
 
     def clip_gradients(self) -> None:
-        """Clip the gradients of each of the `clip_groups` to the configured norm, if there is one."""
+        """Clip the gradients of each of the `clip_groups` to the configured norm, if any."""
         if self.max_grad_norm:
             for parameters in self.clip_groups:
                 nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
@@ -210,9 +210,12 @@ def groups_by_layer(
 
     Args:
         groups: parameter groups of AdamW.
+        runner: has the encoder, and the configured decay.
+        method: whose parameters train.
         learning_rate: that of the task head.
     """
-    encoder, decay = runner.encoder, runner.config.layer_decay
+    encoder = runner.encoder
+    decay = runner.config.layer_decay
     trained = method.trainable_parameters(encoder.model)
     distances = {value: encoder.layers_above(name) for name, value in trained.items()}
     by_layer = []
@@ -232,6 +235,8 @@ def schedule_of(optimizer: torch.optim.Optimizer, training: TrainingConfig, step
     its learning rate (`constant`).
 
     Args:
+        optimizer: its groups say which schedule they follow.
+        training: the settings of the stage.
         steps: those of the stage.
     """
 
@@ -277,6 +282,7 @@ def batch_gradients(
 
     Args:
         runner: its model is not wrapped: every process computes all examples.
+        batches: one after the other.
         class_weights: of the loss; None: equal ones.
     """
     model = runner.encoder.model
