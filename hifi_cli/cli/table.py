@@ -24,6 +24,9 @@ from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
 
+# Behind the name of a metric: it is of the rows that own data hold out
+HELD_OUT = "_held_out"
+
 
 def table(
     name: Annotated[
@@ -103,6 +106,8 @@ def table(
         shown_tasks = tasks or layouts[0].tasks
         runs = select_runs(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
         methods = _rows_of_settings(runs, bases, shown_tasks) or bases
+    if not name and not metrics:
+        metrics = _with_held_out(select_runs(study.runs, **keys), tasks)
     _check_metrics(metrics or [], study)
     specs = [
         table_spec.with_changes(
@@ -136,6 +141,8 @@ def table(
     how = ReportOptions.of_command(score, include, show_published=published)
     tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
     tables[0].notes += study.notes_on_damage
+    if any(metric.endswith(HELD_OUT) for metric in metrics or ()):
+        tables[0].notes.append("held_out: other rows, on which no epoch and no setting was chosen")
     emit(tables, format, out)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
@@ -155,6 +162,24 @@ def _rows_of_settings(
         runs = runs[runs["task"].isin(tasks)]
     names = sorted(set(runs["method"]))
     return [name for name in names if name.partition("/")[0] in methods]
+
+
+def _with_held_out(runs: pd.DataFrame, tasks: Sequence[str]) -> list[str] | None:
+    """The primary metric, and the same on the rows that were held out, where all runs have it; else None.
+
+    Args:
+        runs: rows of `Study.runs`, of one table.
+        tasks: empty: all.
+    """
+    if tasks:
+        runs = runs[runs["task"].isin(tasks)]
+    names: dict[str, None] = {}
+    for run in runs.itertuples():
+        held_out = f"{run.metric}{HELD_OUT}"
+        if held_out not in run.metrics:
+            return None
+        names[held_out] = None
+    return ["score", *names] if names else None
 
 
 def _check_metrics(metrics: Sequence[str], study: Study) -> None:

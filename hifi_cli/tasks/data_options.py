@@ -40,6 +40,8 @@ class DataOptions(ConfigModel):
     """File (hub: split) of the validation rows, or the fraction of the rows that is cut off."""
     test: str | None = None
     """File (hub: split) of rows to predict."""
+    held_out: str | None = None
+    """File (hub: split) of labelled rows that are scored beside validation; nothing is chosen on them."""
     split_seed: Seed = 0
     """Seed of the cut."""
     skip_incomplete: bool = False
@@ -52,8 +54,10 @@ class DataOptions(ConfigModel):
         return self.separator or "|"
 
 
+# The split of `held_out`: its metrics have `_held_out` behind their names, as those of every extra validation split
+HELD_OUT = "validation_held_out"
 # Keys whose value is a text as it is typed: YAML's rules for #, @, yes, 01 or null are not for names.
-_TEXTS = ("id", "kind", "validation", "test")
+_TEXTS = ("id", "kind", "validation", "test", "held_out")
 # Keys whose value is a list of such texts.
 _LISTS = ("inputs", "label", "labels", "missing")
 

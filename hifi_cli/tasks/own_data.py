@@ -14,7 +14,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import file_digest, safe_name, write_text
 from hifi_cli.tasks import data_summary
-from hifi_cli.tasks.data_options import DataOptions, parse_options
+from hifi_cli.tasks.data_options import HELD_OUT, DataOptions, parse_options
 from hifi_cli.tasks.file_formats import (
     FileFormat,
     format_of,
@@ -254,7 +254,11 @@ def _read_file(source: str, options: DataOptions) -> _Data:
     """
     path = Path(source)
     paths = {"train": path}
-    for split, given in (("validation", options.validation), ("test", options.test)):
+    for split, given in (
+        ("validation", options.validation),
+        ("test", options.test),
+        (HELD_OUT, options.held_out),
+    ):
         # `validation` may also be a fraction of the rows.
         if isinstance(given, str):
             if not Path(given).is_file():
@@ -338,6 +342,8 @@ def _read_hub(source: str, options: DataOptions) -> _Data:
     if isinstance(validation, str):
         splits["validation"] = validation
     splits["test"] = options.test or "test"
+    if options.held_out:
+        splits[HELD_OUT] = options.held_out
     name = repository.rstrip("/").split("/")[-1]
     if config:
         name += f"-{config}"

@@ -270,3 +270,36 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert hifi(*train, "inputs=[sentence1,sentence2]").code == 4, "other rows"
     copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi(f"train --task {tmp_path}/my.yaml", *train[3:]).code == 0
+
+
+def test_held_out_rows_are_scored_and_nothing_is_chosen_on_them(hifi, tmp_path):
+    """Half of the held-out labels are wrong, so that an epoch chosen there would be another one."""
+    write(tmp_path / "reviews.csv", reviews())
+    write(
+        tmp_path / "later.csv", [{**row, "label": 1 + at % 3} for at, row in enumerate(reviews(30))]
+    )
+    data = "--task reviews.csv --method bitfit --protocol demo --backbone demo --seeds 1"
+    how = ["label=label", "inputs=[sentence1,sentence2]", "primary_metric=accuracy", "epochs=2"]
+    without = hifi(f"train {data} --results-dir without", *how)
+    assert without.code == 0, without.err
+    assert hifi("train", *data.split(), *how, "held_out=later.csv").code == 0
+    records = []
+    for root in ("results", "without"):
+        [path] = (tmp_path / root).glob("runs/**/results.json")
+        records.append(json.loads(path.read_text()))
+    held_out, plain = records
+    assert held_out["scores"] == plain["scores"] and held_out["epochs"] == plain["epochs"]
+    assert held_out["delta_sha256"] == plain["delta_sha256"]
+    assert set(held_out["metrics"]) - set(plain["metrics"]) == {
+        "accuracy_held_out",
+        "f1_macro_held_out",
+    }
+    table = hifi("table --format json").out
+    shown = json.loads(table)
+    assert [key for key in shown["headings"] if "held_out" in key] == ["reviews.accuracy_held_out"]
+    assert shown["rows"][0]["reviews.accuracy_held_out"] == pytest.approx(
+        100 * held_out["metrics"]["accuracy_held_out"]
+    )
+    assert "held_out: other rows, on which no epoch and no setting was chosen" in shown["notes"]
+    assert "held_out" not in hifi("table --results-dir without").out
+    assert hifi("train", *data.split(), *how, "held_out=none.csv").code == 3
