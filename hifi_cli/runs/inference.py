@@ -1,6 +1,6 @@
 """Finished models: evaluated again, and predictions for new rows and test files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
@@ -18,6 +18,7 @@ from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import file_formats, submission, task_spec
 from hifi_cli.tasks.examples import EncodedExample, Predictions, Row
+from hifi_cli.tasks.file_formats import SourceRow
 from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
 from hifi_cli.training.loop import measure_reported
@@ -175,6 +176,19 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
     ]
 
 
+def users_columns(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
+    """Return each row of a file as the user wrote it, by column, in the order of `predict`.
+
+    Raises:
+        MissingError: there is no such run or file.
+        UsageError: the file is malformed.
+    """
+    directory = RunDirectory(run)
+    config = directory.with_user_yamls(directory.read_config(), trust=workspace.trust)
+    task = task_spec.load(config.task)
+    return [record.values for record in _records(task, file)]
+
+
 def read(task: TaskSpec, path: Path) -> list[Row]:
     """Read the rows of a file, none left out; see `predict`.
 
@@ -182,15 +196,19 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
         UsageError: its name does not say the format, or a column is missing or does not fit; the
             line is named.
     """
-    of_file = file_formats.format_of(path)
     task = task.model_copy(update={"skip_incomplete": False})
+    return parse_rows(task, _records(task, path), Source(), str(path), labelled=False)
+
+
+def _records(task: TaskSpec, path: Path) -> Iterator[SourceRow]:
+    """Read the records of a file with a task's columns."""
+    of_file = file_formats.format_of(path)
     header = None
     if of_file.numbers_columns:
         # Such a file has no line of column names.
         header = task.inputs
     has_quotes = of_file.may_have_quotes and task.local.quotes
-    records = file_formats.read(path, of_file.name, header, quotes=has_quotes)
-    return parse_rows(task, records, Source(), str(path), labelled=False)
+    return file_formats.read(path, of_file.name, header, quotes=has_quotes)
 
 
 # --- predict test splits

@@ -173,3 +173,20 @@ def test_every_row_is_predicted_under_its_own_number(tmp_path):
     path.write_text("question1,question2\na,b\nc,\nd,e\n")
     with pytest.raises(UsageError, match="line 3: question2 is empty"):
         read(task, path)
+
+
+def test_a_csv_has_the_predictions_beside_the_users_columns(trained, hifi, tmp_path):
+    run, pairs, stored = trained
+    table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).assign(note="x, y")
+    table.to_csv(tmp_path / "new.csv", index=False)
+    assert hifi(f"predict {run} new.csv --out said.csv").code == 0
+    said = pd.read_csv(tmp_path / "said.csv", keep_default_na=False)
+    assert said[[*table]].equals(table)
+    assert [*said["prediction"]] == [row.prediction for row in stored]
+    lines = [json.loads(line) for line in hifi(f"predict {run} new.csv").out.splitlines()]
+    for label in ("entailment", "not_entailment"):
+        expected = [line["probabilities"][label] for line in lines]
+        np.testing.assert_allclose(said[f"probability.{label}"], expected)
+    table.assign(prediction=1).to_csv(tmp_path / "new.csv", index=False)
+    refused = hifi(f"predict {run} new.csv --out said.csv")
+    assert refused.code == 2 and "new.csv has a column 'prediction'" in refused.err

@@ -1,0 +1,57 @@
+"""Predictions of new rows as CSV, beside the columns that the user's file has."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.errors import UsageError
+from hifi_cli.text import spreadsheet_cell
+
+PREDICTION = "prediction"
+PROBABILITY = "probability."
+
+
+def check_columns(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
+    """Refuse a file with a column that has the name of a predicted one.
+
+    Args:
+        rows: the file's rows, by column.
+        file: for the message.
+
+    Raises:
+        UsageError: it has one.
+    """
+    for name in rows[0] if rows else ():
+        if name == PREDICTION or name.startswith(PROBABILITY):
+            raise UsageError(
+                f"{file} has a column '{name}', as the predictions would have: rename it, or write --out FILE.jsonl"
+            )
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[str, Any]]) -> str:
+    """Return a CSV of the user's rows, with what is predicted of each.
+
+    `prediction`: a label, a number or a text; several labels with | between them.
+    `probability.LABEL`: of each label, where rows have labels.
+
+    Args:
+        rows: the file's rows, by column.
+        predictions: of each row, as `hifi predict` prints them.
+
+    Raises:
+        UsageError: the predictions are tags of words, which are no cell.
+    """
+    import pandas as pd  # takes a third of a second, which JSON lines do without
+
+    lines: list[dict[str, Any]] = []
+    for row, predicted in zip(rows, predictions, strict=True):
+        if PREDICTION not in predicted:
+            raise UsageError("tags of words are no column of a CSV: write --out FILE.jsonl")
+        value = predicted[PREDICTION]
+        if isinstance(value, list):
+            value = "|".join(value)
+        line = {**row, PREDICTION: spreadsheet_cell(value)}
+        for label, probability in predicted.get("probabilities", {}).items():
+            line[f"{PROBABILITY}{label}"] = probability
+        lines.append(line)
+    return str(pd.DataFrame(lines).to_csv(index=False, lineterminator="\n"))
