@@ -18,8 +18,8 @@ from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import file_formats, submission, task_spec
 from hifi_cli.tasks.examples import EncodedExample, Predictions, Row
-from hifi_cli.tasks.file_formats import SourceRow
 from hifi_cli.tasks.rows import parse_rows
+from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
 from hifi_cli.training.loop import measure_reported
 
