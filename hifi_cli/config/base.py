@@ -1,7 +1,7 @@
 """The base of every configuration model: frozen, closed to unknown keys, with errors of one line."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
@@ -43,6 +44,27 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+def one_of(names: Collection[str]) -> AfterValidator:
+    """Return the check of a text that must be one of some names, which a table elsewhere has.
+
+    Args:
+        names: the keys of the table, in the order in which a message lists them.
+    """
+
+    def check(name: str) -> str:
+        if name not in names:
+            *others, last = [f"'{known}'" for known in names]
+            # pydantic's own words, as it says them of a literal type.
+            raise PydanticCustomError(
+                "one_of", "Input should be {names}", {"names": f"{', '.join(others)} or {last}"}
+            )
+        return name
+
+    return AfterValidator(check)
+
+
 # What transformers' Trainer, peft and scripts have in another form: what to write here instead.
 _ADVICE = {
     "warmup_steps": "warmup, a fraction of all steps",

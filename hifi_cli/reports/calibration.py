@@ -18,6 +18,8 @@ from hifi_cli.tasks.metrics import METRICS, OF_PREDICTIONS
 MEASURES = {
     name: metric.description for name, metric in METRICS.items() if metric.needs in OF_PREDICTIONS
 }
+# Those of a single run's predictions.
+OF_ONE_RUN = [name for name, metric in METRICS.items() if metric.needs == "probabilities"]
 CHURN = "churn is of pairs of seeds, which are not independent, and has no interval: hifi table --metrics churn"
 Array = NDArray[Any]
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.base import ConfigModel, Seed, one_of, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.tasks.examples import EncodedExample, Row
@@ -43,22 +42,8 @@ __all__ = [
 
 # train, validation or test; a task may have more, such as validation_mismatched.
 Split = str
-
-
-def _check_reader(name: str) -> str:
-    """Refuse a file format that is not in the table of them."""
-    if name not in FORMATS:
-        *others, last = [f"'{known}'" for known in FORMATS]
-        expected = f"{', '.join(others)} or {last}"
-        # pydantic's own words for a value that is not among some.
-        raise PydanticCustomError(
-            "unknown_reader", "Input should be {expected}", {"expected": expected}
-        )
-    return name
-
-
 # The name of a file format.
-Reader = Annotated[str, AfterValidator(_check_reader)]
+Reader = Annotated[str, one_of(FORMATS)]
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 import hifi_cli
 from hifi_cli.config import registry
+from hifi_cli.config.base import parse
+from hifi_cli.errors import UsageError
+from hifi_cli.reports.claims.spec import NumberClaim
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.kinds import KINDS, Kind
 from hifi_cli.tasks.metrics import METRICS, heading_of, lowest_score, metric_of, metrics_for
+from hifi_cli.tasks.task_spec import LocalFiles
 from hifi_cli.training.losses import LOSSES
 
 PACKAGE = Path(hifi_cli.__file__).parent
@@ -107,3 +111,13 @@ def test_every_metric_is_for_a_task_or_for_stored_predictions(metric):
     assert bool(metric.fits) != (metric.needs in ("probabilities", "seeds"))
     assert bool(metric.description) == metric.lower_is_better
     assert (metric.function is None) == (metric.needs == "seeds")
+
+
+def test_a_value_of_a_table_is_refused_by_the_names_of_the_table():
+    """Formats of files and measures of claims are listed where their tables are, as a literal would be."""
+    claim = {"text": "c", "where": "s", "kind": "number", "at_most": 1.0, "metric": "entropy"}
+    with pytest.raises(UsageError, match="metric must be 'nll', 'brier' or 'ece', not 'entropy'"):
+        parse(NumberClaim, claim, "claims.yaml")
+    files = {"folder": ".", "files": {}, "reader": "xml"}
+    with pytest.raises(UsageError, match=r"reader must be 'csv', .* or 'squad', not 'xml'"):
+        parse(LocalFiles, files, "task.yaml")

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli.config import figure_spec, registry
-from hifi_cli.config.base import ConfigModel, Seed, flatten, parse
+from hifi_cli.config.base import ConfigModel, Seed, flatten, one_of, parse
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
-from hifi_cli.reports.calibration import CHURN
+from hifi_cli.reports.calibration import CHURN, OF_ONE_RUN
 from hifi_cli.reports.protocols import protocol_config
 from hifi_cli.reports.table_spec import Method, Task, load_published
 
@@ -91,7 +91,7 @@ class NumberClaim(BaseClaim):
     """`number`: from a figure's CSV, or from predictions."""
     figure: str = ""
     """The figure whose CSV has the number."""
-    metric: Literal["nll", "brier", "ece"] | None = None
+    metric: Annotated[str, one_of(OF_ONE_RUN)] | None = None
     """Instead of a figure: the measure of the stored predictions of `methods`."""
     methods: Methods = []
     """The method, or several, whose runs have the measure."""
