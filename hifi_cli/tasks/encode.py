@@ -214,6 +214,7 @@ def _tokenize_windows(
     """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
     special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
+    # The tokens of a context that every window has room for.
     room = config.max_length - special_tokens - question_length
     whole_questions = [row.sequences[0][0].strip() for row in rows]
     questions, was_cut = _truncate(tokenizer, whole_questions, question_length)
@@ -222,6 +223,7 @@ def _tokenize_windows(
         [row.sequences[0][1] for row in rows],
         truncation="only_second",
         max_length=config.max_length,
+        # At most half of the room, so that every window has new tokens.
         stride=min(config.stride, room // 2),
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
@@ -393,6 +395,7 @@ def collate(
         padded = np.full(is_real.shape, pad.get(name, 0), dtype=np.int64)
         padded[is_real] = np.concatenate([sequence[name] for sequence in sequences])
         batch[name] = torch.from_numpy(padded)
+    # All rows of a task have the same number of choices.
     choices = len(examples[0].sequences)
     if choices > 1:
         batch = {name: values.unflatten(0, (-1, choices)) for name, values in batch.items()}

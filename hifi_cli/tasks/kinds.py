@@ -181,6 +181,7 @@ class TaskKind:
     def is_collapsed(self, predictions: Predictions) -> bool:
         """Return whether a model predicts the same for every row, or no finite number."""
         values = np.asarray(predictions)
+        # Weights that are no longer finite predict nothing.
         if not np.isfinite(values).all():
             return True
         return len(values) > 1 and is_constant(values)
@@ -216,6 +217,7 @@ class TaskKind:
         Raises:
             UsageError: the task has no such label.
         """
+        # Groups are not stored: the id of a question of MultiRC stands before that of its answer.
         group = id.rpartition("-")[0]
         return Row(id, (), self.parse_label(label, self.labels), group=group)
 
@@ -355,6 +357,7 @@ class BestCandidates(Classification):
 
         scores = logits[:, -1]
         if logits.shape[1] == 2:
+            # The difference of the logits orders candidates as their probabilities do.
             scores = scores - logits[:, 0]
         queries = [example.row.group for example in examples]
         chosen = pd.Series(scores).groupby(queries).idxmax()
@@ -403,6 +406,7 @@ class MultiLabel(TaskKind):
         if value is None:
             raise IncompleteRow("label is empty")
         indices = _indices_in(self.names_in(value), names)
+        # A label is 0 or 1 of each class, in label order.
         return tuple(int(index in indices) for index in range(len(names)))
 
     def label_word(self, label: Any) -> str | float | list[str] | None:
@@ -486,6 +490,7 @@ class Regression(TaskKind):
         """See `TaskKind`; the number is the logit, but for rounding."""
         values = np.array(logits, dtype=np.float64)
         numbers = np.asarray(predictions)
+        # A prediction is stored as float64, and its logit as float32.
         return np.asarray(~np.isclose(numbers, values[:, 0], rtol=1e-5, atol=1e-6))
 
 
@@ -500,6 +505,7 @@ class _WithOutputs(TaskKind):
 
     def is_collapsed(self, predictions: Predictions) -> bool:
         outputs = cast(Sequence[Output], predictions)
+        # All answers, or the tags of all words: a model that tags every word O has collapsed too.
         words = np.concatenate([np.atleast_1d(output.prediction) for output in outputs])
         return len(outputs) > 1 and len(set(words)) == 1
 
@@ -566,6 +572,7 @@ def _best_answer(example: EncodedExample, starts: Values, ends: Values) -> tuple
     """
     # Beyond the example's own tokens the batch is padded.
     tokens = len(example)
+    # A stable order makes ties the same on every machine: the first of equal tokens comes first.
     firsts = np.argsort(-starts[:tokens], kind="stable")[:N_BEST]
     lasts = np.argsort(-ends[:tokens], kind="stable")[:N_BEST]
     is_inside = np.array([span != OUTSIDE for span in example.offsets])
@@ -641,6 +648,7 @@ class TokenClassification(_WithOutputs):
                 logit = 0.0
                 if token != UNREAD:
                     tag = self.labels[int(values[:, token].argmax())]
+                    # Logits of all kinds are stored as float32.
                     logit = float(np.float32(values[:, token].max()))
                 tags.append(tag)
                 of_tags.append(logit)

@@ -81,7 +81,9 @@ class Metric:
 def accuracy(labels: Values, predictions: Values) -> float:
     """Return the fraction of rows with the correct class (multi-label: with exactly the correct classes)."""
     is_correct = labels == predictions
-    return float(np.mean(is_correct.reshape(len(labels), -1).all(1)))
+    # One column per class for multi-label, and a single one for others.
+    by_row = is_correct.reshape(len(labels), -1)
+    return float(np.mean(by_row.all(1)))
 
 
 def binary_accuracy(labels: Values, predictions: Values) -> float:
@@ -129,6 +131,7 @@ def correlation(name: str, labels: Values, predictions: Values) -> float:
 
 def is_constant(values: Values) -> bool:
     """Return whether all rows are equal, but for the last digits; values: [rows] or [rows, classes]."""
+    # Numbers of a model that predicts one value differ by rounding.
     spread = np.ptp(values, axis=0).max()
     largest = float(np.abs(values).max())
     return bool(spread <= 1e-12 * max(1.0, largest))
@@ -330,6 +333,7 @@ def ece(logits: Values, labels: NDArray[Any]) -> float:
     """
     confidence = np.exp(log_probabilities(logits)).max(1)
     is_correct = logits.argmax(1) == labels
+    # Bins are closed on the right: a confidence of 1 is in the last one.
     bins = np.ceil(confidence * BINS).astype(int)
     gaps = np.bincount(bins, weights=is_correct - confidence)
     return float(100 * np.abs(gaps).sum() / len(labels))
@@ -475,6 +479,7 @@ def metric_of(score: str) -> Metric | None:
     Args:
         score: a metric's name; of an extra split the split's name follows (`accuracy_mismatched`).
     """
+    # The longest name counts: f1_macro is not F1 on a split `macro`.
     name = score
     while name:
         if name in METRICS:

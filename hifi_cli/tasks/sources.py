@@ -373,6 +373,7 @@ def _split_rows(train: Sequence[Row], cut: Cut) -> tuple[list[Row], list[Row]]:
     first_with: dict[tuple[tuple[str, ...], ...], int] = {}
     for index, row in enumerate(train):
         first_with.setdefault(row.sequences, index)
+    # Rows with the same texts stay on one side: a model would know them.
     distinct = []
     for index in _shuffled(train, cut.seed):
         if first_with[train[index].sequences] == index:
@@ -420,6 +421,7 @@ def few_shot_sample(
                 f"task {spec.label} has {count} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"
             )
+    # The first rows of each class in the shuffled order, as they come.
     train = []
     dev = []
     drawn: Counter[Any] = Counter()

@@ -108,6 +108,7 @@ def _class_loss(logits: Tensor, targets: Targets) -> Tensor:
     labels = targets.labels(logits.device)
     if logits.shape[1] > 1:
         return targets.cross_entropy(logits, labels)
+    # One logit of two classes. Weights and smoothing are those of a cross-entropy of both.
     if targets.class_weights is None and not targets.label_smoothing:
         return functional.binary_cross_entropy_with_logits(
             logits[:, 0], labels.float(), reduction="sum"

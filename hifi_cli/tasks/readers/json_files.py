@@ -27,6 +27,7 @@ def read_jsonl(path: Path, header: list[str] | None, *, quotes: bool) -> Iterato
     """
     del header, quotes
     text = text_of(path)
+    # A file .json is mostly one array, and may as well have an object per line.
     if text.lstrip().startswith("["):
         yield from _objects_of_array(text)
         return
@@ -68,6 +69,7 @@ def _records_of_lines(
             continue
         where = f"line {index}"
         if is_first:
+            # Parsing a line twice costs time, and the keys of other lines are mostly the same.
             _check_keys_differ(line, where)
             is_first = False
         yield from _records_in(_parsed(line, f", {where}"), records_of, where, layout)
@@ -92,6 +94,7 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return from_json(text)
     except (ValueError, RecursionError) as error:
+        # A text of one line: its column alone says where.
         reason = re.sub(r" at line 1 column (\d+)$", r" at character \1", str(error))
         hint = ""
         if where:

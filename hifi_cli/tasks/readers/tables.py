@@ -61,6 +61,7 @@ def _rows(
     if not has_quotes:
         # A carriage return within a line would end a row of a file without quotes.
         body = body.replace("\r", " ")
+    # Line ends are kept as they are, which a cell in quotes may hold.
     table = csv.DictReader(io.StringIO(body, newline="\n"), header, **dialect)
     line = empty_lines
     try:
@@ -146,6 +147,7 @@ def tsv_quotes(path: Path) -> TsvQuotes:
         rows = [row for row in parsed if row]
     except csv.Error:
         return TsvQuotes(False, in_quotes)
+    # Python's csv module writes quotes only where they are needed, as pandas does.
     written = io.StringIO(newline="\n")
     csv.writer(written, delimiter="\t", lineterminator="\n").writerows(rows)
     is_written_so = written.getvalue().strip("\n") == text

@@ -61,6 +61,7 @@ def text_of(path: Path) -> str:
     if content.startswith(PARQUET_MARK):
         raise Refused(" is a Parquet file: rename it so that it ends in .parquet")
     text = _decoded(content)
+    # Bytes of 0 are characters of UTF-8, and nobody writes them.
     if "\0" in text[:1000]:
         raise Refused(" has bytes of 0, as UTF-16 without its mark has; save it as UTF-8")
     text = text.replace("\r\n", "\n")
