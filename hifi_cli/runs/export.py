@@ -23,7 +23,7 @@ from hifi_cli.records.record import RunResult
 from hifi_cli.runs.inputs import task_head_of
 from hifi_cli.runs.prepare import PreparedRun
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks.metrics import METRICS
+from hifi_cli.tasks.metrics import hub_name_of
 
 # --- export
 
@@ -174,7 +174,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
             dataset_name=task.label,
             dataset_config=dataset.config if dataset else None,
             dataset_split=result.split,
-            metric_type=_hub_name(metric),
+            metric_type=hub_name_of(metric),
             metric_name=metric,
             metric_value=value,
         )
@@ -215,13 +215,6 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")
-
-
-def _hub_name(metric: str) -> str:
-    """Return the hub's name of a metric; one of the `evaluate` library or of an extra split keeps its own."""
-    if metric not in METRICS:
-        return metric
-    return METRICS[metric].hub_name or metric
 
 
 def _base_card(backbone: BackboneConfig) -> Any:

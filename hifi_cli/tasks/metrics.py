@@ -503,6 +503,13 @@ def heading_of(score: str) -> str:
     return score
 
 
+def hub_name_of(score: str) -> str:
+    """Return the Hugging Face hub's name of a score; one that is no metric's name keeps its own."""
+    if score not in METRICS:
+        return score
+    return METRICS[score].hub_name or score
+
+
 def lowest_score(score: str) -> float:
     """Return the lowest value of a score: -1 of a correlation, 0 of others; see `metric_of`."""
     metric = metric_of(score)
@@ -518,4 +525,8 @@ def is_lower_better(score: str | None) -> bool:
 
 def metrics_for(predicted: Sequence[Predicted]) -> list[str]:
     """Return the names of the metrics that fit what a task predicts."""
-    return [metric.name for metric in _METRICS if not {*metric.fits}.isdisjoint(predicted)]
+    names = []
+    for metric in METRICS.values():
+        if any(what in metric.fits for what in predicted):
+            names.append(metric.name)
+    return names

@@ -1,24 +1,38 @@
 """What kinds of tasks and metrics are has one home: every kind is complete, and nobody else asks for one."""
 
 import ast
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 import hifi_cli
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.errors import UsageError
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.reports.claims.spec import NumberClaim
-from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.kinds import KINDS, Kind
-from hifi_cli.tasks.metrics import METRICS, heading_of, lowest_score, metric_of, metrics_for
+from hifi_cli.tasks import scores, task_spec
+from hifi_cli.tasks.kinds import KINDS, Kind, TaskKind
+from hifi_cli.tasks.metrics import (
+    METRICS,
+    Metric,
+    heading_of,
+    hub_name_of,
+    lowest_score,
+    metric_of,
+    metrics_for,
+    sklearn_score,
+)
 from hifi_cli.tasks.task_spec import LocalFiles
-from hifi_cli.training.losses import LOSSES
+from hifi_cli.training.losses import LOSSES, task_loss
 
 PACKAGE = Path(hifi_cli.__file__).parent
 # The modules that may ask which kind a task has.
@@ -121,3 +135,60 @@ def test_a_value_of_a_table_is_refused_by_the_names_of_the_table():
     files = {"folder": ".", "files": {}, "reader": "xml"}
     with pytest.raises(UsageError, match=r"reader must be 'csv', .* or 'squad', not 'xml'"):
         parse(LocalFiles, files, "task.yaml")
+
+
+def test_a_new_metric_is_one_entry(monkeypatch):
+    """Whoever needs a fact of a metric asks the list: tasks, scores, tables, exports and checks."""
+    kappa = Metric(
+        "kappa",
+        "labels",
+        partial(sklearn_score, "cohen_kappa_score"),
+        fits=("class",),
+        heading="Kappa",
+        hub_name="cohen_kappa",
+        low=-1.0,
+    )
+    monkeypatch.setitem(METRICS, "kappa", kappa)
+    spec = task_spec.load("rte").model_copy(update={"metrics": ["kappa"], "primary": "kappa"})
+    task_spec.check(spec, "rte.yaml")
+    rows = [task_spec.Row(str(at), (("a", "b"),), label) for at, label in enumerate([0, 0, 1, 1])]
+    # Three of four agree, of which half would by chance.
+    computed = scores.compute(spec, rows, np.array([0.0, 0, 1, 0]))
+    assert computed == {"kappa": pytest.approx((3 / 4 - 1 / 2) / (1 / 2))}
+    assert heading_of("kappa_axb") == "Kappa" and lowest_score("kappa") == -1
+    assert hub_name_of("kappa") == "cohen_kappa"
+
+
+class Ordinal(TaskKind):
+    """One of several ordered classes, by a logit for each step to the next one."""
+
+    predicts = ("class",)
+
+    def head_outputs(self, *, one_logit):
+        return len(self.labels) - 1
+
+    def predictions(self, examples, logits):
+        return (logits > 0).sum(axis=1).astype(float)
+
+
+def ordinal_loss(logits, targets):
+    is_above = targets.labels(logits.device)[:, None] > torch.arange(logits.shape[1])
+    return functional.binary_cross_entropy_with_logits(logits, is_above.float(), reduction="sum")
+
+
+def test_a_new_kind_is_a_class_and_a_loss(monkeypatch):
+    monkeypatch.setitem(KINDS, "ordinal", Ordinal)
+    monkeypatch.setitem(LOSSES, "ordinal", ordinal_loss)
+    changes = {"kind": "ordinal", "metrics": ["accuracy"], "primary": "accuracy"}
+    spec = task_spec.load("cb").model_copy(update=changes)
+    task_spec.check(spec, "cb.yaml")
+    head = TaskHeadSpec("ordinal", spec.rules, TaskHeadConfig(kind="mlp"))
+    assert head.is_own and head.outputs == 2
+    rows = [task_spec.Row(str(at), (("a", "b"),), label) for at, label in enumerate([0, 1, 2])]
+    examples = [task_spec.EncodedExample(row, ()) for row in rows]
+    logits = torch.tensor([[-1.0, -2.0], [1.0, -1.0], [2.0, 1.0]])
+    predictions = spec.rules.predictions(examples, logits.numpy())
+    assert scores.compute(spec, rows, predictions) == {"accuracy": 1.0}
+    # Every logit has the sign of its step, so that each adds log(1 + exp(-|logit|)).
+    expected = np.log1p(np.exp(-logits.abs().numpy())).sum()
+    assert task_loss(spec, logits, examples).item() == pytest.approx(expected)
