@@ -7,7 +7,7 @@ from hifi_cli._version import __version__
 
 if TYPE_CHECKING:
     from hifi_cli.api import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
-    from hifi_cli.records.study import read_results
+    from hifi_cli.records.listing import read_results
     from hifi_cli.runs.inference import open_model
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 # Modules of the public names that are not in api.py.
 _MODULES = {
     "open_model": "hifi_cli.runs.inference",
-    "read_results": "hifi_cli.records.study",
+    "read_results": "hifi_cli.records.listing",
 }
 
 

@@ -31,6 +31,8 @@ _SETTLED_SECONDS = 2.0
 # A record has far less; a file with a line for each run or prediction may have more.
 MAX_JSON_BYTES = 1 << 28
 MAX_LINES_BYTES = 1 << 33
+# What a user can do about most damaged files.
+MAKE_AGAIN = "delete it and make it again"
 # A table of data with more columns is none.
 MAX_COLUMNS = 10_000
 # Any Parquet file may declare this much, and this many times more for each of its bytes.
@@ -417,8 +419,13 @@ def _decoded_bytes(column: Any) -> int:
     return total
 
 
-def json_object(text: bytes, origin: str) -> dict[str, Any]:
+def json_object(text: bytes, origin: str, *, advice: str = MAKE_AGAIN) -> dict[str, Any]:
     """Return a JSON object, with U+FFFD in place of the control characters of its texts.
+
+    Args:
+        text: JSON.
+        origin: where it was read from.
+        advice: what a user can do if it is damaged.
 
     Raises:
         UsageError: it is none; names `origin`.
@@ -429,7 +436,7 @@ def json_object(text: bytes, origin: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("no JSON object")
     except ValueError as error:
-        raise UsageError(f"{origin} is damaged (delete it and make it again): {error}") from None
+        raise UsageError(f"{origin} is damaged ({advice}): {error}") from None
     # Looking at every text takes time, and most files have nothing to replace.
     may_hold_controls = b"\\" in text or b"\x7f" in text or not text.isascii()
     if may_hold_controls:

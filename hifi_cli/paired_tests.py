@@ -1,8 +1,9 @@
-"""Statistics of paired differences: interval of the mean over tasks, exact test, Holm's correction, seeds needed.
+"""Statistics of paired differences: interval of the mean over tasks, exact test, seeds needed.
 
-Interval and test are about these tasks and new seeds: the tasks are fixed, each with its own mean difference, and the seeds
-within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of the same
-measurement. A claim about other tasks needs the spread over tasks, however many seeds there are.
+Interval and test are about these tasks and new seeds: the tasks are fixed, each with its own mean
+difference, and the seeds within a task are the sample. Differences of several tasks are therefore
+never pooled as if they were repetitions of the same measurement. A claim about other tasks needs
+the spread over tasks, however many seeds there are.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 
 LEVEL = 0.05
 Floats = NDArray[np.float64]
-Groups = Sequence[Sequence[float] | Floats]  # of each task, one number per seed
+# Of each task, one number per seed
+Groups = Sequence[Sequence[float] | Floats]
+# Variances below are rounding errors of equal differences.
+_NO_VARIANCE = 1e-15
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,10 @@ class PairedStatistics:
     """Statistics of the paired differences of two methods.
 
     Attributes:
-        terms: of each pair its difference as a part of the mean, which is their sum.
+        terms: each pair's difference as a part of the mean, which is the sum of the terms, [pairs].
         mean: over tasks, of each task's mean difference over seeds.
-        interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
-            ends are equal where the differences do not vary within any task.
+        interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no
+            spread over seeds. Its ends are equal where the differences do not vary within any task.
     """
 
     terms: Floats
@@ -34,19 +38,23 @@ class PairedStatistics:
 
     @property
     def p(self) -> float:
-        """Of the sign-flip test, two-sided; 1 where every difference is zero."""
+        """Two-sided p of the sign-flip test; 1 where every difference is zero."""
         return sign_flip_p(self.terms)
 
     @property
     def excludes_zero(self) -> bool:
         """Whether the interval does not contain zero; true where there is no interval."""
-        return self.interval is None or self.interval[0] * self.interval[1] > 0
+        if self.interval is None:
+            return True
+        low, high = self.interval
+        return low * high > 0
 
 
 def paired_statistics(differences: Groups, level: float = LEVEL) -> PairedStatistics:
-    """Compute the statistics of the paired differences of several tasks: of each, one per seed.
+    """Compute the statistics of the paired differences of several tasks.
 
     Args:
+        differences: of each task, one per seed.
         level: 1 minus the coverage of the interval.
     """
     tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences]
@@ -56,64 +64,103 @@ def paired_statistics(differences: Groups, level: float = LEVEL) -> PairedStatis
 
 
 def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
-    """Return the two-sided p of the sum of `terms` among the sums with every pattern of signs, all equally likely.
+    """Return the two-sided p of a sum among the sums with every pattern of signs, all equally likely.
 
-    Exact where the differences are symmetric about zero on every task. Where tasks differ but cancel out, the patterns
-    spread wider than the mean does, and p is too large rather than too small. A zero changes no sum and so does not change p.
+    The test is exact where the differences are symmetric about zero on every task. Where tasks
+    differ but cancel out, the patterns spread wider than the mean does, and p is too large rather
+    than too small. A zero changes no sum and so does not change p.
 
-    The 2^n patterns are counted by dynamic programming over whole numbers of `1 / resolution` of the sum of magnitudes.
-    Sums that rounding could make equal count as equal, so that p is never too small.
+    The 2^n patterns are counted by dynamic programming over whole steps. Sums that rounding could
+    make equal count as equal, so that p is never too small.
+
+    Args:
+        terms: parts of the sum, [pairs].
+        resolution: number of steps in the sum of magnitudes.
     """
     values = np.asarray(terms, dtype=np.float64)
     magnitude = np.abs(values).sum() or 1.0
     steps = np.rint(values / magnitude * resolution).astype(np.int64)
-    positive = np.ones(1)  # the probability of each sum of the steps whose sign is +
+    # The probability of each sum of those steps whose sign is +
+    positive = np.ones(1)
     for step in np.sort(np.abs(steps)):
-        positive = (np.pad(positive, (0, step)) + np.pad(positive, (step, 0))) / 2
-    # each of two sums is off by half a step per difference at most
+        with_minus = np.pad(positive, (0, step))
+        with_plus = np.pad(positive, (step, 0))
+        positive = (with_minus + with_plus) / 2
+    # Each of two sums is off by half a step per difference at most.
     reached = abs(int(steps.sum())) - len(steps)
     if reached <= 0:
         return 1.0
-    return min(1.0, 2 * float(positive[: (len(positive) - 1 - reached) // 2 + 1].sum()))
+    # A sum of s has (total + s) / 2 positive steps: these are the sums of `-reached` and below.
+    total = len(positive) - 1
+    last = (total - reached) // 2
+    one_sided = float(positive[: last + 1].sum())
+    return min(1.0, 2 * one_sided)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Correct p values by Holm's step-down method, in the order given; scipy has only Benjamini's."""
-    order = np.argsort(ps, kind="stable")
-    corrected = np.maximum.accumulate(np.array(ps)[order] * np.arange(len(ps), 0, -1))
-    return [min(1.0, float(p)) for p in corrected[np.argsort(order)]]
+    """Correct p values by Holm's step-down method (1979), in the order given.
+
+    The smallest is multiplied by their number, the next by one less, and so on; none becomes smaller
+    than the one before it. scipy has only Benjamini's corrections.
+    """
+    ascending = np.argsort(ps, kind="stable")
+    factors = np.arange(len(ps), 0, -1)
+    corrected = np.maximum.accumulate(np.array(ps)[ascending] * factors)
+    as_given = corrected[np.argsort(ascending)]
+    return [min(1.0, float(p)) for p in as_given]
 
 
 def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | None:
-    """Return the t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom (one task: Student's).
+    """Return the t-interval of the mean over tasks.
+
+    The degrees of freedom are those of Welch and Satterthwaite; of one task, Student's.
 
     Args:
         tasks: of each task, one value per seed.
         level: 1 minus the coverage.
+
+    Returns:
+        None: a task has one seed, or there is no task.
     """
     if min(map(len, tasks), default=0) < 2:
         return None
     mean = float(np.mean([np.mean(values) for values in tasks]))
     variances = np.array([np.var(values, ddof=1) / len(values) for values in tasks])
-    variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
+    variances[variances < _NO_VARIANCE] = 0.0
     if not variances.any():
         return mean, mean
     task_degrees = np.array([len(values) - 1 for values in tasks])
     degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
-    half = _t_quantile(degrees, 1 - level / 2) * np.sqrt(variances.sum() / len(tasks) ** 2)
-    return mean - float(half), mean + float(half)
+    error = np.sqrt(variances.sum() / len(tasks) ** 2)
+    half = float(_t_quantile(degrees, 1 - level / 2) * error)
+    return mean - half, mean + half
 
 
 def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
-    """Whether interval and sign-flip test both show that the mean over tasks is above `bound`; each is two-sided."""
+    """Return whether interval and sign-flip test both show that the mean over tasks is above a bound.
+
+    Args:
+        tasks: of each task, one value per seed.
+        bound: the value that the mean must exceed.
+        level: of each of the two, which are two-sided.
+    """
     shifted = paired_statistics([np.asarray(task) - bound for task in tasks], level)
-    return shifted.interval is not None and shifted.interval[0] > 0 and shifted.p < level
+    if shifted.interval is None:
+        return False
+    low, _ = shifted.interval
+    return low > 0 and shifted.p < level
 
 
 def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> int | None:
-    """Return the smallest number of seeds per task with which the mean would be shown to differ from zero.
+    """Return the smallest number of seeds per task that would show that the mean differs from zero.
 
-    Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
+    Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual
+    approximation.
+
+    Args:
+        tasks: of each task, one value per seed.
+        level: of the test.
+        power: the probability with which the difference would be shown.
 
     Returns:
         None: more than 200, no more than there are, or a task has one seed.
@@ -122,16 +169,27 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
         return None
     distance = abs(np.mean([np.mean(task) for task in tasks]))
     seeds = np.arange(2, 201)
-    deviations = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
+    # Of the mean, with each number of seeds
+    errors = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
     degrees = len(tasks) * (seeds - 1)
     quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
-    can_show = 2.0 ** (1 - len(tasks) * seeds) < level  # the smallest p
-    enough = seeds[(distance >= quantiles * deviations) & can_show]
-    return int(enough[0]) if len(enough) and enough[0] > max(map(len, tasks)) else None
+    smallest_p = 2.0 ** (1 - len(tasks) * seeds)
+    enough = seeds[(distance >= quantiles * errors) & (smallest_p < level)]
+    if not len(enough):
+        return None
+    needed = int(enough[0])
+    there_are = max(map(len, tasks))
+    return needed if needed > there_are else None
 
 
 def _t_quantile(degrees: Any, p: float) -> Any:
-    """Quantile of Student's distribution."""
-    from scipy.special import stdtrit  # most tables need none, and scipy a tenth of a second
+    """Quantile of Student's distribution.
+
+    Args:
+        degrees: of freedom, one number or an array.
+        p: the probability below the quantile.
+    """
+    # Most tables need none, and scipy takes a tenth of a second to load.
+    from scipy.special import stdtrit
 
     return stdtrit(degrees, p)

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from hifi_cli.grids import cells
-from hifi_cli.records.study import Study, tried_settings
+from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.study import Study
 
 RESULTS = Path("results/laptop-runs")
 

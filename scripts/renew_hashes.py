@@ -21,7 +21,7 @@ from hifi_cli.config.base import flatten, parse
 from hifi_cli.config.run_config import RunConfig, config_hash_of
 from hifi_cli.files import json_text, read_json, write_text
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.study import PACKED
+from hifi_cli.records.stored import PACKED
 from hifi_cli.run_paths import RUN_PATTERNS
 
 Record = dict[str, Any]

@@ -16,7 +16,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key, type_name
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.records.study import Study, read_results
+from hifi_cli.records.listing import read_results
+from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
 from hifi_cli.text import format_duration, spreadsheet_cell

@@ -49,7 +49,7 @@ def report(
     task_names = options.stored_names("tasks", tasks)
     if task_names:
         table_spec.check_names("tasks", task_names, study.names("task"))
-        study.runs = study.runs[study.runs["task"].isin(task_names)]
+        study = study.with_runs(study.runs[study.runs["task"].isin(task_names)])
     searches = []
     if study.runs["variant"].notna().any():
         searches = search_tables.searches(study)

@@ -4,16 +4,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pandas as pd
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import ConflictError, RunFailed, UsageError, logger
 from hifi_cli.files import atomic_path
+from hifi_cli.records import every_eval_ever, share
 from hifi_cli.records import prune as prune_runs
-from hifi_cli.records import share
 from hifi_cli.records.check import check as check_study
-from hifi_cli.records.study import Study, read_results
+from hifi_cli.records.listing import read_results
+from hifi_cli.records.study import Study
 from hifi_cli.text import abbreviate, counted_noun, printable
 
 Place = Annotated[
@@ -72,17 +74,21 @@ def export(
         raise UsageError("--organization is for --format eee: add that, or leave it out")
     if format == "eee":
         out = out or directory.with_name(f"{name}-eee")
-        number = share.export_eee(directory, out, organization or "unknown")
-        logger.info(f"{number:,} runs exported")
-        return print(out)
-    out = out or directory.with_name(f"{name}.parquet")
-    runs = read_results(directory)
+        count = every_eval_ever.export_eee(directory, out, organization or "unknown")
+        logger.info(f"{count:,} runs exported")
+    else:
+        out = out or directory.with_name(f"{name}.parquet")
+        _write_parquet(read_results(directory), out)
+    print(out)
+
+
+def _write_parquet(runs: pd.DataFrame, out: Path) -> None:
+    """Write listed runs; values of mixed types become texts."""
     for column in runs.columns[runs.dtypes == "object"]:
         runs[column] = runs[column].map(override_value, na_action="ignore")
-    # pyarrow takes no name of a file that is not UTF-8
+    # pyarrow takes no name of a file that is not UTF-8.
     with atomic_path(out) as temporary, temporary.open("wb") as file:
         runs.to_parquet(file, index=False)
-    print(out)
 
 
 def push(
@@ -120,15 +126,16 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
                 print(printable(f"{path}: {problem}"))
         for path, reason in checked.not_recomputed.items():
             print(printable(f"{path}: note: score not recomputed: {reason}"))
-    if checked.findings:
-        raise RunFailed(
-            f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say"
-        )
+    runs = counted_noun(checked.runs, "run")
+    found = len(checked.findings)
+    if found:
+        they_say = "it says" if found == 1 else "they say"
+        raise RunFailed(f"{found:,} of {runs} cannot be what {they_say}")
     if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         if checked.pruned:
             print(f"weights of {counted_noun(len(checked.pruned), 'run')} were pruned")
-        print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
+        print(f"{runs} checked, {recomputed}: nothing found")
 
 
 def prune(
@@ -197,16 +204,21 @@ def prune(
 def _report(states: dict[str, str]) -> None:
     """Print what became of each run.
 
+    Args:
+        states: by path, as `share.merge` returns them.
+
     Raises:
         ConflictError: another run is at the place of some.
     """
     for path, state in states.items():
         print(f"{state:8}  {path}")
-    print(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    counts = Counter(states.values())
+    print(", ".join(f"{count} {state}" for state, count in counts.items()))
     conflicts = [path for path, state in states.items() if state == "conflict"]
-    of_schemas = {path: state for path, state in states.items() if state.startswith("schema")}
+    of_schemas = [path for path, state in states.items() if state.startswith("schema")]
     if of_schemas:
-        path, state = next(iter(of_schemas.items()))
+        path = of_schemas[0]
+        state = states[path]
         raise ConflictError(
             f"{len(of_schemas)} of {len(states)} runs were not copied, as a run of another schema is in their place:"
             f" {path} ({state}); keep them in another results directory"

@@ -16,7 +16,8 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.find import implementation_of
-from hifi_cli.records.study import Study, tried_settings
+from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.study import Study
 
 
 class Sweep(Kind):

@@ -16,7 +16,7 @@ from pydantic import (
 from hifi_cli.config.base import Model, StoredName, describe_problem, parse
 from hifi_cli.config.epoch_rule import EpochChoice, EpochRule, Selection
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.files import json_text, read_json, write_text
+from hifi_cli.files import MAKE_AGAIN, json_text, read_json, write_text
 from hifi_cli.run_paths import run_path_of
 
 # The schema of results.json. Runs of two schemas are never averaged.
@@ -31,13 +31,21 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
-def validated(model: type[Model], content: dict[str, Any], origin: Path | str) -> Model:
-    """The content of a stored file, or of a part of it, typed.
+def validated(
+    model: type[Model], content: dict[str, Any], origin: Path | str, *, advice: str = MAKE_AGAIN
+) -> Model:
+    """Type the content of a stored file, or of a part of it.
+
+    Args:
+        model: its type.
+        content: as it was read.
+        origin: where it was read from.
+        advice: what a user can do if it is damaged.
 
     Raises:
         UsageError: a key is missing or of a wrong type; the message names it and `origin`.
     """
-    return parse(model, content, f"{origin} is damaged (delete it and make it again)")
+    return parse(model, content, f"{origin} is damaged ({advice})")
 
 
 class StoredFile(Record):
@@ -93,7 +101,10 @@ class EpochMetrics(Record):
         return self.__pydantic_extra__
 
     def selecting_score(self, primary: str) -> float:
-        """The score by which the best epoch is selected: `selection`, or the primary metric on the reported split."""
+        """Return the score by which the best epoch is selected.
+
+        It is `selection`, or the primary metric on the reported split where that split selects.
+        """
         return self.metrics[primary] if self.selection is None else self.selection
 
 
@@ -101,20 +112,23 @@ MetricsLine = StepMetrics | EpochMetrics
 
 
 def metrics_line(content: Mapping[str, Any]) -> MetricsLine:
-    """A line of metrics.jsonl, typed.
+    """Type a line of metrics.jsonl.
 
     Raises:
         ValidationError: a key is missing or of a wrong type.
     """
-    return (EpochMetrics if "epoch" in content else StepMetrics).model_validate(content)
+    if "epoch" in content:
+        return EpochMetrics.model_validate(content)
+    return StepMetrics.model_validate(content)
 
 
 class Prediction(Record):
     """A line of predictions.jsonl.
 
     Attributes:
-        label: the correct label's word, a number, a list of all correct answers or labels, or the tag of each word; None where
-            it is not known.
+        id: of the example.
+        label: the correct label's word, a number, a list of all correct answers or labels, or the
+            tag of each word; None where it is not known.
         prediction: likewise.
         logits: an answer has two, of its first and of its last token; tags have one each, their own.
     """
@@ -336,7 +350,10 @@ class RunResult(StoredFile):
     @field_validator("config")
     @classmethod
     def _is_a_configuration(cls, config: dict[str, Any]) -> dict[str, Any]:
-        """Refuse a configuration whose known keys are missing or wrong; another version may have others."""
+        """Refuse a configuration whose known keys are missing or wrong.
+
+        Another version of the program may have other keys.
+        """
         try:
             RunConfig.model_validate(config, strict=False)
         except ValidationError as error:
@@ -380,7 +397,7 @@ class RunResult(StoredFile):
         return EpochRule(self.report, self.selection)
 
     def score(self, name: EpochChoice | None = None) -> float:
-        """The primary metric of a run that is done on the reported split, a fraction of 1.
+        """Return the primary metric of a run that is done on the reported split, a fraction of 1.
 
         Args:
             name: None: the score that the run's protocol reports.
@@ -388,10 +405,14 @@ class RunResult(StoredFile):
         return float(getattr(self.scores, name or self.report))
 
     def epoch(self, name: EpochChoice | None = None) -> int:
-        """The epoch of that score, counted from 1."""
+        """Return the epoch of that score, counted from 1."""
         return int(getattr(self.epochs, name or self.report))
 
 
 def labelled_splits(data: Mapping[str, str]) -> dict[str, str]:
-    """Of the digests of all splits, those that decide scores: rows of test splits have no labels."""
+    """Return the digests of the splits that decide scores: rows of test splits have no labels.
+
+    Args:
+        data: digests of all splits, by name.
+    """
     return {split: value for split, value in data.items() if not split.startswith("test")}

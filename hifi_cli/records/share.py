@@ -1,4 +1,4 @@
-"""Results of others: packed into two files, copied between directories and the hub, and exported.
+"""Results of others: packed into two files, and copied between directories and the hub.
 
 Runs of others are harmless: only known files are copied, no link is followed, nothing is
 overwritten and nothing executed.
@@ -6,25 +6,20 @@ overwritten and nothing executed.
 
 import json
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import UUID
 
 import pandas as pd
 from huggingface_hub import HfApi
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import flatten
-from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
-from hifi_cli.files import atomic_path, digest, json_text, read_json, safe_name
+from hifi_cli.files import atomic_path, json_text, read_json
 from hifi_cli.hub import hub_errors
-from hifi_cli.records.record import RunResult
-from hifi_cli.records.study import PACKED, PREDICTIONS, Study
-from hifi_cli.tasks.metrics import is_lower_better, metric_of
+from hifi_cli.records.stored import PACKED
+from hifi_cli.records.study import PREDICTIONS, Study
 
 HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
@@ -54,57 +49,92 @@ _SAME = (
 def pack(source: Path, out: Path) -> int:
     """Write runs.jsonl, predictions.parquet and the users' own YAMLs; return the number of runs.
 
+    Args:
+        source: a results directory.
+        out: a new directory.
+
     Raises:
         MissingError: there is no run.
         UsageError: `out` exists, or a run is damaged.
     """
-    if out.exists():
-        raise UsageError(f"{out} exists; remove it, or name another directory with --out")
+    refuse_existing(out)
     study = Study(source)
-    lines, tables = [], [pd.DataFrame(columns=["run", "id", "label", "prediction", "logits"])]
+    lines = []
+    tables = [pd.DataFrame(columns=["run", "id", "label", "prediction", "logits"])]
     with atomic_path(out) as folder:
         folder.mkdir()
         for path, files in _files(study, [_OWN_YAMLS]).items():
-            lines.append(json.dumps({"path": path, "record": study.records[path]}) + "\n")
-            if (table := study.predictions(path)) is not None:
-                texts = {key: table[key].map(json.dumps) for key in ("label", "prediction")}
-                tables.append(table.assign(run=path, **texts))
+            line = {"path": path, "record": study.records[path]}
+            lines.append(json.dumps(line) + "\n")
+            table = study.predictions(path)
+            if table is not None:
+                tables.append(_packed(path, table))
             _copy(files, source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
-        with (folder / PREDICTIONS).open("wb") as file:  # pyarrow takes no name that is not UTF-8
-            pd.concat(tables).to_parquet(
-                file,
-                index=False,
-                compression="zstd",
-                compression_level=19,
-                use_dictionary=["run", "id", "label"],
-                use_byte_stream_split=["logits.list.element"],  # a third smaller
-            )
+        _write_predictions(pd.concat(tables), folder / PREDICTIONS)
     return len(lines)
+
+
+def _packed(path: str, predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions of a run as rows of predictions.parquet, in which values of mixed types are JSON."""
+    return predictions.assign(
+        run=path,
+        label=predictions["label"].map(json.dumps),
+        prediction=predictions["prediction"].map(json.dumps),
+    )
+
+
+def _write_predictions(predictions: pd.DataFrame, path: Path) -> None:
+    """Write predictions.parquet."""
+    # pyarrow takes no name of a file that is not UTF-8.
+    with path.open("wb") as file:
+        predictions.to_parquet(
+            file,
+            index=False,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=["run", "id", "label"],
+            # A third smaller
+            use_byte_stream_split=["logits.list.element"],
+        )
+
+
+def refuse_existing(out: Path) -> None:
+    """Refuse to write where something is already.
+
+    Raises:
+        UsageError: something is.
+    """
+    if out.exists():
+        raise UsageError(f"{out} exists; remove it, or name another directory with --out")
 
 
 def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     """Copy the finished runs of a directory or a packed study that another directory lacks.
 
     Args:
+        source: a results directory or a packed study.
+        target: a results directory.
         trust: copy the code of users' own methods too.
 
     Returns:
-        What became of each run, by its path: copied, same, or a conflict, which is another run at its
-        path, or one that is not finished; where their records have two schemas, both are named.
+        What became of each run, by its path: copied, same, or a conflict, which is another run at
+        its path, or one that is not finished; where their records have two schemas, both are named.
 
     Raises:
         MissingError: there is no run.
         UsageError: a run is damaged, or the target is packed; nothing is copied.
     """
-    theirs, ours = Study(source), Study(target)
+    theirs = Study(source)
+    ours = Study(target)
     if ours.is_packed:
         raise UsageError(f"{target} is a packed study: name another directory")
+    found = _files(theirs, _patterns(trust=trust))
+    if theirs.is_packed:
+        # A missing or damaged file is refused before anything is copied.
+        theirs.predictions("")
     states: dict[str, str] = {}
-    copied = _files(theirs, [*_FILES, *(_CODE if trust else ())])
-    for path in copied if theirs.is_packed else ():
-        theirs.predictions(path)  # refuses a missing or damaged file before anything is copied
-    for path, files in copied.items():
+    for path, files in found.items():
         if path in ours.records or (target / path).exists():
             states[path] = _state_of(path, ours, theirs)
             continue
@@ -119,17 +149,30 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     return states
 
 
+def _patterns(*, trust: bool) -> list[str]:
+    """The files of a run that are copied."""
+    if trust:
+        return [*_FILES, *_CODE]
+    return [*_FILES]
+
+
 def _state_of(path: str, ours: Study, theirs: Study) -> str:
     """What a run of theirs is to the one in its place here; see `_state`."""
     own = ours.records.get(path)
     file = ours.directory / path / "results.json"
     if own is None and file.is_file():
-        own = read_json(file)  # another process copied it since our records were read
+        # Another process copied it since our records were read.
+        own = read_json(file)
     return _state(own or {}, theirs.records[path])
 
 
 def _state(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What a record is to that of the run in its place, whose own is empty if it is not finished."""
+    """What a record is to that of the run in its place.
+
+    Args:
+        own: of the run in its place; empty if that is not finished.
+        other: the record.
+    """
     schemas = [record.get("schema_version", 1) for record in (own, other)]
     if own and schemas[0] != schemas[1]:
         return f"schema {schemas[1]} there, {schemas[0]} here"
@@ -140,7 +183,8 @@ def _state(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _unpack(study: Study, path: str, folder: Path) -> None:
     """Write a run of a packed study as the files of a run."""
     folder.mkdir(exist_ok=True)
-    record, table = study.records[path], study.predictions(path)
+    record = study.records[path]
+    table = study.predictions(path)
     (folder / "config.yaml").write_text(registry.yaml_text(record["config"]))
     (folder / "results.json").write_text(json_text(record))
     if table is not None:
@@ -155,20 +199,36 @@ def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
         MissingError: there is no run.
         UsageError: a run is damaged or at another place than its own, or a file is a link.
     """
-    study.refuse_damage()  # a damaged record may have a path that leads out of the directory
+    # A damaged record may have a path that leads out of the directory.
+    study.refuse_damage()
     if not study.records:
         raise MissingError(f"no finished runs in {study.directory}")
     found: dict[str, list[Path]] = {}
     for path in study.records:
-        folder, place = study.directory / path, study.directory.resolve() / path
-        paths = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
-        files = [file.relative_to(folder) for file in paths]
-        if links := [folder / file for file in files if (folder / file).resolve() != place / file]:
-            raise UsageError(f"{links[0]} is a link, or behind one; put the file itself there")
-        if others := [file for file in paths if not file.is_file()]:
-            raise UsageError(f"{others[0]} is no regular file; put the file itself there")
-        found[path] = files
+        folder = study.directory / path
+        found[path] = []
+        for pattern in patterns:
+            for file in sorted(folder.glob(pattern)):
+                inside = file.relative_to(folder)
+                _refuse_links(file, study.directory.resolve() / path / inside)
+                found[path].append(inside)
     return found
+
+
+def _refuse_links(file: Path, expected: Path) -> None:
+    """Refuse a file that is not what its name says.
+
+    Args:
+        file: the file.
+        expected: where it is if no part of its path below the results directory is a link.
+
+    Raises:
+        UsageError: it is a link, or behind one, or no regular file.
+    """
+    if file.resolve() != expected:
+        raise UsageError(f"{file} is a link, or behind one; put the file itself there")
+    if not file.is_file():
+        raise UsageError(f"{file} is no regular file; put the file itself there")
 
 
 def _copy(files: Sequence[Path], source: Path, target: Path) -> None:
@@ -178,7 +238,16 @@ def _copy(files: Sequence[Path], source: Path, target: Path) -> None:
 
 
 def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
-    """`merge` into a directory, or add the runs that a dataset repository of the hub lacks."""
+    """Merge into a directory, or add the runs that a dataset repository of the hub lacks.
+
+    Args:
+        source: a results directory.
+        to: a directory, or `hub:OWNER/NAME`.
+        trust: copy the code of users' own methods too.
+
+    Returns:
+        What became of each run, by its path; see `merge`. On the hub: copied, or there.
+    """
     if not to.startswith(HUB):
         return merge(source, Path(to), trust=trust)
     study = Study(source)
@@ -186,7 +255,7 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
         raise UsageError(
             f"{source} is packed: send it with hf upload, or merge it into a directory"
         )
-    runs = _files(study, [*_FILES, *(_CODE if trust else ())])
+    runs = _files(study, _patterns(trust=trust))
     repository = to.removeprefix(HUB)
     with hub_errors(to):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
@@ -200,7 +269,16 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
 
 
 def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
-    """`merge` from a directory, a packed study, or a dataset repository of the hub with either."""
+    """Merge from a directory, a packed study, or a dataset repository of the hub with either.
+
+    Args:
+        source: a directory, or `hub:OWNER/NAME`.
+        target: a results directory.
+        trust: copy the code of users' own methods too.
+
+    Returns:
+        What became of each run, by its path; see `merge`.
+    """
     if not source.startswith(HUB):
         return merge(Path(source), target, trust=trust)
     with TemporaryDirectory() as folder:
@@ -219,114 +297,3 @@ def push_model(folder: Path, to: str) -> None:
     """Upload an exported model to a model repository of the hub."""
     with hub_errors(to):
         HfApi().upload_folder(repo_id=to.removeprefix(HUB), folder_path=folder)
-
-
-# --- export
-
-
-EEE_VERSION = "0.3.0"  # of the schema: github.com/evaleval/every_eval_ever at 9bce413
-
-
-def export_eee(source: Path, out: Path, organization: str) -> int:
-    """Write a file of Every Eval Ever for each run with scores, as its data repository has them; return their number.
-
-    Raises:
-        MissingError: there is no run.
-        UsageError: `out` exists, or a run is damaged.
-    """
-    if out.exists():
-        raise UsageError(f"{out} exists; remove it, or name another directory with --out")
-    study = Study(source)
-    study.refuse_damage()
-    results = [result for result in study.results.values() if result.is_done]
-    if not results:
-        raise MissingError(f"no finished runs in {source}")
-    with atomic_path(out) as folder:
-        for result in results:
-            log = eee_log(result, organization)
-            developer, _, model = log["model_info"]["id"].rpartition("/")
-            place = folder / "data" / "hifi" / safe_name(developer or "unknown") / safe_name(model)
-            place.mkdir(parents=True, exist_ok=True)
-            # the same for the same run, so that a second export has files of the same names
-            name = UUID(hex=digest(log["evaluation_id"], 32), version=4)
-            (place / f"{name}.json").write_text(json_text(log))
-    return len(results)
-
-
-def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
-    """A run as Every Eval Ever describes an evaluation: every metric of the kept epoch is a result.
-
-    Args:
-        organization: who trained and evaluated the model.
-    """
-    settings = flatten({key: value for key, value in result.config.items() if key != "backbone"})
-    model = result.config["backbone"].get("hub") or result.backbone
-    identity = f"{result.run_path.as_posix()}/{result.config_hash}"
-    data = {
-        "dataset_name": result.task,
-        "source_type": "other",
-        "additional_details": {
-            "split": result.split,
-            "rows": str(result.n_examples["reported"]),
-            **result.data_origin,
-        },
-    }
-    return {
-        "schema_version": EEE_VERSION,
-        "evaluation_id": identity,
-        "retrieved_timestamp": str(int(time.time())),
-        "source_metadata": {
-            "source_name": "hifi",
-            "source_type": "evaluation_run",
-            "source_organization_name": organization,
-            "evaluator_relationship": "first_party",  # who evaluated the model has fine-tuned it
-        },
-        "eval_library": {"name": "hifi", "version": result.provenance["hifi"]},
-        "model_info": {
-            "name": f"{result.backbone}, fine-tuned on {result.task} with {result.method}",
-            "id": model,
-            "additional_details": {
-                "deployment_type": "self_deployed",
-                "model_availability": "unknown",  # of what training changed
-                **{key: override_value(value) for key, value in settings.items()},
-            },
-        },
-        "evaluation_results": [
-            {
-                "evaluation_result_id": f"{identity}/{metric}",
-                "evaluation_name": result.task,
-                "source_data": data,
-                "metric_config": {
-                    "metric_id": metric,
-                    "metric_name": metric,
-                    "lower_is_better": is_lower_better(metric),
-                    **_bounds(metric),
-                },
-                "score_details": {
-                    "score": value,
-                    "details": {
-                        "epoch": str(result.epoch(result.kept_score)),
-                        "split": _split_of(metric, result),
-                        "epoch_selected_on": result.selection,
-                    },
-                },
-            }
-            for metric, value in result.metrics.items()
-        ],
-    }
-
-
-def _split_of(metric: str, result: RunResult) -> str:
-    """The split that a metric was measured on; a metric of an extra one ends in that one's name."""
-    for extra in result.extra_validation:
-        if metric.endswith(f"_{extra}"):
-            return f"{result.split}_{extra}"
-    return result.split
-
-
-def _bounds(metric: str) -> dict[str, Any]:
-    """The range of a metric of ours; of one that the `evaluate` library computes it is not known."""
-    ours = metric_of(metric)
-    if ours is None:
-        return {}
-    return {"score_type": "continuous", "min_score": ours.low, "max_score": 1.0}

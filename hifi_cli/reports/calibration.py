@@ -1,5 +1,6 @@
 """What stored predictions of classes say besides a score: calibration, and agreement between seeds."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -32,35 +33,65 @@ def classes_of(task: str) -> list[str]:
 
 
 def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str) -> pd.Series:
-    """Return a measure of the predictions of each run of one task.
+    """Return a measure of the predictions of each run.
 
-    It is NaN where there are no predictions of the epoch whose `score` is asked for.
+    Args:
+        study: where the runs come from.
+        runs: rows of `Study.runs`, of one task where the measure is of pairs of seeds.
+        score: the epoch that is asked for; None: the one that each run reports.
+        metric: one of `MEASURES`.
+
+    Returns:
+        NaN where there are no predictions of the epoch, or their classes are not known here.
     """
-    rules = map(EpochRule, runs["report"], runs["selection"])
-    kept = pd.Series([rule.kept for rule in rules], runs.index, dtype=object)
-    chosen = runs[kept.eq(score) | (score is None)]
-    stored = {index: _stored(study, run.path, run.task) for index, run in chosen.iterrows()}
-    known = {index: table for index, table in stored.items() if table is not None}
+    known: dict[Any, pd.DataFrame] = {}
+    for index, run in runs.iterrows():
+        # Predictions are stored of the epoch that was kept.
+        kept = EpochRule(run.report, run.selection).kept
+        if score not in (None, kept):
+            continue
+        predictions = _stored(study, run.path, run.task)
+        if predictions is not None:
+            known[index] = predictions
     values: dict[Any, float] = {}
-    if function := METRICS[metric].function:
+    function = METRICS[metric].function
+    if function:
         for index, table in known.items():
             values[index] = function(np.stack(table["logits"]), table["label"].to_numpy())
-    groups = runs.loc[[*known]].groupby("method").groups if METRICS[metric].needs == "seeds" else {}
-    for same in groups.values():
-        predictions = pd.DataFrame({index: known[index]["prediction"] for index in same})
-        differ = {index: predictions.ne(predictions[index], axis=0).mean() for index in same}
-        values |= {index: 100 * shares.drop(index).mean() for index, shares in differ.items()}
+    if METRICS[metric].needs == "seeds":
+        seeds_of_one = runs.loc[[*known]].groupby(["method", "backbone"])
+        for same in seeds_of_one.groups.values():
+            values |= _churn({index: known[index] for index in same})
     return pd.Series(values, index=runs.index, dtype=float)
+
+
+def _churn(predictions: Mapping[Any, pd.DataFrame]) -> dict[Any, float]:
+    """How many examples another seed predicts otherwise, in percent, mean over the other seeds.
+
+    Args:
+        predictions: of each seed of one method on one task.
+    """
+    predicted = pd.DataFrame({index: table["prediction"] for index, table in predictions.items()})
+    churn = {}
+    for index in predicted:
+        shares = predicted.ne(predicted[index], axis=0).mean()
+        churn[index] = float(100 * shares.drop(index).mean())
+    return churn
 
 
 @cache
 def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
-    """Return `logits` of all classes, index of the `label`, and `prediction`, by the example's id."""
-    table, classes = study.usable_predictions(path), classes_of(task)
+    """The predictions of a run; None: there are none, or the task's classes are not known here.
+
+    Columns: `logits` of all classes, index of the `label`, and `prediction`, by the example's id.
+    """
+    table = study.usable_predictions(path)
+    classes = classes_of(task)
     if table is None or not classes:
         return None
     logits: Array = np.array(table["logits"].to_list(), dtype=np.float64)
-    if logits.shape[1] == 1:  # the sigmoid of z is the softmax of 0 and z
+    # The sigmoid of z is the softmax of 0 and z.
+    if logits.shape[1] == 1:
         logits = np.hstack([np.zeros_like(logits), logits])
     labels = table["label"].map(classes.index)
     return table.assign(logits=[*logits], label=labels).set_index("id")

@@ -6,7 +6,8 @@ import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
-from hifi_cli.records.study import TABLE_KEYS, Study, tried_settings
+from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports.selection import table_keys
 from hifi_cli.reports.table import Cell, Place, Row, Table, std_column, value_column
 

@@ -14,7 +14,8 @@ from run_folders import run_folder
 from synthetic_runs import flatten, write_run
 
 from hifi_cli.records import share
-from hifi_cli.records.study import Study, read_results
+from hifi_cli.records.listing import read_results
+from hifi_cli.records.study import Study
 
 RUN = run_folder("")
 FILES = {"config.yaml", "metrics.jsonl", "predictions.jsonl", "delta.safetensors", "results.json"}
@@ -93,6 +94,35 @@ def test_a_damaged_packed_study_is_named(hifi, line):
     for said in (merged.err, checked.out):
         assert "packed/runs.jsonl" in said
         assert "is damaged" in said
+
+
+def pack_of(*lines):
+    """A packed study of some lines."""
+    Path("packed").mkdir()
+    Path("packed/runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_packed_record_with_a_path_for_a_name_is_a_line_to_remove(hifi, finish_run):
+    """A user who was given a packed study has no file of the run to delete, and cannot make it again."""
+    record = read_json(finish_run() / "results.json")
+    path = str(run_folder("", method="evil"))
+    named = {**record, "method": "/tmp/evil.yaml"}
+    pack_of({"path": str(RUN), "record": record}, {"path": path, "record": named})
+    for answer in (hifi("results merge packed"), hifi("results check packed")):
+        said = " ".join((answer.out + answer.err).split())
+        assert "packed/runs.jsonl, line 2 is damaged" in said
+        assert "(remove this line, or ask who packed the study): method: " in said
+        assert "delete it" not in said
+    # The other run is usable.
+    assert hifi("table --results-dir packed").code == 0
+
+
+def test_a_packed_run_that_is_there_twice_is_a_line_to_remove(hifi, finish_run):
+    line = {"path": str(RUN), "record": read_json(finish_run() / "results.json")}
+    pack_of(line, line)
+    answer = hifi("results check packed")
+    assert "runs.jsonl, line 2: is damaged" in answer.out
+    assert "remove this line" in answer.out and f"{RUN} is there a second time" in answer.out
 
 
 @pytest.mark.parametrize("path", ["../../outside", "/tmp/outside", str(run_folder("", seed=2))])

@@ -7,7 +7,8 @@ from json_output import table_of, tables_of
 from synthetic_grids import cells, write_cell
 from synthetic_runs import write_run, write_search
 
-from hifi_cli.records.study import Study, tried_settings
+from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.study import Study
 
 
 def test_the_best_setting_of_each_task_and_method(hifi):

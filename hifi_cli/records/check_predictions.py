@@ -1,0 +1,105 @@
+"""What the task and the stored predictions of a run show.
+
+Each function yields one sentence for each problem.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from hifi_cli.records.check_record import TOLERANCE
+from hifi_cli.records.record import RunResult
+from hifi_cli.tasks import scores
+from hifi_cli.tasks.examples import Predictions
+from hifi_cli.tasks.metrics import METRICS, lowest_score
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.text import abbreviate, counted_noun
+
+
+def needs_texts(metric: str) -> bool:
+    """Return whether a metric needs texts of the data, which predictions do not hold."""
+    return metric in METRICS and METRICS[metric].needs == "texts"
+
+
+def in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+    """Find rows that are missing, and scores outside of their range."""
+    for split, count in _counted_rows(result).items():
+        official = spec.rows.get(split, 0)
+        if result.limit is None and count < official:
+            yield f"{count:,} of {official:,} rows of {split}, and limit is not set"
+    # The range of a metric of the evaluate library is not known.
+    if spec.evaluate:
+        return
+    for name, value in result.metrics.items():
+        if not lowest_score(name) <= value <= 1:
+            yield f"{name} {value:g} is outside its range"
+
+
+def _counted_rows(result: RunResult) -> dict[str, int]:
+    """The rows of the splits of which all must have been used."""
+    rows = result.n_examples
+    counts = {"validation": rows["reported"]}
+    if result.shots is None:
+        counts["train"] = rows["train"]
+        # A part of the train split selected the epoch.
+        if result.selection == "holdout":
+            counts["train"] += rows["selection"]
+    return counts
+
+
+def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> Iterator[str]:
+    """Find what does not follow from the stored predictions.
+
+    Args:
+        result: the record.
+        spec: its task.
+        table: the predictions, as `Study.predictions` has them.
+    """
+    reported = result.n_examples["reported"]
+    if len(table) != reported:
+        yield f"has predictions of {len(table)} of {reported} rows (n_examples)"
+    repeated = table["id"][table["id"].duplicated()]
+    if len(repeated):
+        yield f"has {counted_noun(len(repeated), 'row')} twice (id {abbreviate([*repeated])})"
+    rules = spec.rules
+    predictions = rules.predictions_of_stored(table["prediction"].tolist())
+    if rules.is_collapsed(predictions) != result.collapsed:
+        yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
+    yield from _of_classes(result, table)
+    yield from _of_metrics(result, spec, table, predictions)
+    contradicts = rules.contradicts_logits(predictions, table["logits"].tolist())
+    if contradicts.any():
+        ids = table["id"][contradicts]
+        count = counted_noun(len(ids), "prediction")
+        yield f"{count} not those of the logits (id {abbreviate([*ids])})"
+
+
+def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
+    """Counts of classes that are not those of the predictions."""
+    if result.classes is None:
+        return
+    columns: dict[str, Mapping[str, int]] = {
+        "label": result.classes.labels,
+        "prediction": result.classes.predicted,
+    }
+    for column, counts in columns.items():
+        stated = {word: count for word, count in counts.items() if count}
+        if stated != Counter(table[column]):
+            yield f"classes has other numbers of rows than its predictions (by {column})"
+
+
+def _of_metrics(
+    result: RunResult, spec: TaskSpec, table: pd.DataFrame, predictions: Predictions
+) -> Iterator[str]:
+    """Metrics that the predictions do not give."""
+    names = [name for name in spec.metrics if not needs_texts(name)]
+    if not names:
+        return
+    rows = [spec.rules.row_of_stored(row.id, row.label) for row in table.itertuples()]
+    update = {"metrics": names, "primary": names[0], "evaluate": None}
+    computable = spec.model_copy(update=update)
+    for name, score in scores.compute(computable, rows, predictions).items():
+        stored = result.metrics[name]
+        if abs(score - stored) > TOLERANCE:
+            yield f"{name} is {stored:.4f}, and by its predictions {score:.4f}"

@@ -1,0 +1,177 @@
+"""What a record alone shows: contradictions between its configuration, its counts and its epochs.
+
+Each function yields one sentence for each problem.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.records.record import EpochMetrics, RunResult
+from hifi_cli.text import counted_noun
+
+# Of scores from 0 to 1: less than the weight of one row of any task
+TOLERANCE = 1e-6
+# Trained entries of a weight are stored with a mask of all its entries; no method trains fewer.
+_MOST_MASKED = 4096
+# Keys of a record that repeat one of its configuration
+_REPEATED = (
+    "task",
+    "method",
+    "protocol",
+    "seed",
+    "shots",
+    "limit",
+    "variant",
+    "report",
+    "gradient_accumulation_steps",
+)
+
+
+def in_configuration(result: RunResult) -> Iterator[str]:
+    """Find what the record says of its run, and its configuration otherwise."""
+    config = result.config
+    if config_hash_of(config) != result.config_hash:
+        yield "config_hash is not that of its configuration"
+    without_seed = {key: value for key, value in config.items() if key != "seed"}
+    if config_hash_of(without_seed) != result.setting_hash:
+        yield "setting_hash is not that of its configuration"
+    for key, expected in _expected(result).items():
+        value = getattr(result, key)
+        if value != expected:
+            yield f"{key} is {value}, and in its configuration {expected}"
+
+
+def _expected(result: RunResult) -> dict[str, Any]:
+    """The values of a record's keys that follow from its configuration."""
+    config = result.config
+    # A key that another version of the configuration lacks contradicts nothing.
+    expected = {key: config.get(key, getattr(result, key)) for key in _REPEATED}
+    expected["backbone"] = config["backbone"]["name"]
+    expected["selection"] = "few-shot" if config.get("shots") else config["selection"]
+    # `auto` is what the hardware has.
+    if config["precision"] != "auto":
+        expected["precision"] = config["precision"]
+    if config.get("primary_metric") is not None:
+        expected["primary_metric"] = config["primary_metric"]
+    return expected
+
+
+def in_numbers(result: RunResult) -> Iterator[str]:
+    """Find counts that cannot be: below zero, above the whole, or in contradiction to one another."""
+    params = result.params
+    for name, size in _sizes(result).items():
+        if size < 0:
+            yield f"{name} is {size:,}"
+    for split, cut in (result.truncated or {}).items():
+        rows = result.n_examples[split]
+        if not 0 <= cut <= rows:
+            yield f"truncated.{split} is {cut:,} of {counted_noun(rows, 'row')}"
+    if params.trainable_backbone > params.trainable:
+        yield f"params: {params.trainable_backbone:,} trained in the backbone, and {params.trainable:,} in all"
+    # Beside numbers of 4 bytes (2 of half precision) a delta may hold masks.
+    bytes_of_masks = params.stored_bytes - 4 * params.stored
+    is_too_small = params.stored_bytes < 2 * params.stored
+    is_too_large = bytes_of_masks > _MOST_MASKED * params.stored
+    if is_too_small or is_too_large:
+        yield f"params: {params.stored:,} stored numbers do not have {params.stored_bytes:,} bytes"
+    if result.delta_bytes is not None and result.delta_bytes < params.stored_bytes:
+        yield f"delta_bytes is {result.delta_bytes:,}, and stored_bytes {params.stored_bytes:,}"
+
+
+def _sizes(result: RunResult) -> dict[str, float]:
+    """Everything in a record that cannot be below zero, by its key."""
+    sizes: dict[str, float] = {}
+    for key, value in result.params.model_dump().items():
+        sizes[f"params.{key}"] = value
+    for key, value in result.n_examples.items():
+        sizes[f"n_examples.{key}"] = value
+    sizes["time_s"] = result.time_s or 0.0
+    sizes["wall_s"] = result.wall_s
+    sizes["peak_memory_bytes"] = result.peak_memory_bytes
+    sizes["delta_bytes"] = result.delta_bytes or 0
+    return sizes
+
+
+def in_epochs(result: RunResult) -> Iterator[str]:
+    """Find scores that the metrics of the epochs contradict."""
+    if not result.is_done:
+        present = ("scores", "epochs", "metrics", "time_s", "delta_sha256")
+        held = [key for key in present if getattr(result, key)]
+        if held:
+            yield f"is {result.status}, and has {' and '.join(held)}"
+        return
+    yield from _of_number_of_epochs(result)
+    yield from _of_scores(result)
+    yield from _of_best_epoch(result)
+    yield from _of_kept_metrics(result)
+
+
+def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
+    """Other epochs than the configuration asks for."""
+    assert result.epochs
+    epochs = result.epochs
+    total = result.config["epochs"]
+    patience = result.config.get("patience")
+    if patience:
+        total = min(total, epochs.best + patience)
+    trained = [line.epoch for line in result.epoch_metrics]
+    if trained != list(range(1, total + 1)):
+        yield f"has metrics of {len(trained)} epochs, and its configuration {total} epochs"
+    if not epochs.total == epochs.last == total:
+        yield f"epochs: {epochs.total} in all and {epochs.last} as the last, and by its configuration {total}"
+
+
+def _of_scores(result: RunResult) -> Iterator[str]:
+    """Scores that are not those of their epochs, and a maximum that another epoch exceeds."""
+    assert result.epochs
+    assert result.scores
+    primary = result.primary_metric
+    by_epoch = {line.epoch: line.metrics.get(primary) for line in result.epoch_metrics}
+    by_epoch[result.epoch(result.kept_score)] = result.metrics[primary]
+    for name in ("last", "best", "max"):
+        stored = getattr(result.scores, name)
+        computed = by_epoch.get(getattr(result.epochs, name))
+        if stored is None or computed is None:
+            continue
+        if abs(stored - computed) > TOLERANCE:
+            yield f"{name} is {stored:.4f}, and by its epoch metrics {computed:.4f}"
+    highest = max(score for score in by_epoch.values() if score is not None)
+    if result.scores.max is not None and highest - result.scores.max > TOLERANCE:
+        yield f"max is {result.scores.max:.4f}, and an epoch has {highest:.4f}"
+
+
+def _of_best_epoch(result: RunResult) -> Iterator[str]:
+    """A later epoch that beats the best one by the score that selects it.
+
+    An earlier one may: epochs of a stage before the last are not selected.
+    """
+    assert result.epochs
+    best = result.epochs.best
+    by_epoch = _selecting_scores(result.epoch_metrics, result.primary_metric)
+    if best not in by_epoch:
+        return
+    for epoch, score in by_epoch.items():
+        if epoch > best and score - by_epoch[best] > TOLERANCE:
+            yield f"epoch {best} is the best, and epoch {epoch} has {score:.4f} where it has {by_epoch[best]:.4f}"
+            return
+
+
+def _selecting_scores(lines: Sequence[EpochMetrics], primary: str) -> dict[int, float]:
+    """The score that selects the best epoch, of the epochs that have one."""
+    scores: dict[int, float] = {}
+    for line in lines:
+        if line.selection is not None or primary in line.metrics:
+            scores[line.epoch] = line.selecting_score(primary)
+    return scores
+
+
+def _of_kept_metrics(result: RunResult) -> Iterator[str]:
+    """Metrics of the kept epoch that are others in the line of that epoch."""
+    kept = result.epoch(result.kept_score)
+    for line in result.epoch_metrics:
+        if line.epoch != kept:
+            continue
+        for name, value in line.metrics.items():
+            if abs(value - result.metrics.get(name, value)) > TOLERANCE:
+                yield f"{name} is {result.metrics[name]:.4f}, and {value:.4f} in the metrics of its epoch"

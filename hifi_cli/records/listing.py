@@ -1,0 +1,140 @@
+"""All runs as a list: for `hifi ls runs` and for `hifi_cli.read_results`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hifi_cli.config.base import flatten
+from hifi_cli.errors import MissingError
+from hifi_cli.files import is_locked, well_formed
+from hifi_cli.records.layout import unfinished_runs
+from hifi_cli.records.study import SCORES, Study
+from hifi_cli.run_paths import names_in
+
+# The columns that every listed run has; `metrics.NAME` follow
+_COLUMNS = (
+    "state",
+    "protocol",
+    "backbone",
+    "task",
+    "method",
+    "variant",
+    "seed",
+    "shots",
+    "metric",
+    "score",
+    *SCORES,
+    "epoch",
+    "epochs",
+    "flags",
+    "trained_percent",
+    "time_s",
+    "peak_memory_bytes",
+    "config_hash",
+    "setting_hash",
+    "path",
+    "detail",
+)
+_WHOLE_NUMBERS = ("seed", "shots", "epoch", "epochs", "peak_memory_bytes")
+
+
+def read_results(
+    directory: str | Path = "results", *, with_unfinished: bool = False
+) -> pd.DataFrame:
+    """Return the finished runs of a results directory, a row each.
+
+    Args:
+        directory: a results directory, or a packed study.
+        with_unfinished: also those whose `state` is `running`, `unfinished` or `damaged`, named by
+            their folders.
+
+    Returns:
+        The columns of `hifi ls runs --format csv`. Scores are in percent; `metrics.NAME` has every
+        other metric of the model that was kept; a diverged run has no score (NaN). The settings
+        follow by their keys: `learning_rate`, `batch_size`, `heads.k`, `settings.r`, and so on.
+
+    Raises:
+        MissingError: no such directory.
+    """
+    if not Path(directory).is_dir():
+        raise MissingError(
+            f"no directory {directory}; hifi train --results-dir {directory} makes it"
+        )
+    study = Study(Path(directory))
+    rows = [_listed(run, study.directory) for run in study.runs.to_dict("records")]
+    if with_unfinished:
+        rows += _unfinished(study)
+        rows += _damaged(study)
+    frame = pd.DataFrame(rows)
+    settings = [column for column in frame if column not in _COLUMNS]
+    frame = frame.reindex(columns=[*_COLUMNS, *settings])
+    frame = frame.astype(dict.fromkeys(_WHOLE_NUMBERS, "Int64"))
+    return frame.sort_values("path", ignore_index=True)
+
+
+def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
+    """A row of `Study.runs` as a listed run, scores in percent."""
+    is_done = run["status"] == "done"
+    listed = flatten({key: value for key, value in run["config"].items() if key != "backbone"})
+    listed |= {key: value for key, value in run.items() if key in _COLUMNS}
+    for name in SCORES:
+        listed[name] = None if run[name] is None else 100 * run[name]
+    flags = []
+    if is_done and run["collapsed"]:
+        flags.append("collapsed")
+    if is_done and run["limit"] is not None:
+        flags.append("limited")
+    listed["state"] = run["status"]
+    listed["score"] = listed[run["report"]] if is_done else None
+    listed["epoch"] = run[f"epoch_{run['report']}"]
+    listed["epochs"] = run["epoch_last"]
+    listed["flags"] = " ".join(flags)
+    listed["trained_percent"] = 100 * run["trainable"] / run["total"]
+    listed["path"] = well_formed(str(results_dir / run["path"]))
+    listed["detail"] = run["reason"]
+    # The peak of a process that trained another run before may be that run's.
+    if run["memory_is_own"] is False:
+        listed["peak_memory_bytes"] = None
+    for name, value in run["metrics"].items():
+        listed[f"metrics.{name}"] = 100 * value
+    return listed
+
+
+def _unfinished(study: Study) -> list[dict[str, Any]]:
+    """The runs that have begun and have no result."""
+    rows = []
+    for run in unfinished_runs(study.directory):
+        names = names_in(run.path.relative_to(study.directory))
+        state = "running" if is_locked(run.lock) else "unfinished"
+        rows.append(_without_record(names, state, str(run.path)))
+    return rows
+
+
+def _damaged(study: Study) -> list[dict[str, Any]]:
+    """The runs whose records cannot be used, with the reason as their detail."""
+    rows = []
+    for path, reason in study.damaged.items():
+        place = str(study.directory / path)
+        row = _without_record(names_in(path), "damaged", place)
+        row["detail"] = reason
+        rows.append(row)
+    return rows
+
+
+def _without_record(names: Mapping[str, str], state: str, place: str) -> dict[str, Any]:
+    """A run of which only its place is known.
+
+    Args:
+        names: that its folders have, by column.
+        state: `running`, `unfinished` or `damaged`.
+        place: the directory.
+    """
+    return {
+        **names,
+        "state": state,
+        "path": well_formed(place),
+        "flags": "",
+        "detail": "",
+    }

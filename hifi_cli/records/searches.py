@@ -1,0 +1,76 @@
+"""The settings that runs of searches tried, and their scores."""
+
+from typing import Any
+
+import pandas as pd
+
+from hifi_cli.config.base import flatten
+from hifi_cli.config.epoch_rule import EpochRule
+from hifi_cli.config.sources import override_value
+from hifi_cli.records.study import TABLE_KEYS, Study
+
+
+def tried_settings(study: Study) -> pd.DataFrame:
+    """Return one row for all settings that were tried together on a task with a method.
+
+    Returns:
+        Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
+        `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a
+        run diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is;
+        `collapsed`: whether a run is; `best`: whether it has the highest score of those with the
+        most seeds.
+    """
+    of_search = [*TABLE_KEYS, "task", "method"]
+    runs = study.runs[study.runs["variant"].notna()]
+    scores = [_selecting_score(study, run) for run in runs.itertuples()]
+    runs = runs.assign(score=scores, settings=_settings(runs))
+    groups = runs.groupby([*of_search, "settings"], sort=False, dropna=False)
+    tried = groups.agg(
+        score=("score", lambda values: values.mean(skipna=False)),
+        deviation=("score", "std"),
+        seeds=("score", "size"),
+        split=("selection", "first"),
+        collapsed=("collapsed", "any"),
+    )
+    most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
+    complete = tried["score"].where(tried["seeds"] == most_seeds)
+    # Of equal scores the first is the best.
+    ranks = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first")
+    tried["best"] = ranks == 1
+    return tried.reset_index()
+
+
+def _selecting_score(study: Study, run: Any) -> float | None:
+    """The score of a run's kept epoch on the split that chooses it; None if it diverged."""
+    if run.status != "done":
+        return None
+    if EpochRule(run.report, run.selection).has_max:
+        return float(getattr(run, run.report))
+    lines = study.records[run.path]["epoch_metrics"]
+    by_epoch = {line["epoch"]: line.get("selection") for line in lines}
+    return by_epoch[getattr(run, f"epoch_{run.report}")]
+
+
+def _settings(runs: pd.DataFrame) -> pd.Series:
+    """The settings of each run that vary among the runs of its method, as text."""
+    of_methods = runs.groupby([*TABLE_KEYS, "method"], sort=False, dropna=False)
+    parts = [_varied_settings(of_method) for _, of_method in of_methods]
+    if not parts:
+        return pd.Series(dtype=str)
+    return pd.concat(parts)
+
+
+def _varied_settings(runs: pd.DataFrame) -> pd.Series:
+    """The keys in which some of a method's runs on one task differ, with their values in each."""
+    configs = []
+    for config in runs["config"]:
+        configs.append({key: override_value(value) for key, value in flatten(config).items()})
+    frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
+    values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
+    varied = frame.loc[:, values_on_a_task > 1].astype(object)
+    # Rows one by one: with no varied key, `to_dict("records")` of pandas before 3.1 has no rows.
+    texts = []
+    for _, row in varied.iterrows():
+        words = [f"{key}={value}" for key, value in row.items() if pd.notna(value)]
+        texts.append(" ".join(words))
+    return pd.Series(texts, index=runs.index)

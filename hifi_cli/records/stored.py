@@ -1,0 +1,126 @@
+"""The records of all runs as they are stored: a file each, or the lines of a packed study."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.errors import HifiError, UsageError
+from hifi_cli.files import MAX_LINES_BYTES, json_object, read_file, read_json
+from hifi_cli.records.record import RunResult, validated
+from hifi_cli.run_paths import RUN_PATTERNS
+
+# The file of a packed study: one line a run, sorted by path
+PACKED = "runs.jsonl"
+# What a user can do about a damaged line, who may not have the runs that were packed
+_ADVICE = "remove this line, or ask who packed the study"
+
+
+@dataclass(frozen=True)
+class StoredRecord:
+    """The record of a run.
+
+    Attributes:
+        content: what results.json holds.
+        result: the same, typed.
+    """
+
+    content: dict[str, Any]
+    result: RunResult
+
+
+# Of each run by its path, or why it cannot be used. A line of a packed study that names no path is
+# known by its number.
+Records = dict[str, StoredRecord | HifiError]
+
+
+def is_packed(directory: Path) -> bool:
+    """Return whether `hifi results pack` wrote a directory."""
+    return (directory / PACKED).is_file()
+
+
+def read_records(directory: Path) -> Records:
+    """Read the records of a results directory or a packed study, sorted by path.
+
+    A damaged record does not stop the others from being read.
+    """
+    if is_packed(directory):
+        return _read_packed(directory)
+    return {path: _read_run(directory, path) for path in sorted(_finished_runs(directory))}
+
+
+def _finished_runs(directory: Path) -> Iterator[str]:
+    """The paths of all runs with a results.json."""
+    for pattern in RUN_PATTERNS:
+        # In half the time that pathlib takes
+        for file in glob(f"{pattern}/results.json", root_dir=directory):  # noqa: PTH207
+            yield file.rpartition("/")[0]
+
+
+def _read_run(directory: Path, path: str) -> StoredRecord | HifiError:
+    """The record of a run, or why it cannot be used: a copy at another path would count twice."""
+    # A text: joining paths would take longer than reading, in large studies.
+    place = f"{directory}/{path}"
+    try:
+        content = read_json(directory / f"{path}/results.json")
+        result = validated(RunResult, content, f"{place}/results.json")
+    except HifiError as error:
+        return error
+    except OSError as error:
+        # The error names the file.
+        return UsageError(f"cannot be read: {error}")
+    if result.run_path.as_posix() != path:
+        own_place = directory / result.run_path
+        return UsageError(
+            f"{place} holds the run that belongs in {own_place}: move it there, or a copy away"
+        )
+    return StoredRecord(content, result)
+
+
+def _read_packed(directory: Path) -> Records:
+    """The records of a packed study."""
+    found: Records = {}
+    lines = read_file(directory / PACKED, MAX_LINES_BYTES).splitlines()
+    for index, line in enumerate(lines, start=1):
+        name = f"{PACKED}, line {index}"
+        place = f"{directory / PACKED}, line {index}"
+        try:
+            path, content = _path_and_record(line, place)
+            if path in found:
+                raise UsageError(f"{place} is damaged ({_ADVICE}): {path} is there a second time")
+        except HifiError as error:
+            found[name] = error
+            continue
+        try:
+            found[path] = _packed_record(path, content, place)
+        except HifiError as error:
+            found[path] = error
+    return found
+
+
+def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:
+    """What a line of a packed study says: the path of a run, and its record.
+
+    Raises:
+        UsageError: it says something else; the message names `place`.
+    """
+    content = json_object(line, place, advice=_ADVICE)
+    path = content.get("path")
+    record = content.get("record")
+    if not isinstance(path, str) or not isinstance(record, dict):
+        raise UsageError(f"{place} is damaged ({_ADVICE}): it has no path and record")
+    return path, record
+
+
+def _packed_record(path: str, content: dict[str, Any], place: str) -> StoredRecord:
+    """The record of a line.
+
+    Raises:
+        UsageError: it is damaged, or of another run than the line's path says.
+    """
+    result = validated(RunResult, content, place, advice=_ADVICE)
+    if result.run_path.as_posix() != path:
+        own_path = result.run_path.as_posix()
+        raise UsageError(f"{place} holds the run that belongs in {own_path} as {path}: {_ADVICE}")
+    return StoredRecord(content, result)
