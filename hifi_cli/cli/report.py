@@ -111,7 +111,6 @@ def _tables_of_measures(
     for spec in specs:
         measures = table_spec.with_changes(spec, metrics=[*MEASURES])
         table = built_table(measures, study, without_paper)
-        table.title = f"Calibration and churn: {table.title}"
         if len(table.scores):
-            found.append(table)
+            found.append(replace(table, title=f"Calibration and churn: {table.title}"))
     return found

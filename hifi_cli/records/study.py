@@ -289,6 +289,7 @@ class Study:
             row["task"] = directory.user_name("tasks", result.task)
             row["method"] = directory.user_name("methods", result.method)
         row["config"] = result.config
+        # Runs that stopped early may be compared where they were allowed the same epochs.
         row["max_epochs"] = row["epoch_last"]
         if result.config.get("patience"):
             row["max_epochs"] = result.config["epochs"]
@@ -306,6 +307,7 @@ class Study:
 
     def with_runs(self, runs: pd.DataFrame) -> "Study":
         """Return the study with some of its runs, or with others' names."""
+        # A copy shares what was read, and has the given frame where `runs` would be computed.
         study = copy(self)
         study.runs = runs
         return study
@@ -330,6 +332,8 @@ class Study:
             values = [override_value(config.get(key)) for config in configs]
             names = pd.Series(values, runs.index, dtype=object).radd(f"{key}=")
         methods = (runs["method"] + "/" + names).where(names.notna(), runs["method"])
+        # Variants are rows now, and no longer left out. A variant with the usual settings is the
+        # usual run a second time.
         runs = runs.assign(method=methods, variant=None)
         return self.with_runs(runs.drop_duplicates(["method", "config_hash"]))
 

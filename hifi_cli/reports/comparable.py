@@ -245,7 +245,7 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
     of_schema = "of schema " + runs["schema_version"].astype(str) + f", not {newest} as others"
     reasons = reasons.mask(is_older, of_schema)
     for index, conditions in _misfits(runs[reasons == ""], included).items():
-        # The settings' hash also says what another condition says already.
+        # The hash of all settings also says what another condition says already.
         causes = " and ".join(conditions).removesuffix(" and settings")
         is_about_draws = all("draws" in name for name in conditions)
         flag = "draws" if is_about_draws else "unequal"
@@ -261,6 +261,7 @@ def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, li
     # Settings of limited runs differ by the limit at least.
     full = runs[runs["limit"].isna()]
     keys = [full[key] for key in _CELL]
+    # Only cells whose runs differ somewhere are looked at one by one, which takes long.
     distinct = full[[*identity]].groupby(keys).transform("nunique", dropna=False)
     is_mixed = distinct.gt(1).any(axis=1)
     misfits: dict[Hashable, list[str]] = {}
@@ -322,6 +323,7 @@ def mismatches_with_majority(
         runs: rows of `ComparableRuns.frame`.
         conditions: names by column.
     """
+    # Texts, so that missing values are equal to one another and lists can be counted.
     identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
     counts = identities.value_counts(sort=False)
     if len(counts) < 2:

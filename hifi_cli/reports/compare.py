@@ -93,13 +93,13 @@ def compare(
     shots = "" if run.shots is None else f", {run.shots}-shot"
     title = f"{label_of('methods', names[0])} minus each other {by}"
     conditions = f"(protocol {run.protocol}, {constant}{shots})"
-    verdicts = _table_of_verdicts(comparisons, metric)
-    verdicts.title = f"{title}, in {metric or 'points'} {conditions}"
-    verdicts.notes = [
-        *_notes(comparisons, lacking, comparable.frame, metric),
-        *note_on_variants(study, run.protocol, run.backbone, set(chosen["task"])),
+    notes = _notes(comparisons, lacking, comparable.frame, metric)
+    notes += note_on_variants(study, run.protocol, run.backbone, set(chosen["task"]))
+    of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
+    tables = [
+        _table_of_verdicts(of_verdicts, comparisons, metric, notes),
+        _table_per_task(f"{title}, per task", comparisons, metric),
     ]
-    tables = [verdicts, _table_per_task(f"{title}, per task", comparisons, metric)]
     if over_rows:
         all_pairs = [each.pairs for each in comparisons]
         tables.append(row_table(study, all_pairs, score=options.score, metric=metric))
@@ -191,8 +191,10 @@ def _digits(metric: str | None) -> int:
     return 3 if metric in MEASURES else 2
 
 
-def _table_of_verdicts(comparisons: Sequence[Comparison], metric: str | None) -> Table:
-    """A row for each comparison, without title and notes."""
+def _table_of_verdicts(
+    title: str, comparisons: Sequence[Comparison], metric: str | None, notes: list[str]
+) -> Table:
+    """A row for each comparison."""
     digits = _digits(metric)
     rows = []
     for comparison in comparisons:
@@ -210,7 +212,7 @@ def _table_of_verdicts(comparisons: Sequence[Comparison], metric: str | None) ->
         }
         rows.append(Row(comparison.pairs.second, comparison.pairs.labels[1], "runs", cells))
     return Table(
-        title="",
+        title=title,
         rows=rows,
         headings=HEADINGS,
         columns=[
@@ -223,6 +225,7 @@ def _table_of_verdicts(comparisons: Sequence[Comparison], metric: str | None) ->
         ],
         index_title="Compared with",
         formats={"mean": f"+z.{digits}f", "p_holm": ".3g"},
+        notes=notes,
     )
 
 

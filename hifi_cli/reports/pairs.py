@@ -77,6 +77,7 @@ def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
         sides[sides["row"] == second], on=["task", "seed"], suffixes=("_first", "_second")
     )
     joined = joined.assign(difference=joined["points_first"] - joined["points_second"])
+    # A run without a score is no part of a pair.
     return joined.dropna(subset="difference").sort_values(["task", "seed"])
 
 
@@ -115,6 +116,7 @@ def _notes_on_runs(runs: ComparableRuns) -> list[str]:
 def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> list[str]:
     """In what paired runs differ, and whether they are compared nevertheless."""
     notes = []
+    # Pairs that differ in the same conditions share a note.
     unlike = joined[joined["differing"] != ""]
     for (task, differing), same in unlike.groupby(["task", "differing"]):
         fact = f"{labels[0]} and {labels[1]} differ in {differing}"
@@ -159,6 +161,7 @@ def _doubt(runs: ComparableRuns, names: list[str], labels: tuple[str, str], is_b
         is_better: whether the first one is ahead.
     """
     diverged = runs.frame["row"][runs.frame["status"] != "done"]
+    # A diverged run has no score, so that it is in no pair; here it counts nevertheless.
     counts = [int((diverged == name).sum()) for name in names]
     ahead = 0 if is_better else 1
     behind = 1 - ahead

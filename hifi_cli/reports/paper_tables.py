@@ -5,7 +5,13 @@ from collections.abc import Callable, Mapping
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports.protocols import protocol_config
 from hifi_cli.reports.table import Cell, Place, Row, Table, value_column
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, load_published
+from hifi_cli.reports.table_spec import (
+    NO_TABLE,
+    ColumnSpec,
+    RowSpec,
+    TableSpec,
+    load_published,
+)
 
 SPLITS = ("train", "validation", "test")
 
@@ -29,10 +35,16 @@ def settings(spec: TableSpec, *, show_published: bool) -> Table:
         mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
         return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
-    table = _beside_paper(spec, setting, show_published)
-    table.title += f" (protocol {spec.protocol}, backbone {spec.backbone})"
-    table.notes.insert(0, "batch size / learning rate")
-    return table
+    headings = _headings(spec)
+    rows, footnotes = _beside_paper(spec, setting, show_published)
+    return Table(
+        title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
+        rows=rows,
+        headings=headings,
+        columns=[value_column(key) for key in headings],
+        footnotes=footnotes,
+        notes=["batch size / learning rate", *_note_on_paper(spec, show_published)],
+    )
 
 
 def row_counts(
@@ -51,18 +63,44 @@ def row_counts(
         return of_task.get(f"{split}_{column.split}", of_task.get(split))
 
     splits = [RowSpec(method=split, label=split) for split in SPLITS]
-    table = _beside_paper(spec.model_copy(update={"rows": splits}), count, show_published)
-    table.columns = [value_column(key, is_count=True) for key in table.headings]
-    table.index_title = "Split"
-    table.formats = dict.fromkeys(table.headings, ",.0f")
-    return table
+    with_splits = spec.model_copy(update={"rows": splits})
+    headings = _headings(spec)
+    rows, footnotes = _beside_paper(with_splits, count, show_published)
+    return Table(
+        title=spec.description,
+        rows=rows,
+        headings=headings,
+        columns=[value_column(key, is_count=True) for key in headings],
+        index_title="Split",
+        formats=dict.fromkeys(headings, ",.0f"),
+        footnotes=footnotes,
+        notes=_note_on_paper(spec, show_published),
+    )
+
+
+def _headings(spec: TableSpec) -> dict[str, str]:
+    """The label of each column, by its name."""
+    headings = {}
+    for column in spec.columns:
+        headings[column.name] = column.label or label_of("tasks", column.task)
+    return headings
+
+
+def _note_on_paper(spec: TableSpec, show_published: bool) -> list[str]:
+    """Which table the published numbers are from."""
+    if not spec.published or not show_published:
+        return []
+    name, table = load_published(spec.published)
+    return [f"published: {name}, table {table.number}"]
 
 
 def _beside_paper(
     spec: TableSpec, ours: Callable[[str, ColumnSpec], str | int | None], show_published: bool
-) -> Table:
-    """A table of what `ours` says of each row and column, each row above the paper's."""
-    paper = load_published(spec.published) if spec.published and show_published else None
+) -> tuple[list[Row], dict[Place, list[str]]]:
+    """Rows of what `ours` says of each row and column, each above the paper's, and footnotes."""
+    paper = NO_TABLE
+    if spec.published and show_published:
+        paper = load_published(spec.published).table
     rows: list[Row] = []
     footnotes: dict[Place, list[str]] = {}
     for row in spec.rows:
@@ -70,26 +108,13 @@ def _beside_paper(
         label = row.label or label_of("methods", name)
         cells = {column.name: Cell(ours(name, column)) for column in spec.columns}
         rows.append(Row(name, label, "runs", cells))
-        if paper is None or row.published not in paper.table.rows:
+        if row.published not in paper.rows:
             continue
-        note = paper.table.rows[row.published].note
+        note = paper.rows[row.published].note
         if note:
             footnotes[len(rows), ""] = [note]
         printed = {}
         for column in spec.columns:
-            printed[column.name] = Cell(paper.table.mean(row.published, column.published))
+            printed[column.name] = Cell(paper.mean(row.published, column.published))
         rows.append(Row(name, label, "published", printed))
-    headings = {}
-    for column in spec.columns:
-        headings[column.name] = column.label or label_of("tasks", column.task)
-    notes = []
-    if paper:
-        notes.append(f"published: {paper.paper}, table {paper.table.number}")
-    return Table(
-        title=spec.description,
-        rows=rows,
-        headings=headings,
-        columns=[value_column(key) for key in headings],
-        footnotes=footnotes,
-        notes=notes,
-    )
+    return rows, footnotes

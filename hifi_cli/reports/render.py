@@ -77,9 +77,11 @@ def flat(table: Table) -> pd.DataFrame:
     columns["source"] = pd.Series([row.source for row in table.rows], dtype=object)
     for column in table.columns:
         values = [getattr(row.cell(column.key), column.part) for row in table.rows]
+        # A column of whole numbers with a missing one must not become one of fractions.
         if column.is_count:
             columns[column.name] = pd.Series(values, dtype="Int64")
         elif all(value is None for value in values):
+            # No type can be inferred from nothing.
             columns[column.name] = pd.Series(values, dtype=object)
         else:
             columns[column.name] = pd.Series(values)
@@ -288,6 +290,7 @@ def _narrow(grid: Grid, width: int) -> None:
     for cells_wrap in (False, True):
         if console.measure(grid).maximum <= width:
             return
+        # What is left after this pass is narrowed in the next one.
         grid.padding = 0
         for column in grid.columns:
             widths = [console.measure(column.header).minimum]

@@ -131,7 +131,7 @@ class Layout:
 
     @property
     def headings(self) -> dict[str, str]:
-        """Task and metric of each column, by its name."""
+        """Task and metric of each column with scores, by its name."""
         labels = _distinct(
             [column.label or label_of("tasks", column.task) for column in self.spec.columns],
             [column.label or column.task for column in self.spec.columns],
@@ -183,25 +183,16 @@ def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = 
     table = Table(
         title=layout.title,
         rows=rows,
-        headings=layout.headings,
+        headings=_headings(layout, rows, keys),
         columns=_columns(layout, rows, keys),
         index_title=layout.row_key.capitalize(),
-        formats=dict.fromkeys(keys, f"z.{layout.spec.decimals}f"),
+        formats=_formats(layout, keys),
         footnotes=footnotes,
         notes=_notes(layout, scores.frame, has_paper=bool(theirs)),
         missing=_missing(layout, grid) if grid else [],
         own_texts=frozenset(row.label for row in layout.rows if row.label),
         scores=scores.frame.reindex(columns=["row", "column", "seed", "points", "path"]),
     )
-    if AVERAGE in keys:
-        table.headings[AVERAGE] = "Avg."
-    for key, (heading, _) in SHARES.items():
-        if any(row.cell(key).value is not None for row in rows):
-            table.headings[key] = heading
-            table.formats[key] = "z.2f"
-    for key, metric in layout.metrics.items():
-        if metric in MEASURES:
-            table.formats[key] = "z.3f"
     for key in keys:
         table.rank(
             key,
@@ -254,6 +245,7 @@ def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
     """A table with rows and columns: those of the runs where it names none, and those of metrics."""
     rows = spec.rows
     if not rows:
+        # As in the papers, methods that train more parameters stand above those that train fewer.
         ordered = runs.sort_values(["trainable", "method"], ascending=[False, True])
         rows = [RowSpec(method=method) for method in ordered["method"].unique()]
     columns = spec.columns
@@ -305,6 +297,7 @@ def _metrics(
 def _scores(layout: Layout) -> Scores:
     """The scores of all columns."""
     notes_on_runs = layout.runs.notes()
+    # An empty frame keeps its columns where the table has none.
     frames = [layout.runs.usable[:0].assign(column="")]
     notes: dict[tuple[str, str], list[str]] = {}
     not_ranked: dict[str, list[str]] = {}
@@ -357,9 +350,12 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
         scores: `Scores.frame`.
     """
     names = [row.method for row in layout.rows]
+    # A cell is computed once, also where two rows show the same method.
     statistics = scores.groupby(["row", "column"])["points"].agg(["mean", "std", "count"])
+    # A row has an average only where all of its cells are filled.
     means = statistics["mean"].unstack("column").reindex(index=names, columns=[*layout.metrics])
     averages = means.mean(axis=1, skipna=False)
+    # What share of the parameters is trained is the same in all runs of a row.
     runs = scores.drop_duplicates("row").set_index("row")
     rows = []
     for index, name in enumerate(names):
@@ -479,6 +475,28 @@ def _columns(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> list[C
     return columns + [value_column(key) for key in SHARES]
 
 
+def _headings(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, str]:
+    """What readers see above the columns: tasks, the average, and shares that a row has."""
+    headings = dict(layout.headings)
+    if AVERAGE in keys:
+        headings[AVERAGE] = "Avg."
+    for key, (heading, _) in SHARES.items():
+        if any(row.cell(key).value is not None for row in rows):
+            headings[key] = heading
+    return headings
+
+
+def _formats(layout: Layout, keys: Sequence[str]) -> dict[str, str]:
+    """How the numbers of each column are printed."""
+    formats = dict.fromkeys(keys, f"z.{layout.spec.decimals}f")
+    for key in SHARES:
+        formats[key] = "z.2f"
+    for key, metric in layout.metrics.items():
+        if metric in MEASURES:
+            formats[key] = "z.3f"
+    return formats
+
+
 def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """The labels; the name where several names share a label.
 
@@ -532,8 +550,10 @@ def _missing(layout: Layout, grid: str) -> list[str]:
     """
     spec = layout.spec
     usable = layout.runs.usable
+    # An excluded run counts as missing.
     finished = set(zip(usable["row"], usable["task"], usable["seed"], strict=True))
     seeds = spec.seeds or sorted(layout.all_runs["seed"].unique()) or [1]
+    # Backbones as rows need a command each.
     commands = dict.fromkeys(layout.names, grid)
     for name, backbone in zip(layout.names, spec.backbones, strict=False):
         commands[name] = f"{grid} --backbone {backbone}"

@@ -158,6 +158,7 @@ def verdict_of_interval(
         possible: the bounds outside of which it must be shown to be to refute the claim.
         level: at which it is refuted.
     """
+    # A mean is shown to be below a bound where its negative is shown to be above the negative bound.
     negated = [[-value for value in values] for values in groups]
     is_below = possible[0] > -inf and shows_above(negated, -possible[0], level)
     is_beyond = possible[1] < inf and shows_above(groups, possible[1], level)
@@ -226,6 +227,7 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     not_run = verdicts.count("not run")
     if 0 < not_run < len(findings) and "not reproduced" not in verdicts:
         return "undecided", f"{not_run} of {len(findings)} comparisons not run"
+    # One comparison decides for all: the first of these that any of them has.
     order: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=order.index)
     first = next(finding for finding in findings if finding.verdict == verdict)

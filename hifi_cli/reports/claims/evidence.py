@@ -125,6 +125,7 @@ def _evidence_of_pairs(
         published = NO_EFFECT
         if claim.published:
             backbone = claim.only_backbone or file.backbone
+            # Where no run is finished yet, the effect over the tasks that are asked about
             compared = [*values] or part
             published = published_effect(claim, pairs.first, pairs.second, compared, backbone)
         evidence.append(
@@ -159,6 +160,7 @@ def published_effect(
         own = table.mean(first, column)
         other = table.mean(second, column)
         is_asked = not tasks or task in tasks
+        # A cell is empty where nothing is printed, or where our copy cannot be read.
         if is_asked and isinstance(own, float) and isinstance(other, float):
             differences[column] = own - other
     if len(differences) < max(1, len(tasks)):

@@ -139,6 +139,7 @@ def evaluate(
     """
     runs = RunsOfClaims(study, options)
     decided = [_decided(key, claim, file, runs) for key, claim in file.claims.items()]
+    # A claim that was not run has no row beside others; a note names it.
     shown = decided
     if len(decided) > 1:
         shown = [each for each in decided if each.verdict != "not run"]
