@@ -38,7 +38,8 @@ from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training.device import set_up_device
 from hifi_cli.training.loop import Callback, StepPlan, Trainer
 
-KINDS = {  # the module and the class of each kind
+# The module and the class of each kind.
+KINDS = {
     "correlation": "heads:Correlation",
     "curves": "curves:Curves",
     "damping": "heads:Damping",
@@ -68,12 +69,12 @@ class Kind(ConfigModel):
     computed in a moment, and so each time anew: runs may have come."""
 
     def cells(self, request: "FigureRequest") -> list[GridCell]:  # noqa: ARG002
-        """Return the runs that the figure is drawn from; here none."""
+        """Give the runs that the figure is drawn from; here none."""
         return []
 
     @abstractmethod
     def rows(self, request: "FigureRequest") -> Iterable[Row]:
-        """Return the numbers row by row."""
+        """Yield the numbers row by row."""
 
     @abstractmethod
     def draw(self, data: style.Frame) -> Figure:
@@ -107,9 +108,10 @@ class FigureRequest:
         self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
 
     def words(self, **keys: Any) -> list[str]:
-        """The `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
+        """Give the `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""
         keys = {**self.spec.config, **keys}
-        return [*(f"{key}={override_value(value)}" for key, value in keys.items()), *self.overrides]
+        words = [f"{key}={override_value(value)}" for key, value in keys.items()]
+        return [*words, *self.overrides]
 
     def config(
         self, task: str, method: str = "", seed: int | None = None, **keys: Any
@@ -117,6 +119,9 @@ class FigureRequest:
         """Resolve the configuration of a run; method and seed default to the figure's first ones.
 
         Args:
+            task: its name.
+            method: its name; empty: the figure's first one.
+            seed: None: the figure's first one.
             keys: configuration keys, which the command line may change.
         """
         spec = self.spec
@@ -132,9 +137,11 @@ class FigureRequest:
     def cells(
         self, tasks: list[str], methods: list[str], varied: Mapping[str, Any]
     ) -> list[GridCell]:
-        """Return runs that the figure is drawn from, of all its seeds.
+        """Give runs that the figure is drawn from, of all its seeds.
 
         Args:
+            tasks: their names.
+            methods: their names.
             varied: keys that distinguish them from other runs of the task and method; they name
                 their directories.
         """
@@ -150,23 +157,25 @@ class FigureRequest:
         return grid_cells.cells(grid, self.spec.name, words)
 
     def runs(self) -> dict[GridCell, RunResult]:
-        """Return the figure's runs that are done.
+        """Give the figure's runs that are done, in the order of its cells.
 
         Raises:
             MissingError: runs are missing and not to be trained here, or have no score.
         """
         cells = self.kind.cells(self)
-        for cell in cells if self.train else []:
-            run(cell.config, self.workspace)
+        if self.train:
+            for cell in cells:
+                run(cell.config, self.workspace)
         study = Study(self.workspace.results_dir)
-        paths = {cell: cell.config.run_path.as_posix() for cell in cells}
-        found = {cell: study.result(path) for cell, path in paths.items() if path in study.records}
-        done = {
-            cell: result
-            for cell, result in found.items()
-            if result.is_done and result.setting_hash == cell.config.setting_hash
-        }
-        if missing := [cell.config.run_label for cell in cells if cell not in done]:
+        done: dict[GridCell, RunResult] = {}
+        for cell in cells:
+            path = cell.config.run_path.as_posix()
+            if path in study.records:
+                result = study.result(path)
+                if result.is_done and result.setting_hash == cell.config.setting_hash:
+                    done[cell] = result
+        missing = [cell.config.run_label for cell in cells if cell not in done]
+        if missing:
             raise MissingError(
                 f"{len(missing)} of {len(cells)} runs are missing or diverged, the first is {missing[0]};"
                 " hifi grid figure-NAME trains them in parallel, --train one after the other"
@@ -175,7 +184,10 @@ class FigureRequest:
 
 
 def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
-    """Return a figure's numbers: of its CSV where there is one, or else computed, and stored there.
+    """Read a figure's numbers from its CSV where there is one, or else compute and store them there.
+
+    Returns:
+        What the `rows` of its kind yield.
 
     Raises:
         MissingError: runs, data or weights are missing.
@@ -185,8 +197,9 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     csv = request.csv
     if csv.is_file() and not force and not request.kind.shows_finished_runs:
         data = pd.read_csv(csv)
-        if "seed" in data and {*data["seed"]} != {*request.spec.seeds}:  # they may have taken hours
-            seeds = ",".join(map(str, sorted({*data["seed"]})))
+        # Numbers of other seeds are not replaced unasked: they may have taken hours.
+        if "seed" in data and set(data["seed"]) != set(request.spec.seeds):
+            seeds = ",".join(map(str, sorted(set(data["seed"]))))
             raise ConflictError(
                 f"{csv} has the seeds {seeds}: give --seeds {seeds}, or --force to replace it"
             )
@@ -196,7 +209,8 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
     logger.info(f"numbers: {csv}")
-    return pd.read_csv(csv)  # what is drawn is what is stored
+    # What is drawn is what is stored.
+    return pd.read_csv(csv)
 
 
 def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
@@ -208,7 +222,8 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     if request.kind.shows_finished_runs:
         title += f", protocol {spec.protocol}"
     notes = [request.kind.explanation.format(**request.kind.model_dump()), spec.note]
-    logging.getLogger("fontTools").setLevel(logging.ERROR)  # warns of matplotlib's own fonts
+    # It warns of matplotlib's own fonts.
+    logging.getLogger("fontTools").setLevel(logging.ERROR)
     with mpl.rc_context(style.SETTINGS):
         figure = request.kind.draw(data)
         style.add_caption(figure, title, " ".join(notes))
@@ -226,6 +241,9 @@ def train(
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
+        config: of the run.
+        workspace: has its data and encoder.
+        callback: is called in every step.
         only_stage1: end before the last stage, after which no run stores a model; a method with one
             stage does not train then.
     """

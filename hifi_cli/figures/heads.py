@@ -1,4 +1,8 @@
-"""Attention heads: what they put out (HiFi, figures 3-5, 8-11), and how they are ranked (figure 6, and two of our own)."""
+"""Attention heads: what they put out, and how they are ranked.
+
+HiFi, figures 3 to 6 and 8 to 11, and two figures of our own. The numbers of a figure are rows of a
+CSV; each class's `rows` says which columns they have.
+"""
 
 import timeit
 from collections.abc import Iterator
@@ -65,11 +69,12 @@ class ScoresBySetting(Kind):
     """Names of the compared settings."""
 
     def scores(self, request: FigureRequest) -> Iterator[tuple[dict[str, str], HeadScores]]:
-        """The scores of every task under every setting, with the two names."""
+        """Yield the scores of every task under every setting, with the two names."""
         refuse_own_keys(request.overrides, {*STANDARD, "scoring.warm_steps"}, "this figure")
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
-            scores, _ = HeadSelector.of(request.config(task, **keys), request.workspace).score()
+            config = request.config(task, **keys)
+            scores, _ = HeadSelector.of(config, request.workspace).score()
             yield {"task": task, "setting": setting}, scores
 
 
@@ -79,7 +84,10 @@ class Richness(ScoresBySetting):
     explanation = f"{ScoresBySetting.explanation} Shades: standard deviation over samples."
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return mean and deviation of I_h over samples, by task, setting, layer and head."""
+        """Yield mean and deviation of I_h over samples, by task, setting, layer and head.
+
+        Columns: task, setting, layer, head, mean, std.
+        """
         for names, scores in self.scores(request):
             for (layer, head), mean in np.ndenumerate(scores.richness):
                 std = scores.richness_std[layer][head]
@@ -106,9 +114,12 @@ class Correlation(ScoresBySetting):
     explanation = f"{ScoresBySetting.explanation} Values are divided by the layer's largest."
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return r_hh' and its ratio to the layer's largest, for every pair of heads."""
+        """Yield r_hh' and its ratio to the layer's largest, for every pair of heads.
+
+        Columns: task, setting, layer, head, other, correlation, normalized.
+        """
         for names, scores in self.scores(request):
-            correlation = scores.arrays[1]
+            _, correlation = scores.arrays
             for (layer, head, other), value in np.ndenumerate(correlation):
                 yield {
                     **names,
@@ -147,18 +158,18 @@ class SingularValues(Kind):
     """Number of layers, evenly spaced from the first to the last."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the fraction of the sum in the first t singular values, by task, layer and t.
+        """Yield the fraction of the sum in the first t singular values, by task, layer and t.
 
-        Mean and standard deviation are over the samples.
+        Mean and standard deviation are over the samples. Columns: task, layer, head, t, mean, std.
         """
         for task in request.spec.tasks:
             config = request.config(task)
             runner, examples = HeadSelector.of(config, request.workspace).load()
-            encoder, rng = runner.encoder, np.random.default_rng(config.scoring.seed)
+            encoder = runner.encoder
+            rng = np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
-            heads = {
-                layer: int(rng.integers(encoder.num_heads)) for layer in np.unique(spaced).tolist()
-            }
+            layers = np.unique(spaced).tolist()
+            heads = {layer: int(rng.integers(encoder.num_heads)) for layer in layers}
             sequences = single_sequences(examples)
             fractions = cumulative_fractions(encoder, sequences, runner.pad, heads)
             for layer, samples in fractions.items():
@@ -193,7 +204,11 @@ def cumulative_fractions(
     """Compute the fraction of the singular values' sum in the first t, for one head of some layers.
 
     Args:
+        encoder: whose heads put out what is decomposed.
+        examples: single sequences.
+        pad: the padding value of each of the tokenizer's lists.
         heads: the head of each layer.
+        batch_size: examples that are computed at a time.
 
     Returns:
         By layer: [examples, head size], 1 beyond a sample's tokens.
@@ -233,7 +248,10 @@ class Damping(Kind):
     """Repetitions of each timing; the shortest one counts."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Measure iterations to convergence and seconds, by task, damping factor and layer."""
+        """Measure iterations to convergence and seconds, by task, damping factor and layer.
+
+        Columns: task, damping, layer, iterations, seconds.
+        """
         for task in request.spec.tasks:
             config = request.config(task)
             how = config.heads
@@ -242,9 +260,11 @@ class Damping(Kind):
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
             scores, _ = HeadSelector.of(config, request.workspace).score()
-            layers = enumerate(zip(*scores.arrays, strict=True))
-            for damping, (layer, (richness, correlation)) in product(self.dampings, layers):
-                rank = partial(RANKINGS[how.rank], richness, correlation, damping, how.epsilon)
+            richness, correlation = scores.arrays
+            for damping, layer in product(self.dampings, range(len(richness))):
+                rank = partial(
+                    RANKINGS[how.rank], richness[layer], correlation[layer], damping, how.epsilon
+                )
                 yield {
                     "task": task,
                     "damping": damping,
@@ -255,8 +275,9 @@ class Damping(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw iterations and milliseconds by d, a line per task."""
-        tasks = data["task"].map(lambda task: label_of("tasks", task))
-        data = data.assign(task=tasks, **{"time of one layer [ms]": 1e3 * data["seconds"]})
+        data = data.assign(task=data["task"].map(lambda task: label_of("tasks", task)))
+        # The columns become the titles of the panels.
+        data["time of one layer [ms]"] = 1e3 * data["seconds"]
         long = data.drop(columns=["seconds", "layer"]).melt(["task", "damping"], var_name="panel")
         by_damping = long.groupby(["panel", "task", "damping"], sort=False)["value"]
         return style.line_panels(
@@ -278,36 +299,41 @@ class HeadRanking(Kind):
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return a row per task, layer, ranking and head.
+        """Yield a row per task, layer, ranking and head.
 
-        Its `value` relative to the layer's mean, its `rank` from 1, and whether it is `chosen`.
+        Columns: task, layer, ranking, head, its `value` relative to the layer's mean, its `rank`
+        from 1, and whether it is `chosen`.
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            how, scores = config.heads, HeadSelector.of(config, request.workspace).score()[0]
-            for layer, (richness, correlation) in enumerate(zip(*scores.arrays, strict=True)):
-                for name in _LABELS:
-                    ranked = RANKINGS[name](richness, correlation, how.damping, how.epsilon)
-                    ranks = np.argsort(ranked.order) + 1
-                    for head, value in enumerate(ranked.values / ranked.values.mean()):
-                        yield {
-                            "task": task,
-                            "layer": layer,
-                            "ranking": name,
-                            "head": head,
-                            "value": value,
-                            "rank": ranks[head],
-                            "chosen": ranks[head] <= how.k,
-                        }
+            how = config.heads
+            scores, _ = HeadSelector.of(config, request.workspace).score()
+            richness, correlation = scores.arrays
+            for layer, name in product(range(len(richness)), _LABELS):
+                rank = RANKINGS[name]
+                ranked = rank(richness[layer], correlation[layer], how.damping, how.epsilon)
+                ranks = np.argsort(ranked.order) + 1
+                for head, value in enumerate(ranked.values / ranked.values.mean()):
+                    yield {
+                        "task": task,
+                        "layer": layer,
+                        "ranking": name,
+                        "head": head,
+                        "value": value,
+                        "rank": ranks[head],
+                        "chosen": ranks[head] <= how.k,
+                    }
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per task and ranking, with the chosen heads marked."""
         titles = style.panels(data, data["ranking"].map(_LABELS))
         data = data.assign(layer=data["layer"] + 1)
-        heads, layers = data["head"].nunique(), data["layer"].nunique()
+        heads = data["head"].nunique()
+        layers = data["layer"].nunique()
         figure, panels = style.facets(
             data, titles, columns=5, height=0.7 + 0.13 * layers, sharex=True, sharey=True
         )
+        # A few heads far from the mean would leave no color to all others.
         reach = (data["value"] - 1).abs().quantile(0.98)
         for ax, ranked in panels:
             table = ranked.pivot(index="layer", columns="head", values="value")
@@ -338,36 +364,38 @@ class HeadBench(Kind):
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return a row per task and pair of methods.
+        """Yield a row per task and pair of methods.
 
         `value` is the rank correlation of their rankings, mean over the layers; 95 % of unrelated
-        rankings of as many heads and layers stay below `noise`.
+        rankings of as many heads and layers stay below `noise`. Columns: task, method, other, value,
+        noise.
         """
         refuse_own_keys(request.overrides, ["heads.rank"], "this figure")
         for task in request.spec.tasks:
-            ranked = {
-                method: HeadSelector.of(request.config(task, method), request.workspace).rank()
-                for method in request.spec.methods
-            }
+            ranked = {}
+            for method in request.spec.methods:
+                config = request.config(task, method)
+                ranked[method] = HeadSelector.of(config, request.workspace).rank()
             for first, second in combinations(ranked, 2):
                 names = {"task": task, "method": first, "other": second}
                 yield {**names, **rank_correlation(ranked[first], ranked[second])}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per task with the number of each pair."""
-        figure, panels = style.facets(
-            data, style.panels(data), columns=1, height=1.1 + 0.22 * data["other"].nunique()
-        )
+        height = 1.1 + 0.22 * data["other"].nunique()
+        figure, panels = style.facets(data, style.panels(data), columns=1, height=height)
         for ax, pairs in panels:
-            columns, rows = pairs["method"].unique(), pairs["other"].unique()
+            columns = pairs["method"].unique()
+            rows = pairs["other"].unique()
             table = pairs.pivot(index="other", columns="method", values="value").loc[rows, columns]
             ax.imshow(table, vmin=-1, vmax=1, cmap="PuOr_r", aspect="auto", interpolation="nearest")
+            noise = pairs["noise"].iloc[0]
             for (row, column), value in np.ndenumerate(table):
-                is_noise = abs(value) <= pairs["noise"].iloc[0]
-                color = (
-                    "#888888" if is_noise else "white" if value > 0.7 or value < -0.5 else "black"
-                )
-                text = "" if np.isnan(value) else f"{value:.2f}".replace("0.", ".")
+                # Half of the table has no pair.
+                if np.isnan(value):
+                    continue
+                text = f"{value:.2f}".replace("0.", ".")
+                color = _color_of_number(value, noise)
                 ax.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
             names = [label_of("methods", method) for method in columns]
             ax.set_xticks(range(len(columns)), names, rotation=45, ha="right")
@@ -375,13 +403,26 @@ class HeadBench(Kind):
         return figure
 
 
+def _color_of_number(value: float, noise: float) -> str:
+    """Choose a color that can be read on a cell's own: gray for noise, white on dark cells."""
+    if abs(value) <= noise:
+        return "#888888"
+    if value > 0.7 or value < -0.5:
+        return "white"
+    return "black"
+
+
 def rank_correlation(ranking: list[Ranked], other: list[Ranked]) -> dict[str, float]:
-    """Correlate two rankings in each layer that neither ranks all equal, and average."""
+    """Correlate two rankings in each layer that neither ranks all equal, and average.
+
+    Returns:
+        `value`: the mean of Kendall's tau. `noise`: 95 % of the means of unrelated rankings stay
+        below it, by the variance of tau without ties, 2 (2n + 5) / (9n (n - 1)).
+    """
     heads = len(ranking[0].values)
     pairs = zip(ranking, other, strict=True)
-    taus = pd.Series(
-        [kendalltau(own.preferences, others.preferences).statistic for own, others in pairs]
-    )
+    # Where a ranking has all heads of a layer equal, tau is NaN, which the mean leaves out.
+    taus = pd.Series([kendalltau(a.preferences, b.preferences).statistic for a, b in pairs])
     variance = 2 * (2 * heads + 5) / (9 * heads * (heads - 1))
     noise = float(norm.ppf(0.975)) * (variance / max(1, taus.count())) ** 0.5
     return {"value": float(taus.mean()), "noise": noise}

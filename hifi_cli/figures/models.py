@@ -1,9 +1,12 @@
-"""What training does to a model: features (EH-FT, figures 1, 4), curves (5, 7), landscape (HiFi, 7)."""
+"""What training does to a model: features (EH-FT, figures 1, 4), curves (5, 7), landscape (HiFi, 7).
+
+The numbers of a figure are rows of a CSV; each class's `rows` says which columns they have.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,13 +56,14 @@ class Features(Kind):
     """Whether the model after stage 1 is compared too; no run stores it, so it is trained again."""
 
     def cells(self, request: FigureRequest) -> list[GridCell]:
-        """Return the run of every task, method and seed."""
+        """Give the run of every task, method and seed."""
         return request.cells(request.spec.tasks, request.spec.methods, {})
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the L2 distance of the features of two models, a row per run and `pair`.
+        """Yield the L2 distance of the features of two models, a row per run and `pair`.
 
-        Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's stored model.
+        Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's
+        stored model. Columns: task, method, label, seed, epoch, pair, examples, mean, std.
         """
         workspace = request.workspace
         for cell, run in request.runs().items():
@@ -90,7 +94,12 @@ class Features(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a bar per method and pair with its number: mean over seeds of the mean distance."""
-        count = data["method"].nunique() * (1 + 2 * self.stages)
+        count = data["method"].nunique()
+        colors: str | list[str] = "#6f9fc8"
+        if self.stages:
+            # A bar for each pair of three models.
+            count *= 3
+            colors = ["#dce6f0", "#28527a", "#6f9fc8"]
         figure, panels = style.facets(data, style.panels(data), height=0.8 + 0.24 * count)
         for ax, rows in panels:
             over_seeds = rows.groupby(["label", "pair"], sort=False)["mean"].agg(["mean", "std"])
@@ -98,7 +107,7 @@ class Features(Kind):
             bars["mean"].plot.barh(
                 ax=ax,
                 xerr=bars["std"],
-                color=["#dce6f0", "#28527a", "#6f9fc8"] if self.stages else "#6f9fc8",
+                color=colors,
                 width=0.8,
                 edgecolor="black",
                 linewidth=0.6,
@@ -106,7 +115,8 @@ class Features(Kind):
                 legend=False,
             )
             for bar in ax.containers:
-                if isinstance(bar, BarContainer):  # not its error bar
+                # The other containers are error bars.
+                if isinstance(bar, BarContainer):
                     ax.bar_label(bar, fmt="%.2f", padding=3, fontsize=7)
             ax.set(xlabel="$L_2$ distance of the features", ylabel="")
             ax.invert_yaxis()
@@ -130,10 +140,11 @@ class Tsne(Kind):
     """Perplexity of t-SNE, lowered to what the number of examples allows."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return score and silhouette for every task, head, seed and split.
+        """Yield score and silhouette for every task, head, seed and split.
 
         Every head reads the pretrained backbone, as at the start of full fine-tuning. The first
-        seed has a row per example, with its place in the map that both splits share.
+        seed has a row per example, with its place in the map that both splits share. Columns: task,
+        method, head, seed, split, score, metric, silhouette, and of the first seed x, y, label.
 
         Raises:
             UsageError: the task has no classes, or its task head no hidden layer.
@@ -149,51 +160,56 @@ class Tsne(Kind):
             )
         splits = load_splits(workspace.inputs(config, task))
         trainer = train(config, workspace, only_stage1=True)
-        trainer.stages[-1].prepare_model(trainer.encoder)  # as it is before full fine-tuning
+        # The model is brought to where it is before full fine-tuning.
+        trainer.stages[-1].prepare_model(trainer.encoder)
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
         scores = {split: trainer.runner.measure(part)[0] for split, part in parts.items()}
+        # Without its output layer the head gives what this layer reads.
         trainer.model.set_submodule("task_head.output", nn.Identity())
-        # what this layer reads
         hidden = {split: trainer.runner.predict(part) for split, part in parts.items()}
-        both = np.concatenate([*hidden.values()])
+        places: dict[str, Floats] = {}
         if config.seed == map_seed:
-            tsne = TSNE(
-                perplexity=min(self.perplexity, (len(both) - 1) / 3), random_state=0, init="pca"
-            )
-            places = dict(
-                zip(parts, np.split(tsne.fit_transform(both), [len(parts["train"])]), strict=True)
-            )
+            places = self._places(hidden["train"], hidden["dev"])
+        head = "Random"
+        if config.stage1:
+            head = label_of("methods", config.stage1.method)
         for split, part in parts.items():
             labels = task.rules.targets(part)
             measured = {
                 "task": config.task,
                 "method": config.method,
-                "head": label_of("methods", config.stage1.method) if config.stage1 else "Random",
+                "head": head,
                 "seed": config.seed,
                 "split": split,
                 "score": scores[split][task.primary],
                 "metric": task.primary,
-                "silhouette": silhouette_score(hidden[split], labels)
-                if 1 < len({*labels}) < len(labels)
-                else None,
+                "silhouette": _silhouette(hidden[split], labels),
             }
-            if config.seed == map_seed:
-                for label, (x, y) in zip(labels, places[split], strict=True):
-                    yield {**measured, "x": x, "y": y, "label": task.labels[label]}
-            else:
+            if not places:
                 yield measured
+                continue
+            for label, (x, y) in zip(labels, places[split], strict=True):
+                yield {**measured, "x": x, "y": y, "label": task.labels[label]}
+
+    def _places(self, train: Floats, dev: Floats) -> dict[str, Floats]:
+        """Place the examples of both splits in one map; each gets its [examples, 2]."""
+        both = np.concatenate([train, dev])
+        # t-SNE refuses a perplexity that few examples cannot have.
+        perplexity = min(self.perplexity, (len(both) - 1) / 3)
+        tsne = TSNE(perplexity=perplexity, random_state=0, init="pca")
+        of_train, of_dev = np.split(tsne.fit_transform(both), [len(train)])
+        return {"train": of_train, "dev": of_dev}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a column per task head, training examples above, development examples below."""
         panel = ["task", "split", "head"]
-        means = (
-            data.drop_duplicates([*panel, "seed"]).groupby(panel)[["score", "silhouette"]].mean()
-        )
+        runs = data.drop_duplicates([*panel, "seed"])
+        means = runs.groupby(panel)[["score", "silhouette"]].mean()
         data = data[data["x"].notna()].join(means.add_suffix("_mean"), on=panel)
-        # train above dev; a category has one colour in every panel
-        data = data.sort_values("split", ascending=False, kind="stable").astype(
-            {"label": "category"}
-        )
+        # The train examples are above the development examples.
+        data = data.sort_values("split", ascending=False, kind="stable")
+        # A category has one colour in every panel.
+        data = data.astype({"label": "category"})
         titles = [
             f"{row.head} head, {row.split}\n"
             f"{row.metric} {100 * row.score_mean:.0f} %, silhouette {row.silhouette_mean:.2f}"
@@ -216,9 +232,26 @@ class Tsne(Kind):
         return figure
 
 
+def _silhouette(hidden: Floats, labels: Sequence[int]) -> float | None:
+    """Compute how separate the labels are; None where there is one label, or one for each example."""
+    number_of_labels = len(set(labels))
+    if not 1 < number_of_labels < len(labels):
+        return None
+    return float(silhouette_score(hidden, labels))
+
+
 @torch.inference_mode()
 def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, int]) -> Floats:
-    """Return the last hidden state that the task head reads, without dropout: [examples, hidden size]."""
+    """Compute the last hidden state that the task head reads, without dropout.
+
+    Args:
+        encoder: is left in evaluation mode.
+        examples: single sequences.
+        pad: the padding value of each of the tokenizer's lists.
+
+    Returns:
+        [examples, hidden size].
+    """
     encoder.model.eval()
     batches = batches_by_length(examples, size=64)
     states: list[Floats] = []
@@ -226,13 +259,16 @@ def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, in
         padded = collate(batch.examples, pad)
         inputs = {name: values.to(encoder.device) for name, values in padded.items()}
         hidden = encoder.base(**inputs).last_hidden_state
-        read = pool(hidden, inputs["attention_mask"]) if encoder.is_causal else hidden[:, 0]
-        states.append(read.double().cpu().numpy())
+        read_by_head = hidden[:, 0]
+        if encoder.is_causal:
+            read_by_head = pool(hidden, inputs["attention_mask"])
+        states.append(read_by_head.double().cpu().numpy())
     return np.stack(in_order(batches, states))
 
 
 # --- curves of training
 
+_STAGE1_FRACTION = "settings.stage1_fraction"
 _TITLES = {
     "distance": r"distance from pretrained, $\|\theta_f - \theta_f^*\|_2$",
     "loss": "training loss",
@@ -258,38 +294,44 @@ class TrajectoryRecorder(Callback):
     _gradients: Row = field(default_factory=dict)
 
     def on_backward_end(self, trainer: Trainer) -> None:
-        head = trainer.encoder.task_head
-        gradients = {
-            name: value.grad
-            for name, value in trainer.model.named_parameters()
-            if value.grad is not None
-        }
+        task_head = trainer.encoder.task_head
+        of_head: list[Tensor] = []
+        of_backbone: list[Tensor] = []
+        for name, value in trainer.model.named_parameters():
+            if value.grad is not None:
+                gradients = of_head if name in task_head else of_backbone
+                gradients.append(value.grad)
         self._gradients = {
-            "head_gradient": norm(gradients[name] for name in gradients if name in head),
-            "backbone_gradient": norm(gradients[name] for name in gradients if name not in head),
+            "head_gradient": norm(of_head),
+            "backbone_gradient": norm(of_backbone),
         }
 
     def on_step_end(self, trainer: Trainer) -> None:
-        method, head = trainer.stage.method, trainer.encoder.task_head
         steps = trainer.stage.steps
         stage_step = trainer.progress.step - steps.start
-        if stage_step in (1, len(steps)) or stage_step % self.every == 0:
-            method.before_evaluation(trainer.model)
-            weights = dict(trainer.model.named_parameters())
-            moved = (
-                weights[name] - value.to(weights[name].device)
-                for name, value in self.pretrained.named_parameters()
-                if name in weights and name not in head
-            )
-            self.rows.append(
-                {
-                    "stage": trainer.progress.stage + 1,
-                    "step": trainer.progress.step,
-                    "stage_step": stage_step,
-                    "distance": norm(moved),
-                    **self._gradients,
-                }
-            )
+        if stage_step not in (1, len(steps)) and stage_step % self.every != 0:
+            return
+        # Some methods bring their weights into the model before an evaluation alone.
+        trainer.stage.method.before_evaluation(trainer.model)
+        self.rows.append(
+            {
+                "stage": trainer.progress.stage + 1,
+                "step": trainer.progress.step,
+                "stage_step": stage_step,
+                "distance": self._distance(trainer),
+                **self._gradients,
+            }
+        )
+
+    def _distance(self, trainer: Trainer) -> float:
+        """Compute the Euclidean distance of the backbone's weights from the pretrained ones."""
+        task_head = trainer.encoder.task_head
+        weights = dict(trainer.model.named_parameters())
+        moved = []
+        for name, value in self.pretrained.named_parameters():
+            if name in weights and name not in task_head:
+                moved.append(weights[name] - value.to(weights[name].device))
+        return norm(moved)
 
 
 class TrainingCurves(Kind):
@@ -311,34 +353,45 @@ class TrainingCurves(Kind):
     """Curves that the picture shows; the CSV holds all."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Train, and return a row per measured step; `stage_step` counts within the stage."""
-        key, spec = "settings.stage1_fraction", request.spec
-        refuse_own_keys(
-            request.overrides, ["log_every", *[key] * bool(self.stage1_fractions)], "this figure"
-        )
+        """Train, and yield a row per measured step; `stage_step` counts within the stage.
+
+        Columns: task, method, label, seed, stage1_fraction, stage, step, stage_step, distance,
+        head_gradient, backbone_gradient, loss.
+        """
+        spec = request.spec
+        own_keys = ["log_every"]
+        if self.stage1_fractions:
+            own_keys.append(_STAGE1_FRACTION)
+        refuse_own_keys(request.overrides, own_keys, "this figure")
         for task, method in product(spec.tasks, spec.methods):
-            varies = self.stage1_fractions and request.config(task, method).stage1
-            settings = [{key: fraction} for fraction in self.stage1_fractions] if varies else [{}]
+            settings: list[dict[str, Any]] = [{}]
+            if self.stage1_fractions and request.config(task, method).stage1:
+                settings = [{_STAGE1_FRACTION: fraction} for fraction in self.stage1_fractions]
             for setting, seed in product(settings, spec.seeds):
+                # The loss of every step is in the log, and the measured steps are among them.
                 config = request.config(task, method, seed, log_every=1, **setting)
-                pretrained = request.workspace.pretrained(config, load_task(config)).model
-                recorder = TrajectoryRecorder(pretrained, self.every)
-                trainer = train(config, request.workspace, recorder)
-                losses = {
-                    line.step: line.loss
-                    for line in trainer.progress.log_history
-                    if isinstance(line, StepMetrics)
-                }
-                for row in recorder.rows:
-                    yield {
-                        "task": task,
-                        "method": method,
-                        "label": label_of("methods", method),
-                        "seed": seed,
-                        "stage1_fraction": getattr(trainer.method.settings, "stage1_fraction", 0.0),
-                        **row,
-                        "loss": losses[row["step"]],
-                    }
+                yield from self._curves(config, request.workspace)
+
+    def _curves(self, config: RunConfig, workspace: Workspace) -> Iterator[Row]:
+        """Train one run, and yield its rows."""
+        pretrained = workspace.pretrained(config, load_task(config)).model
+        recorder = TrajectoryRecorder(pretrained, self.every)
+        trainer = train(config, workspace, recorder)
+        losses = {
+            line.step: line.loss
+            for line in trainer.progress.log_history
+            if isinstance(line, StepMetrics)
+        }
+        for row in recorder.rows:
+            yield {
+                "task": config.task,
+                "method": config.method,
+                "label": label_of("methods", config.method),
+                "seed": config.seed,
+                "stage1_fraction": getattr(trainer.method.settings, "stage1_fraction", 0.0),
+                **row,
+                "loss": losses[row["step"]],
+            }
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and curve, over the stage that fine-tunes the whole model."""
@@ -346,10 +399,11 @@ class TrainingCurves(Kind):
         data = data[data["stage"] == last]
         fractions = data["stage1_fraction"].map(lambda part: f", {100 * part:g} % stage 1")
         data = data.assign(label=data["label"] + fractions.where(data["stage1_fraction"] > 0, ""))
-        means = data.groupby(["task", "method", "label", "stage_step"], sort=False)[
-            self.curves
-        ].mean()
-        smooth = means.groupby(["task", "method", "label"], sort=False, group_keys=False).apply(
+        by_step = data.groupby(["task", "method", "label", "stage_step"], sort=False)
+        means = by_step[self.curves].mean()
+        curves = means.groupby(["task", "method", "label"], sort=False, group_keys=False)
+        # A running mean over 5 % of the iterations.
+        smooth = curves.apply(
             lambda curve: curve.rolling(max(1, len(curve) // 20), min_periods=1).mean()
         )
         long = smooth.melt(var_name="curve", ignore_index=False).reset_index()
@@ -368,7 +422,7 @@ class TrainingCurves(Kind):
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
-    """Return the Euclidean norm of several tensors together."""
+    """Compute the Euclidean norm of several tensors together."""
     return float(get_total_norm([tensor.detach() for tensor in tensors]))
 
 
@@ -419,48 +473,61 @@ class Landscape(Kind):
     """Number of snapshots of the weights during training."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the loss at each grid point (`part` contour), and the trajectory.
+        """Yield the loss at each grid point (`part` contour), and the trajectory.
 
         The plane moves the weights that the method trains. `share_x` and `share_y` are what its
-        directions explain of the trajectory's variance.
+        directions explain of the trajectory's variance. Columns: task, regime, method, label, seed,
+        share_x, share_y, part, x, y, step, loss.
         """
         refuse_own_keys(request.overrides, ["shots"], "this figure")
-        spec, workspace = request.spec, request.workspace
+        spec = request.spec
         for task, shots, method, seed in product(spec.tasks, self.shots, spec.methods, spec.seeds):
-            few_shot = {"shots": shots} | ({"epochs": self.few_shot_epochs} if shots else {})
-            config = request.config(task, method, seed, **few_shot)
-            recorder = SnapshotRecorder(self.snapshots)
-            trainer = train(config, workspace, recorder)
-            directions, places, explained = principal_plane([*recorder.snapshots.values()])
-            common = {
-                "task": task,
-                "regime": f"{shots}-shot" if shots else "full-shot",
-                "method": method,
-                "label": label_of("methods", method),
-                "seed": seed,
-                "share_x": explained[0],
-                "share_y": explained[1],
-            }
-            for step, (x, y) in zip(recorder.snapshots, places, strict=True):
-                yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
-            low, high = places.min(axis=0), places.max(axis=0)
-            margin = 0.25 * np.maximum(high - low, 1e-6)  # beyond the ends of the trajectory
-            axes = np.linspace(low - margin, high + margin, self.points).T
-            train_examples = load_splits(workspace.inputs(config, load_task(config))).train
-            examples = sample(train_examples, self.examples, config.scoring.seed)
-            weights = trained(trainer.model)
-            for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
-                yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
+            keys: dict[str, Any] = {"shots": shots}
+            if shots:
+                keys["epochs"] = self.few_shot_epochs
+            yield from self._landscape(
+                request.config(task, method, seed, **keys), request.workspace
+            )
+
+    def _landscape(self, config: RunConfig, workspace: Workspace) -> Iterator[Row]:
+        """Train one run, and yield its trajectory and the loss around it."""
+        recorder = SnapshotRecorder(self.snapshots)
+        trainer = train(config, workspace, recorder)
+        directions, places, explained = principal_plane(list(recorder.snapshots.values()))
+        common = {
+            "task": config.task,
+            "regime": f"{config.shots}-shot" if config.shots else "full-shot",
+            "method": config.method,
+            "label": label_of("methods", config.method),
+            "seed": config.seed,
+            "share_x": explained[0],
+            "share_y": explained[1],
+        }
+        for step, (x, y) in zip(recorder.snapshots, places, strict=True):
+            yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
+        low = places.min(axis=0)
+        high = places.max(axis=0)
+        # The surface goes on beyond the ends of the trajectory.
+        margin = 0.25 * np.maximum(high - low, 1e-6)
+        axes = np.linspace(low - margin, high + margin, self.points).T
+        train_examples = load_splits(workspace.inputs(config, load_task(config))).train
+        examples = sample(train_examples, self.examples, config.scoring.seed)
+        weights = trained(trainer.model)
+        for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
+            yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
         data = data[data["seed"] == data["seed"].iloc[0]]
-        low, high = data["loss"].min(), data["loss"].quantile(0.98)
-        levels = MaxNLocator(16, steps=[1, 2, 5, 10]).tick_values(low, max(high, low + 1e-6))
+        low = data["loss"].min()
+        # A few steep corners would hide all other contours.
+        high = max(data["loss"].quantile(0.98), low + 1e-6)
+        levels = MaxNLocator(16, steps=[1, 2, 5, 10]).tick_values(low, high)
         titles = style.panels(data, data["label"] + ", " + data["regime"])
         figure, panels = style.facets(data, titles, columns=data["label"].nunique(), height=2.3)
         for ax, rows in panels:
-            contour, trajectory = (rows[rows["part"] == part] for part in ("contour", "trajectory"))
+            contour = rows[rows["part"] == "contour"]
+            trajectory = rows[rows["part"] == "trajectory"]
             table = contour.pivot(index="y", columns="x", values="loss")
             grid = (table.columns, table.index, table)
             image = ax.contourf(*grid, levels=levels, extend="max")
@@ -474,12 +541,12 @@ class Landscape(Kind):
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The model's own parameters that train; where only some entries do, the whole parameter."""
+    """Give the model's own parameters that train; where only some entries do, the whole parameter."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def principal_plane(snapshots: list[Tensor]) -> tuple[Tensor, Floats, Floats]:
-    """Return the plane through the last weights that explains most of the trajectory's variance.
+    """Find the plane through the last weights that explains most of the trajectory's variance.
 
     Returns:
         Two orthonormal directions [2, weights], the snapshots' coordinates [snapshots, 2] with the
@@ -499,18 +566,26 @@ def surface(
     axes: Floats,
     examples: list[EncodedExample],
 ) -> Iterator[tuple[float, float, float]]:
-    """The mean loss at weights + x * first direction + y * second; restores the weights.
+    """Compute the mean loss at weights + x * first direction + y * second; restores the weights.
 
     Args:
+        runner: has the model, which is left in evaluation mode.
+        weights: the parameters that are moved.
         directions: [2, all numbers of the weights].
         axes: the values of x and those of y, [2, points].
+        examples: on which the loss is measured.
+
+    Yields:
+        x, y, and the loss there.
     """
     runner.model.eval()
-    size, count = runner.config.eval_batch_size, loss_normalizer(runner.task, examples)
+    size = runner.config.eval_batch_size
+    count = loss_normalizer(runner.task, examples)
     batches = [examples[start : start + size] for start in range(0, len(examples), size)]
     origin = parameters_to_vector(weights)
     first, second = directions.to(origin.device)
     for x, y in product(*axes.tolist()):
         vector_to_parameters(origin + x * first + y * second, weights)
-        yield x, y, sum(float(runner.loss(batch)) for batch in batches) / count
+        total = sum(float(runner.loss(batch)) for batch in batches)
+        yield x, y, total / count
     vector_to_parameters(origin, weights)

@@ -13,10 +13,13 @@ from matplotlib.rcsetup import cycler
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports.looks import LINES, looks_of
 
-Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
+# A pandas DataFrame, whose cells have a union type that no annotation narrows.
+Frame = Any
 
-WIDE, NARROW = 6.9, 3.3  # inches: the text width of a page, and of a column of two
-# Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike
+# The text width of a page in inches, and that of a column of two.
+WIDE = 6.9
+NARROW = 3.3
+# Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike.
 _LINES = cycler(
     color=["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"],
     linestyle=[
@@ -45,7 +48,8 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "image.cmap": "cividis_r",  # luminance falls evenly from low to high values
+    # Its luminance falls evenly from low to high values.
+    "image.cmap": "cividis_r",
     "savefig.dpi": 200,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -53,11 +57,18 @@ SETTINGS: dict[Any, Any] = {
 
 
 def panels(data: Frame, words: Any = "") -> Frame:
-    """Return the title of each row's panel: its words, and the task where there are several."""
+    """Give the title of each row's panel: its words, and the task where there are several.
+
+    Args:
+        data: has a column `task`.
+        words: of each row, or of all rows.
+    """
     tasks = data["task"].map(lambda task: label_of("tasks", task))
     if tasks.nunique() == 1:
         return pd.Series(words, index=data.index)
-    return tasks + ", " + words if len(words) else tasks
+    if len(words) == 0:
+        return tasks
+    return tasks + ", " + words
 
 
 def facets(
@@ -72,18 +83,23 @@ def facets(
     """Create a figure with a panel for the rows of each title, in the data's order.
 
     Args:
+        data: one row per point.
+        titles: the panel's title of each row.
         columns: at most.
         height: of a row, in inches.
         rows_are_full: whether there are fewer columns where the last row is then full.
         share: `sharex` and `sharey`, as in matplotlib.
+
+    Returns:
+        The figure, and each panel with its rows.
     """
     groups = list(data.groupby(titles, sort=False))
     columns = min(columns, len(groups))
     if rows_are_full:
         columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
     rows = math.ceil(len(groups) / columns)
-    size = (WIDE if len(groups) > 1 else NARROW, height * rows + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
+    width = WIDE if len(groups) > 1 else NARROW
+    figure = Figure(figsize=(width, height * rows + 0.9), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
     for empty in axes[len(groups) :]:
         empty.remove()
@@ -107,7 +123,11 @@ def line_panels(
     """Draw a panel for each value of `panel`, with a line for each of `by`, in the data's order.
 
     Args:
-        data: with a column `method`, its lines have their methods' colors.
+        data: one row per point; has a column `panel`. With a column `method`, its lines have their
+            methods' colors.
+        x: the column of the horizontal axis.
+        y: the column of the vertical axis.
+        by: the column that distinguishes lines.
         band: two columns between which the area is shaded.
         spread: instead, a column to subtract from y and to add to it, as a standard deviation.
         labels: of the axes.
@@ -120,12 +140,15 @@ def line_panels(
     looks = line_looks(data, by) if "method" in data else {}
     for ax, rows in groups:
         for label, points in rows.groupby(by, sort=False):
+            # About a dozen markers a line, however many points it has.
             every = max(1, len(points) // 12)
             look = looks.get(label, {})
             (line,) = ax.plot(points[x], points[y], label=label, markevery=every, **look)
             if band:
-                edges = (points[column] for column in band)
-                ax.fill_between(points[x], *edges, color=line.get_color(), alpha=0.12, linewidth=0)
+                low = points[band[0]]
+                high = points[band[1]]
+                color = line.get_color()
+                ax.fill_between(points[x], low, high, color=color, alpha=0.12, linewidth=0)
         ax.locator_params(axis="x", integer=data[x].dtype.kind == "i")
         label_outer(ax, *labels)
     shared_legend(figure)
@@ -155,8 +178,10 @@ def line_looks(data: Frame, by: str) -> dict[str, dict[str, Any]]:
 
 def shared_legend(figure: Figure) -> None:
     """Add one legend for all panels, with each label once, in the order they were drawn."""
-    pairs = (zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes)
-    handles = {label: handle for of_panel in pairs for handle, label in of_panel}
+    handles: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles[label] = handle
     columns = min(len(handles), int(0.9 * figure.get_figwidth()))
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns)
 
@@ -185,5 +210,6 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
     else:
         figure.suptitle(title, fontsize=9)
     lines = textwrap.wrap(note, round(23 * width))
-    figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))  # the panels keep their height
+    # The panels keep their height.
+    figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")

@@ -36,20 +36,21 @@ class Sweep(Kind):
     together (figure 6 a)."""
 
     def cells(self, request: FigureRequest) -> list[GridCell]:
-        """Return a run for every task, method, value and seed.
+        """Give a run for every task, method, value and seed.
 
         Raises:
             UsageError: the command line sets the key that varies.
         """
         refuse_own_keys(request.overrides, [self.key], "this figure")
-        spec, cells = request.spec, []
+        spec = request.spec
+        cells: list[GridCell] = []
         for task, method, value in product(spec.tasks, spec.methods, self.values):
             varied = self._varied(request.config(task, method), value)
             cells += request.cells([task], [method], varied)
         return cells
 
     def _varied(self, config: RunConfig, value: float) -> dict[str, Any]:
-        """Return the keys that a value changes; none for the run's own value."""
+        """Give the keys that a value changes; none for the run's own value."""
         keys = {self.key: value}
         if self.keep_stage2:
             keys = {
@@ -57,16 +58,21 @@ class Sweep(Kind):
                 "epochs": round(config.epochs * (1 + value)),
             }
         defaults = implementation_of(config.method).Settings().model_dump(mode="json")
-        configured = flatten(
-            {**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}}
-        )
+        values = config.model_dump(mode="json")
+        values["settings"] = {**defaults, **config.settings}
+        configured = flatten(values)
         return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the score of every run."""
+        """Yield the score of every run.
+
+        Columns: task, method, key, x, seed, score, metric, epochs, trained_share.
+        """
         spec = request.spec
+        # In the order of `cells`.
         places = product(spec.tasks, spec.methods, self.values, spec.seeds)
-        for (*_, value, seed), (cell, run) in zip(places, request.runs().items(), strict=True):
+        runs = request.runs().items()
+        for (_, _, value, seed), (cell, run) in zip(places, runs, strict=True):
             yield {
                 "task": cell.config.task,
                 "method": cell.config.method,
@@ -82,11 +88,13 @@ class Sweep(Kind):
     def draw(self, data: style.Frame) -> Figure:
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
-        groups = data.assign(panel=style.panels(data), line=lines).groupby(
-            ["panel", "method", "line", "x"], sort=False
-        )
-        table = (100 * groups["score"].agg(["mean", "std"]).fillna(0)).reset_index()
-        metric = data["metric"].iloc[0] if data["metric"].nunique() == 1 else "score"
+        data = data.assign(panel=style.panels(data), line=lines)
+        scores = data.groupby(["panel", "method", "line", "x"], sort=False)["score"]
+        # One seed has no deviation.
+        table = (100 * scores.agg(["mean", "std"]).fillna(0)).reset_index()
+        metric = "score"
+        if data["metric"].nunique() == 1:
+            metric = data["metric"].iloc[0]
         return style.line_panels(
             table,
             "x",
@@ -106,18 +114,19 @@ class SearchBudget(Kind):
     )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the expected best score and its quartiles, by task, method and number of settings.
+        """Yield the expected best score and its quartiles, by task, method and number of settings.
+
+        Columns: task, method, label, settings, mean, quartile1, quartile3.
 
         Raises:
             MissingError: a task and method have no runs of a search.
         """
-        spec, tried = request.spec, tried_settings(Study(request.workspace.results_dir))
+        spec = request.spec
+        tried = tried_settings(Study(request.workspace.results_dir))
         config = request.config(spec.tasks[0])
-        tried = tried[
-            (tried["protocol"] == config.protocol)
-            & (tried["backbone"] == config.backbone.name)
-            & (tried["shots"].fillna(0) == (config.shots or 0))
-        ]
+        tried = tried[tried["protocol"] == config.protocol]
+        tried = tried[tried["backbone"] == config.backbone.name]
+        tried = tried[tried["shots"].fillna(0) == (config.shots or 0)]
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
             if of_method.empty:
@@ -125,16 +134,16 @@ class SearchBudget(Kind):
                     f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
                 )
             scores = of_method["score"].dropna()
-            if lost := len(of_method) - len(scores):
+            lost = len(of_method) - len(scores)
+            if lost:
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
             for row in expected_maximum(scores).to_dict("records"):
                 yield {"task": task, "method": method, "label": label_of("methods", method), **row}
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per method, with a band between the quartiles."""
-        data = data.assign(
-            panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]])
-        )
+        in_percent = 100 * data[["mean", "quartile1", "quartile3"]]
+        data = data.assign(panel=style.panels(data), **in_percent)
         return style.line_panels(
             data,
             "settings",
@@ -146,18 +155,24 @@ class SearchBudget(Kind):
 
 
 def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
-    """Return mean and quartiles of the highest score of n settings, for n = 1 to their number (`settings`).
+    """Compute mean and quartiles of the highest score of n settings, for n = 1 to their number.
 
     The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2):
     of N scores in ascending order, the k-th is the highest of n draws with probability
     (k/N)^n - ((k-1)/N)^n. A quartile is the lowest score that the highest of n draws does not
     exceed with a probability of at least 1/4 or 3/4.
+
+    Returns:
+        Columns: settings (n), mean, quartile1, quartile3.
     """
     values = np.sort(list(scores))
     draws = np.arange(1, len(values) + 1)
-    # [n, k]: the probability that the highest of n is one of the k lowest
+    # [n, k]: the probability that the highest of n is one of the k lowest.
     below = (np.arange(len(values) + 1) / len(values)) ** draws[:, None]
-    first, third = (values[(below[:, 1:] < share).sum(1)] for share in (0.25, 0.75))
-    return pd.DataFrame(
-        {"settings": draws, "mean": np.diff(below) @ values, "quartile1": first, "quartile3": third}
-    )
+    columns = {
+        "settings": draws,
+        "mean": np.diff(below) @ values,
+        "quartile1": values[(below[:, 1:] < 0.25).sum(1)],
+        "quartile3": values[(below[:, 1:] < 0.75).sum(1)],
+    }
+    return pd.DataFrame(columns)
