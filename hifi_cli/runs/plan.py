@@ -20,10 +20,10 @@ from hifi_cli.runs.identity import run_to_start_from
 from hifi_cli.runs.inputs import load_task, task_head_of
 from hifi_cli.runs.prepare import batch_size, build_and_prepare
 from hifi_cli.runs.result import trained_sizes
-from hifi_cli.runs.splits import split_train
+from hifi_cli.runs.splits import holdout_size, split_train
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import sources as task_sources
-from hifi_cli.tasks.task_spec import Row, TaskData, TaskSpec
+from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.text import counted_noun
 from hifi_cli.training.device import select_device
 from hifi_cli.training.loop import StepPlan
@@ -157,13 +157,7 @@ def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: Model
     """
     batch = batch_size(config, task)
     epochs = counted_noun(config.epochs, "epoch")
-    rows = [Row(str(index), (), None) for index in range(task.rows.get("train", 0))]
-    if data:
-        rows = data.rows("train")
-    # A few-shot run trains on one batch; which rows are in it is of no interest without data.
-    examples = batch
-    if data or not config.shots:
-        examples = len(split_train(config, task, rows)[0])
+    examples = _examples(config, task, data)
     if not examples:
         return f"{epochs} of an unknown number of examples in batches of {batch}"
     config = config.model_copy(update={"batch_size": batch})
@@ -171,6 +165,21 @@ def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: Model
     plan = StepPlan.of(config, examples, size.stages if size else [])
     steps = counted_noun(plan.total, "step")
     return f"{steps}: {epochs} of {examples:,} examples in batches of {batch}"
+
+
+def _examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int:
+    """Count the examples that a run trains on, if every row is one; 0 where that is unknown."""
+    if data:
+        train, _ = split_train(config, task, data.rows("train"))
+        return len(train)
+    if config.shots:
+        return batch_size(config, task)
+    rows = task.rows.get("train", 0)
+    if config.limit:
+        rows = min(rows, config.limit)
+    if rows and config.selection == "holdout":
+        rows -= holdout_size(config, rows)
+    return rows
 
 
 def _parameters(size: ModelSize | None) -> str:

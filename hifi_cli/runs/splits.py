@@ -68,12 +68,24 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
     for row in rows:
         members.setdefault(row.group or row.id, []).append(row)
     groups = list(members.values())
-    if len(groups) < 2:
-        raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
+    size = holdout_size(config, len(groups))
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(groups), generator=generator).tolist()
-    # Both parts have at least one group.
-    size = min(max(1, round(config.holdout * len(groups))), len(groups) - 1)
     holdout = list(chain.from_iterable(groups[index] for index in order[:size]))
     train = list(chain.from_iterable(groups[index] for index in order[size:]))
     return train, holdout
+
+
+def holdout_size(config: RunConfig, groups: int) -> int:
+    """Count the groups of train rows that a run holds out; both parts have at least one.
+
+    Args:
+        config: says which fraction.
+        groups: number of all groups; rows of most tasks are groups of their own.
+
+    Raises:
+        UsageError: there are fewer than two.
+    """
+    if groups < 2:
+        raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
+    return min(max(1, round(config.holdout * groups)), groups - 1)
