@@ -25,25 +25,26 @@ from hifi_cli.runs.prepare import PreparedRun
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.metrics import hub_name_of
 
-# --- export
-
-
 _CARD = Path(__file__).with_name("model_card.md.j2")
-_BASE = "PATH-TO-THE-BASE-MODEL"  # stands in the card for a directory of this machine
+# It stands in the card for a directory of this machine.
+_BASE = "PATH-TO-THE-BASE-MODEL"
 
 
 def export(run: Path, to: Path, form: str, workspace: Workspace) -> None:
     """Write the model of a finished run with tokenizer and model card into a new directory.
 
     Args:
+        run: the run's directory.
+        to: the new directory.
         form: `hf` or `peft`.
+        workspace: has what the run started from.
 
     Raises:
         UsageError: this form cannot hold the model.
     """
     prepared, result = workspace.open(run)
-    is_plain = prepared.method.mergeable and not task_head_of(prepared.config, prepared.task).is_own
-    if not (is_plain if form == "hf" else fits_peft(prepared)):
+    fits = fits_peft(prepared) if form == "peft" else fits_hf(prepared)
+    if not fits:
         raise UsageError(
             f"--as {form}: no such model holds the task head or the modules of this run of"
             f" {result.method}: open the run itself with hifi_cli.open_model"
@@ -72,8 +73,14 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     model.save_pretrained(to, safe_serialization=True)
 
 
+def fits_hf(prepared: PreparedRun) -> bool:
+    """Say whether a plain Hugging Face model can hold the trained one."""
+    has_own_head = task_head_of(prepared.config, prepared.task).is_own
+    return prepared.method.mergeable and not has_own_head
+
+
 def fits_peft(prepared: PreparedRun) -> bool:
-    """Whether peft can hold the trained model: its own adapters, and a head of Hugging Face's own.
+    """Say whether peft can hold the trained model: its adapters, and a head of Hugging Face's own.
 
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
     cache, by whose length BERT-type encoders move the position ids on.
@@ -84,20 +91,31 @@ def fits_peft(prepared: PreparedRun) -> bool:
         return False
     if task_head_of(prepared.config, prepared.task).is_own or prepared.config.start_from:
         return False
+    _, adapted_slices = _fused_parts(prepared)
+    if not adapted_slices:
+        return True
+    # LoRA of slices of one Linear becomes one LoRA of it, if it is as Hu et al. have it.
     kind, options = prepared.method.adapter()
-    # LoRA of slices of one Linear becomes one LoRA of it, if it is as Hu et al. have it
     others = ("use_dora", "lora_bias", "rank_pattern", "alpha_pattern")
-    is_plain = options.get("init_lora_weights", True) is True and not any(map(options.get, others))
-    return (kind.lower() == "lora" and is_plain) or not _fused_parts(prepared)[1]
+    has_others = any(options.get(option) for option in others)
+    is_plain = options.get("init_lora_weights", True) is True and not has_others
+    return kind.lower() == "lora" and is_plain
 
 
 def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
-    """Of a family with one Linear for query, key and value: its name, and which are adapted."""
+    """Name the one Linear of a family for query, key and value, and which of them are adapted.
+
+    Returns:
+        The Linear's name, empty for other families, and the adapted parts.
+    """
     method: Any = prepared.method
     encoder = prepared.encoder
-    fused = (encoder.is_supported_family and encoder.module_names.fused) or ""
-    names = [name for name in method.target_modules(encoder) if fused and f".{fused}." in name]
-    return fused, [part for part in PROJECTIONS if any(name.endswith(part) for name in names)]
+    fused = encoder.module_names.fused if encoder.is_supported_family else None
+    if not fused:
+        return "", []
+    inside = [name for name in method.target_modules(encoder) if f".{fused}." in name]
+    adapted = [part for part in PROJECTIONS if any(name.endswith(part) for name in inside)]
+    return fused, adapted
 
 
 def _join_lora(weights: dict[str, Tensor], adapter: Any, fused: str, parts: Sequence[str]) -> None:
@@ -108,19 +126,24 @@ def _join_lora(weights: dict[str, Tensor], adapter: Any, fused: str, parts: Sequ
 
     Args:
         weights: of the adapters; changed in place, as `adapter` is.
+        adapter: peft's configuration.
+        fused: name of the one Linear.
+        parts: the slices that have LoRA.
     """
     first = f".{parts[0]}.lora_A.weight"
-    for path in [name.removesuffix(first) for name in weights if name.endswith(first)]:
+    paths = [name.removesuffix(first) for name in weights if name.endswith(first)]
+    for path in paths:
         of_a = [weights.pop(f"{path}.{part}.lora_A.weight") for part in parts]
         of_b = {part: weights.pop(f"{path}.{part}.lora_B.weight") for part in parts}
-        no_column = of_b[parts[0]][:, :0]  # a slice without LoRA has its rows, zero, and no rank
+        # A slice without LoRA has its rows, which are zero, and no rank.
+        no_column = of_b[parts[0]][:, :0]
+        blocks = [of_b.get(part, no_column) for part in PROJECTIONS]
         weights[f"{path}.lora_A.weight"] = torch.cat(of_a)
-        weights[f"{path}.lora_B.weight"] = torch.block_diag(
-            *(of_b.get(part, no_column) for part in PROJECTIONS)
-        )
-    names = {name for name in adapter.target_modules if name.rpartition(".")[2] not in parts}
-    adapter.target_modules = {fused, *names}
+        weights[f"{path}.lora_B.weight"] = torch.block_diag(*blocks)
+    others = {name for name in adapter.target_modules if name.rpartition(".")[2] not in parts}
+    adapter.target_modules = {fused, *others}
     adapter.rank_pattern = {fused: adapter.r * len(parts)}
+    # peft scales by alpha / r, or by alpha / sqrt(r), and r has grown.
     growth = len(parts) ** 0.5 if adapter.use_rslora else len(parts)
     adapter.alpha_pattern = {fused: adapter.lora_alpha * growth}
 
@@ -134,7 +157,8 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     from peft import get_peft_model_state_dict
 
     method: Any = prepared.method
-    backbone, model = prepared.config.backbone, prepared.encoder.model
+    backbone = prepared.config.backbone
+    model = prepared.encoder.model
     adapter = copy.copy(method.tuner.peft_config["default"])
     as_peft_names: Any = nn.ModuleDict({"base_model": method.tuner})
     as_peft_names.peft_config = method.tuner.peft_config
@@ -145,15 +169,15 @@ def write_peft(prepared: PreparedRun, to: Path) -> None:
     if parts:
         _join_lora(weights, adapter, fused, parts)
     adapter.task_type = prepared.task.rules.peft_task
-    # no path of this machine
+    # The name is no path of this machine.
     adapter.base_model_name_or_path = backbone.hub or backbone.package or backbone.name
     adapter.revision = backbone.revision
     inside = f"{model.base_model_prefix}."
-    # the pooler and what lies outside the backbone
+    # The pooler, and what lies outside the backbone.
     adapter.modules_to_save = sorted({name.removeprefix(inside).split(".")[0] for name in head})
     adapter.inference_mode = True
     adapter.save_pretrained(to)
-    # copies: layers of some adapters share a tensor, which safetensors refuses
+    # Layers of some adapters share a tensor, which safetensors refuses: it gets copies.
     tensors = {name: value.detach().clone().contiguous() for name, value in weights.items()}
     save_file(tensors, to / "adapter_model.safetensors", metadata={"format": "pt"})
 
@@ -162,14 +186,22 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
     """Write README.md from a template, with the front matter that the Hugging Face hub reads.
 
     Args:
+        prepared: the run, opened again.
+        result: its record.
+        form: `hf` or `peft`.
+        to: the directory as long as it is written.
         name: what the directory is called in the end.
     """
-    task, config = prepared.task, prepared.config
-    dataset = task.hub if task.hub and not Path(task.hub.id).is_dir() else None
-    method, pipeline = method_spec(config.method), task.rules.pipeline
+    task = prepared.task
+    config = prepared.config
+    method = method_spec(config.method)
+    # A local copy of a dataset has no page on the hub.
+    dataset = task.hub
+    if dataset and Path(dataset.id).is_dir():
+        dataset = None
     scores = [
         EvalResult(
-            task_type=pipeline,
+            task_type=task.rules.pipeline,
             dataset_type=dataset.id if dataset else result.task,
             dataset_name=task.label,
             dataset_config=dataset.config if dataset else None,
@@ -188,16 +220,11 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         base_model=config.backbone.hub,
         datasets=[dataset.id] if dataset else None,
         metrics=sorted({score.metric_type for score in scores}),
-        pipeline_tag=pipeline,
+        pipeline_tag=task.rules.pipeline,
         tags=["hifi-cli", result.method, result.task],
         model_name=name,
         eval_results=scores,
     )
-    own_backbone = Path(result.config["backbone"].get("path") or "")
-    command = [
-        _BASE if own_backbone.is_absolute() and Path(word).name == own_backbone.name else word
-        for word in result.provenance["command"]
-    ]
     card = ModelCard.from_template(
         data,
         template_path=str(_CARD),
@@ -211,16 +238,26 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         description=re.sub(r"\bk = \d+ ", "", method.description),
         config=config,
         result=result,
-        command=command_line(command),
+        command=command_line(_command_of_others(result)),
         weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")
 
 
+def _command_of_others(result: RunResult) -> list[str]:
+    """Give the command that trained a run, without the name of a directory of this machine."""
+    words: list[str] = result.provenance["command"]
+    own_backbone = Path(result.config["backbone"].get("path") or "")
+    if not own_backbone.is_absolute():
+        return words
+    return [_BASE if Path(word).name == own_backbone.name else word for word in words]
+
+
 def _base_card(backbone: BackboneConfig) -> Any:
-    """The data of the backbone's own model card, as language and license; empty where it has none."""
+    """Read the backbone's own model card, for language and license; empty where it has none."""
     source, _ = resolve_source(backbone)
     card = Path(source) / "README.md"
-    with suppress(Exception):  # no card, no network (its errors have no common base class)
+    # There may be no card, or no network, whose errors have no common base class.
+    with suppress(Exception):
         return ModelCard.load(card if card.is_file() else source).data
     return ModelCardData()

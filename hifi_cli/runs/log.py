@@ -18,8 +18,6 @@ from hifi_cli.text import format_duration
 from hifi_cli.training import processes
 from hifi_cli.training.loop import Callback, Trainer
 
-# --- the log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers
-
 
 class MetricLogger(Callback):
     """Writes the log lines of a run, shows them and sends them to trackers.
@@ -115,9 +113,11 @@ class MetricLogger(Callback):
         """
         if isinstance(line, StepMetrics):
             return f"step {line.step}, loss {line.loss:.4f}"
-        where = "" if line.selection is None else " on the selection split"
-        score = f"{primary}{where} {100 * line.selecting_score(primary):.2f}"
-        return f"epoch {line.epoch} of {self.config.epochs}, {score}"
+        name = primary
+        if line.selection is not None:
+            name = f"{primary} on the selection split"
+        score = f"{100 * line.selecting_score(primary):.2f}"
+        return f"epoch {line.epoch} of {self.config.epochs}, {name} {score}"
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -132,7 +132,15 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirectory) -> list[Any]:
-    """Start accelerate's trackers with the configuration; seeds share a group if it has any."""
+    """Start accelerate's trackers with the configuration of a run.
+
+    Seeds share a group, in trackers that have groups.
+
+    Args:
+        names: of the trackers.
+        config: of the run.
+        directory: of the run, for trackers that write files.
+    """
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     run = config.run_label
@@ -148,14 +156,17 @@ def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirect
         "aim": {"run_name": run, "logging_dir": directory.path, "experiment": group},
         "dvclive": {"dir": str(directory.path / "dvclive")},
     }
-    # trackers take nothing nested: dots between the keys, text for lists and null
-    flat = {
-        key: value if isinstance(value, bool | int | float) else str(value)
-        for key, value in flatten(config.model_dump(mode="json")).items()
-        if value != {}
-    }
-    trackers = [LOGGER_TYPE_TO_CLASS[each](**arguments[each]) for each in names]
-    for tracker in trackers:
+    # Trackers take nothing nested: dots stand between the keys, and text for lists and null.
+    settings: dict[str, bool | int | float | str] = {}
+    for key, value in flatten(config.model_dump(mode="json")).items():
+        if isinstance(value, bool | int | float):
+            settings[key] = value
+        elif value != {}:
+            settings[key] = str(value)
+    trackers = []
+    for name in names:
+        tracker = LOGGER_TYPE_TO_CLASS[name](**arguments[name])
         tracker.start()
-        tracker.store_init_configuration(flat)
+        tracker.store_init_configuration(settings)
+        trackers.append(tracker)
     return trackers

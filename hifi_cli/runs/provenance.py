@@ -21,20 +21,26 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.training.device import device_name, uses_bf16
 from hifi_cli.training.processes import process_state
 
-# Results, which a grid writes into the checkout, change no number
+# Files of a checkout that can change numbers: results, which a grid writes into it, change none.
 _SOURCES = ("hifi_cli", "configs")
-_has_trained = False  # whether this process has trained a run
 _LIBRARIES = (
-    *("torch", "transformers", "tokenizers", "accelerate", "datasets", "peft"),
-    *("numpy", "scipy", "scikit-learn", "safetensors"),
+    "torch",
+    "transformers",
+    "tokenizers",
+    "accelerate",
+    "datasets",
+    "peft",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "safetensors",
 )
-
-
-# --- what a record says of the machine; never environment variables
+# Whether this process has trained a run.
+_has_trained = False
 
 
 def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
-    """What a record says of a process that trains, without its steps and seconds."""
+    """Say of a process that trains what a record has, but for its steps and seconds."""
     return {
         "device": device_name(device),
         "device_type": device.type,
@@ -45,10 +51,14 @@ def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
 
 
 def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str, Any]:
-    """The command line, versions, git state of the checkout and devices that compute."""
+    """Give the command line, versions, git state of the checkout and devices that compute.
+
+    Args:
+        devices: each is named once.
+        processes: that compute together.
+    """
     return {
-        # of an absolute path its name alone: results are shared, directories of a machine are not
-        "command": ["hifi", *(Path(w).name if Path(w).is_absolute() else w for w in sys.argv[1:])],
+        "command": ["hifi", *map(_without_directory, sys.argv[1:])],
         "hifi": __version__,
         "git": _git_state(),
         "python": platform.python_version(),
@@ -60,8 +70,14 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
     }
 
 
+def _without_directory(word: str) -> str:
+    """Shorten an absolute path to its name: results are shared, directories of a machine are not."""
+    path = Path(word)
+    return path.name if path.is_absolute() else word
+
+
 def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
-    """The versions of the libraries that are installed: data files are read without `datasets`."""
+    """Give the versions of the installed libraries: data files are read without `datasets`."""
     versions = {}
     for library in libraries:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -76,7 +92,7 @@ def release_memory() -> None:
     allocator keeps much of what was freed.
     """
     gc.collect()
-    # Other C libraries have no such function
+    # Other C libraries have no such function.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -93,24 +109,26 @@ def reset_peak_memory(device: torch.device) -> bool:
     _has_trained = True
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with suppress(OSError):  # not Linux: the reading is then the process's highest so far
+    # Elsewhere than on Linux, the reading is the process's highest so far.
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return is_own
 
 
 def peak_memory(device: torch.device) -> int:
-    """The peak memory since the last reset, in bytes: of the GPU, or of the process."""
+    """Read the peak memory since the last reset, in bytes: of the GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     if status.is_file():
         return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on a Mac
+    # In bytes on a Mac.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 @functools.cache
 def _git_state() -> dict[str, str | bool] | None:
-    """The commit of the checkout, and whether code or configuration files differ from it.
+    """Give the commit of the checkout, and whether code or configuration files differ from it.
 
     It is read once: a process goes on with the code it started with.
     """
@@ -118,7 +136,7 @@ def _git_state() -> dict[str, str | bool] | None:
     if not (root / ".git").exists():
         return None
     git = ["git", "-C", str(root), "--no-optional-locks"]
-    # Git sets GIT_DIR and others in its hooks, by which it would be asked about another repository
+    # Git sets GIT_DIR and others in its hooks, by which it would be asked about another repository.
     environment = {key: word for key, word in os.environ.items() if not key.startswith("GIT_")}
     with suppress(OSError, subprocess.CalledProcessError):
         commit = subprocess.check_output(
