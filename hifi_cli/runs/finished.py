@@ -79,7 +79,8 @@ def rebuild(
         UsageError: the delta belongs to other backbone weights or is damaged, or the run names code
             that is not trusted.
     """
-    directory, result = finished.directory, finished.result
+    directory = finished.directory
+    result = finished.result
     found = pretrained.backbone_weights
     if result.schema_version == 1:
         found = pretrained.weights_of_schema_1

@@ -151,15 +151,21 @@ class IdentityReader:
         """Give the digest of every labelled split's rows; None: not on this machine."""
         key = task.model_dump_json()
         if key not in self._data:
-            try:
-                fingerprint = task_sources.fingerprint_of_files(
-                    task, self.data_dir, lambda: self._load_data(task)
-                )
-            except MissingError:
-                # A split that the run had is not here.
-                fingerprint = None
-            self._data[key] = None if fingerprint is None else labelled_splits(fingerprint)
+            self._data[key] = self._read_digests(task)
         return self._data[key]
+
+    def _read_digests(self, task: TaskSpec) -> dict[str, str] | None:
+        """Read the digest of every labelled split's rows; None: not on this machine."""
+        try:
+            digests = task_sources.fingerprint_of_files(
+                task, self.data_dir, lambda: self._load_data(task)
+            )
+        except MissingError:
+            # A split that the run had is not here.
+            return None
+        if digests is None:
+            return None
+        return labelled_splits(digests)
 
     def _read_data(self, task: TaskSpec) -> TaskData:
         return task_sources.load(task, data_dir=self.data_dir)
@@ -180,7 +186,7 @@ class IdentityReader:
 
 
 def digest_of_start(encoder: str, delta: str) -> str:
-    """The digest of an encoder whose weights a finished run changed.
+    """Give the digest of an encoder whose weights a finished run changed.
 
     Args:
         encoder: digest of the pretrained encoder.
@@ -190,22 +196,24 @@ def digest_of_start(encoder: str, delta: str) -> str:
 
 
 def run_to_start_from(run: str, results_dir: Path) -> RunDirectory:
-    """The run that `start_from` names: as given, or at its place in the results.
+    """Find the run that `start_from` names: as given, or at its place in the results.
 
     Raises:
         MissingError: there is none.
     """
-    given, stored = RunDirectory(Path(run)), results_dir / relative_run_path(run)
-    directory = given if given.config_file.is_file() else RunDirectory(stored)
-    if not directory.config_file.is_file():
-        raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
-    return directory
+    stored = results_dir / relative_run_path(run)
+    for path in (Path(run), stored):
+        directory = RunDirectory(path)
+        if directory.config_file.is_file():
+            return directory
+    raise MissingError(f"start_from={run}: no run there, nor in {stored}; train it first")
 
 
 def own_code_digest(config: RunConfig) -> str | None:
-    """SHA-256 of the user's own code: of a run's method, or of two stages, and of its ranking.
+    """Compute the SHA-256 of the user's own code: of a run's methods, and of its ranking.
 
-    None: there is none.
+    Returns:
+        None: there is none.
     """
     codes = []
     for file in dict.fromkeys(registry.own_file(stage.method) for stage in config.stages):
@@ -216,6 +224,8 @@ def own_code_digest(config: RunConfig) -> str | None:
     if ranking:
         codes.append(ranking)
     digests = [file_digest(code) for code in codes]
-    if len(digests) > 1:
-        return digest(digests, 64)
-    return digests[0] if digests else None
+    if not digests:
+        return None
+    if len(digests) == 1:
+        return digests[0]
+    return digest(digests, 64)

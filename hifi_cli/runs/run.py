@@ -62,6 +62,7 @@ def run(
     task = load_task(config)
     identity = workspace.identities.identity(config, task)
     directory = workspace.directory(config)
+    # Of several processes one writes, and holds the lock for all of them.
     with directory.hold() if processes.is_main() else nullcontext(True) as is_held:
         finished = processes.run_on_main(
             lambda: _finished_run(identity, directory, is_held=is_held, force=force)
@@ -69,6 +70,7 @@ def run(
         if finished:
             logger.info(f"{config.run_label}: finished before, {summary(finished)}")
             return finished
+        # Runs of a command share their rows, their encoder and its tokens.
         inputs = workspace.inputs(config, task)
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
@@ -94,6 +96,7 @@ def run(
         costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
         result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
         if processes.is_main():
+            # The record comes last: a run without it is unfinished.
             directory.finish(result)
     logger.info(f"{config.run_label}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result

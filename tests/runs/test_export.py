@@ -155,7 +155,7 @@ def test_the_card_of_a_task_and_a_backbone_of_one_s_own_names_what_they_state(
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     words = f"--method linear-probing --backbone {backbone} epochs=1 inputs=text".split()
     assert hifi("train --task mine.csv", *words).code == 0
-    assert hifi("export", run_folder(task="mine", method="linear-probing"), "--to out").code == 0
+    assert hifi("export", run_folder(task="mine", method="linear-probing"), "--to", "out").code == 0
     card = ModelCard.load(Path("out/README.md"))
     data = card.data
     assert (data.language, data.license) == ("de", "apache-2.0")

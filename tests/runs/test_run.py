@@ -1,0 +1,58 @@
+"""A run from its configuration to its record: what it reads, and how often."""
+
+from hifi_cli.config.sources import resolve
+from hifi_cli.runs import plan
+from hifi_cli.runs.run import run
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import task_spec
+
+
+def test_a_run_loads_its_task_once(make, workspace, monkeypatch):
+    """Whatever it needs of the task: its head, its tokens, its rows, its digest and its metrics."""
+    load = task_spec.load
+    loaded = []
+
+    def note(name):
+        loaded.append(name)
+        return load(name)
+
+    monkeypatch.setattr(task_spec, "load", note)
+    assert run(make("hifi-layerwise", "epochs=1"), workspace).is_done
+    assert loaded == ["rte"]
+
+
+def test_a_metric_that_the_configuration_names_changes_no_digest_of_the_task(make, workspace):
+    result = run(make("bitfit", "epochs=1", "primary_metric=pearson", task="stsb"), workspace)
+    task = task_spec.load("stsb")
+    assert result.primary_metric == "pearson" != task.primary
+    assert result.task_digest == task_spec.task_digest(task)
+
+
+def test_plans_of_several_methods_and_seeds_build_the_backbone_once(make, workspace, monkeypatch):
+    build = plan.load_backbone_on_meta
+    built = []
+
+    def note(backbone, **arguments):
+        built.append(backbone.name)
+        return build(backbone, **arguments)
+
+    monkeypatch.setattr(plan, "load_backbone_on_meta", note)
+    planner = plan.Planner(workspace)
+    for method in ("full-ft", "lora", "hifi-layerwise"):
+        planner.plan(make(method))
+        planner.plan(make(method, seed=2))
+    assert built == ["tiny-bert"]
+
+
+def test_a_plan_without_data_counts_as_one_with_them(encoders, workspace, make, tmp_path):
+    """With the official number of rows: `split_train` is not asked, which would need the rows."""
+    for words, expected in ((["limit=30"], 30), (["selection=holdout", "holdout=0.3"], 1743)):
+        config = resolve(
+            task="rte",
+            method="full-ft",
+            backbone=str(encoders["bert"]),
+            protocol="hifi",
+            overrides=words,
+        )
+        steps = dict(plan.Planner(Workspace(tmp_path)).plan(config))["steps"]
+        assert f"of {expected:,} examples" in steps
