@@ -120,6 +120,7 @@ class ColumnLinear(TunedLinear):
         self.columns = nn.Parameter(base_layer.weight[:, columns])
 
     def forward(self, x: Tensor) -> Tensor:
+        # W keeps its pretrained columns, and only what they have changed by is added.
         change = self.columns - self.base_layer.weight[:, self.index]
         output = self.base_layer(x)
         return output + functional.linear(x[..., self.index], change.to(x.dtype)).to(output.dtype)

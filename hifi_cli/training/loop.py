@@ -422,6 +422,7 @@ class Trainer:
 
     def log_loss(self) -> None:
         """Log the mean loss of the steps since the last logged one of the epoch."""
+        # A GPU is waited for here, and not in every step.
         loss = float(sum(self.losses)) / len(self.losses)
         if not math.isfinite(loss):
             raise Diverged(f"the training loss is {loss}")
@@ -446,8 +447,10 @@ class Trainer:
     def end_epoch(self) -> None:
         """Count the epoch, evaluate the model, and read the clock."""
         self.progress.epoch += 1
+        # Figures train without an evaluation, on splits of which none is reported.
         if self.splits.reported:
             self.evaluate()
+        # A logged loss is the mean of steps of one epoch.
         self.losses.clear()
         self.read_clock()
 
@@ -466,6 +469,7 @@ class Trainer:
         selecting_score = None
         scores: dict[str, float] = {}
         logits: Values | None = None
+        # Where the same rows select and are reported, one evaluation serves both.
         if rule.selects_apart:
             selecting_scores, _ = self.runner.measure(self.splits.selection)
             selecting_score = selecting_scores[primary]
@@ -536,6 +540,7 @@ class Trainer:
         """Continue from the state of a checkpoint."""
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
         self.progress = Progress(**{**saved["progress"], "log_history": history})
+        # The seconds of the processes before this one count as the run's.
         self.started_at -= self.progress.seconds
         self.delta = saved["delta"]
         self.logits = saved["logits"]

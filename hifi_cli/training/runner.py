@@ -119,6 +119,7 @@ class ModelRunner:
             packed: where the real tokens are; None: the layers compute on padding too.
         """
         with ExitStack() as contexts:
+            # Evaluations compute in float32 on all hardware.
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
             if packed:

@@ -68,6 +68,7 @@ class TrainingStage:
         self.word_rows: WordRows | None = None
         embedding = None if trains_all_words else embedding_to_divide(runner, self.method)
         if embedding is not None:
+            # Optimizer and clipping see the rows that train in the place of the whole embedding.
             self.word_rows = WordRows(embedding, occurring_words(examples, runner.pad))
             for group in groups:
                 group["params"] = self.word_rows.replace_in(group["params"])
@@ -82,6 +83,7 @@ class TrainingStage:
         if self.word_rows:
             self.optimizer.register_step_pre_hook(self.word_rows.count_decay)
         self.lr_scheduler = schedule_of(self.optimizer, training, len(steps))
+        # DDP registers what requires a gradient now: it is wrapped anew in every stage.
         runner.wrap()
         self.graphs = self._graphs_of(examples)
 
@@ -122,6 +124,7 @@ class TrainingStage:
         self.optimizer.step()
         self.lr_scheduler.step()
         self.method.after_optimizer_step(self.model)
+        # Without gradients, memory is free for the next forward pass.
         self.optimizer.zero_grad(set_to_none=True)
         return loss
 
@@ -189,6 +192,7 @@ class TrainingStage:
 
     def close(self) -> None:
         """Leave the model as it is without this stage: its own weights, trained so far."""
+        # A graph that is freed later may spoil the recording of another one.
         if self.graphs:
             self.graphs.close()
             self.graphs = None
