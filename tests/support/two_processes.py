@@ -72,7 +72,7 @@ def main(rank: int, port: str, backbone: str, data: str, root: Path) -> None:
         noise.append(torch.initial_seed())
 
     def watched_gather(outputs):
-        predicted.append(sum(len(batch) for batch, _ in outputs))
+        predicted.append(sum(map(len, outputs)))
         return gather(outputs)
 
     Trainer.train_step, processes.gather = watched_step, watched_gather
