@@ -45,6 +45,10 @@ class PrefixEncoder(nn.Module):
         key_values = self.up(torch.tanh(self.down(self.embedding)))
         return key_values.view(length, layers, 2, size).permute(1, 2, 0, 3)
 
+    def fix_values(self) -> None:
+        """Keep the prefixes as they are: a finished model needs no MLP that makes them."""
+        self.values = self.key_values().detach().clone()
+
     def before_forward(self, *_: Any) -> None:
         """Compute the prefixes of all layers, once per forward pass."""
         self.current_key_values = self.key_values()
@@ -127,7 +131,7 @@ class PrefixTuning(Method):
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         if self.settings.mlp:
-            self._prefixes.values = self._prefixes.key_values().detach().clone()
+            self._prefixes.fix_values()
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import networkx
+import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hifi_cli"
 # From the top floor to the ground; a package imports only from floors below its own. A floor holds one
@@ -169,3 +170,47 @@ def test_light_packages_never_load_torch():
         [sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+# Packages whose objects are complete when they are made.
+OF_COMPLETE_OBJECTS = ("figures", "heads", "methods", "models", "runs", "training")
+# Names that hold objects of libraries there: tensors, modules, tokenizers and configurations.
+OF_LIBRARIES = {
+    *("adapter", "allocator", "as_peft_names", "attention", "backend", "config", "linear"),
+    *("matmul", "model", "parameter", "tokenizer", "torch", "value"),
+}
+# What an object may change of its own parts: the Trainer counts in one, and others hold libraries'.
+OWN_PARTS = {
+    "self.progress",
+    "self.base.config",
+    "self.values[name]",
+    "self.tuner.peft_config['default']",
+}
+
+
+def assigned_attributes(tree):
+    """The objects whose attributes a module assigns, as they are written."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        else:
+            continue
+        for target in targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(part, ast.Attribute):
+                    yield ast.unparse(part.value), part.lineno
+
+
+@pytest.mark.parametrize("package", OF_COMPLETE_OBJECTS)
+def test_no_object_is_finished_by_another(package):
+    """An attribute is set by the object that has it; arguments are what others may decide."""
+    found = []
+    for path in sorted((PACKAGE / package).rglob("*.py")):
+        for owner, line in assigned_attributes(ast.parse(path.read_text())):
+            root = owner.partition(".")[0]
+            is_own = owner in {"self", "ctx", *OWN_PARTS}
+            if not is_own and root not in OF_LIBRARIES:
+                found.append(f"{package}/{path.name}:{line}: {owner}")
+    assert found == []
