@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pandas as pd
 
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.config.sources import stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.figures.figure import FigureRequest, Kind

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pandas as pd
 from matplotlib.figure import Figure
 
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import EpochChoice
 from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Row
