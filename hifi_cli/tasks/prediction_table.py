@@ -7,6 +7,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.text import spreadsheet_cell
 
+# The columns of a prediction, and the beginning of those of a label's probability.
 PREDICTION = "prediction"
 PROBABILITY = "probability."
 
@@ -21,10 +22,13 @@ def check_columns(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     Raises:
         UsageError: it has one.
     """
-    for name in rows[0] if rows else ():
+    if not rows:
+        return
+    for name in rows[0]:
         if name == PREDICTION or name.startswith(PROBABILITY):
             raise UsageError(
-                f"{file} has a column '{name}', as the predictions would have: rename it, or write --out FILE.jsonl"
+                f"{file} has a column '{name}', as the predictions would have: rename it, or write"
+                " --out FILE.jsonl"
             )
 
 
@@ -41,7 +45,8 @@ def csv_text(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Mapping[st
     Raises:
         UsageError: the predictions are tags of words, which are no cell.
     """
-    import pandas as pd  # takes a third of a second, which JSON lines do without
+    # pandas takes a third of a second to import, which JSON lines do without.
+    import pandas as pd
 
     lines: list[dict[str, Any]] = []
     for row, predicted in zip(rows, predictions, strict=True):
