@@ -54,7 +54,8 @@ def figure(
         methods=methods,
         seeds=options.parse_seeds(seeds),
     )
-    request = FigureRequest(spec, Workspace(results_dir, data_dir), tuple(overrides or ()), train)
+    workspace = Workspace(results_dir, data_dir)
+    request = FigureRequest(spec, workspace, tuple(overrides or ()), train, out)
     picture = out or request.csv.with_suffix(".png")
     draw(request, compute(request, force=force), picture)
     if format == "json":

@@ -88,12 +88,14 @@ class FigureRequest:
     Attributes:
         overrides: `key=value` of the command line; they win over everything else.
         train: whether missing runs are trained here.
+        picture: where it is drawn; None: beside its numbers in the results directory.
     """
 
     spec: FigureSpec
     workspace: Workspace
     overrides: tuple[str, ...] = ()
     train: bool = False
+    picture: Path | None = None
 
     def __post_init__(self) -> None:
         kind = self.spec.kind
@@ -106,6 +108,9 @@ class FigureRequest:
                 if not getattr(self.spec, key):
                     raise UsageError(f"figure {self.spec.name}, {key}: one or more are required")
         self.csv = self.spec.csv(self.workspace.results_dir, self.overrides)
+        if self.kind.shows_finished_runs and self.picture is not None:
+            # Nobody reads these numbers again, and the results may be a study of somebody else.
+            self.csv = self.picture.with_name(f"{self.picture.name}.csv")
 
     def words(self, **keys: Any) -> list[str]:
         """Give the `key=value` of the figure's runs: the YAML's and `keys`, then the command line's."""

@@ -95,6 +95,18 @@ def test_a_packed_study_has_scores_and_no_losses(hifi):
         assert numbers(hifi, name, "--results-dir", "packed")[0].equals(unpacked)
 
 
+def test_the_numbers_stand_beside_the_picture_and_not_in_the_study(hifi, tmp_path):
+    grid(tasks=("rte",))
+    assert hifi("results pack results --out packed").code == 0
+    before = sorted((tmp_path / "packed").rglob("*"))
+    answer = hifi("figure", "scores", *WORDS, "--results-dir", "packed", "--out", "mine.pdf")
+    assert answer.out == "mine.pdf\n" and (tmp_path / "mine.pdf.csv").is_file()
+    assert sorted((tmp_path / "packed").rglob("*")) == before
+    answer = hifi("figure", "scores", *WORDS)
+    assert answer.out == "results/figures/scores-laptop.png\n"
+    assert (tmp_path / "results/figures/scores-laptop.csv").is_file()
+
+
 def test_new_runs_are_in_the_next_picture(hifi):
     grid(tasks=("rte",), methods=("full-ft", "lora"))
     assert {*numbers(hifi, "scores")[0]["method"]} == {"full-ft", "lora"}
