@@ -1,0 +1,50 @@
+"""A stage of a training by itself: what it is when it is made, and what it leaves."""
+
+import torch
+from prepared_models import prepare, splits_of
+from torch import nn
+
+from hifi_cli.training.batches import batches_by_length, in_order
+from hifi_cli.training.loop import Trainer
+
+
+def begun_stage(make, workspace, *words):
+    """A trainer whose first stage has begun, and the examples of its first step."""
+    prepared, config = prepare(make, workspace, *words)
+    trainer = Trainer(prepared, prepared.method, splits_of(config, workspace))
+    trainer.begin_stage(0)
+    return trainer, trainer.splits.train[: config.batch_size]
+
+
+def test_a_closed_stage_leaves_a_model_that_computes_with_its_own_weights(make, workspace):
+    """The words that train are a parameter of their own until then."""
+    trainer, batch = begun_stage(make, workspace, "full-ft", "warmup=0")
+    embedding = trainer.encoder.word_embedding
+    ids = torch.from_numpy(batch[0].sequences[0]["input_ids"]).long()[None]
+    before = embedding.weight.detach().clone()
+    trainer.train_step(batch)
+    trained = embedding(ids).detach()
+    assert not torch.equal(trained, nn.functional.embedding(ids, embedding.weight))
+    trainer.close_stage()
+    assert not torch.equal(embedding.weight, before)
+    assert torch.equal(embedding(ids), nn.functional.embedding(ids, embedding.weight))
+    assert torch.equal(embedding(ids), trained)
+
+
+def test_a_stage_counts_its_own_steps(make, workspace):
+    trainer, batch = begun_stage(make, workspace, "eh-ft-bitfit", "settings.stage1_fraction=0.5")
+    assert trainer.stage.next_step == 0
+    trainer.train_step(batch)
+    assert (trainer.stage.steps_done, trainer.stage.next_step) == (1, 1)
+    trainer.begin_stage(1)
+    assert trainer.stage.next_step == trainer.plan.stages[1].start == trainer.plan.stages[0].stop
+
+
+def test_results_of_batches_by_length_are_in_the_order_of_the_examples(make, workspace):
+    config = make("full-ft")
+    examples = splits_of(config, workspace).train[:11]
+    batches = batches_by_length(examples, 3)
+    lengths = [len(example) for batch in batches for example in batch.examples]
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) > 2
+    ids = [[example.row.id for example in batch.examples] for batch in batches]
+    assert in_order(batches, ids) == [example.row.id for example in examples]
