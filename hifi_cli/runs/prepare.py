@@ -55,7 +55,10 @@ def prepare_run(
     """Build the run's method, and let it prepare a copy of the encoder on the device.
 
     Args:
+        config: of the run.
         task: as its YAML has it.
+        pretrained: the encoder with the task's head, which is copied.
+        device: where the run computes.
         heads: that the method tunes; None for a method that needs none.
     """
     encoder = own_encoder(pretrained, config.seed)
@@ -76,6 +79,8 @@ def build_and_prepare(
     """Build the method of a run, and let it prepare the model.
 
     Args:
+        config: of the run.
+        encoder: whose model the method changes in place.
         heads: that the method tunes; None for a method that needs none.
         missing_keys: names of parameters without pretrained values.
 

@@ -77,7 +77,14 @@ def kept_model(trainer: Trainer, prepared: PreparedRun, splits: Splits) -> KeptM
 
 
 def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> RunScores:
-    """Give a metric after the last, the best and the highest epoch."""
+    """Give a metric after the last, the best and the highest epoch.
+
+    Args:
+        config: says whether every epoch was measured.
+        progress: how far training came.
+        kept: has the metrics by epoch.
+        metric: its name, on an extra split with the split's suffix.
+    """
     known = {epoch: values[metric] for epoch, values in kept.metrics.items() if metric in values}
     highest = None
     if config.epoch_rule.has_max:
@@ -86,7 +93,7 @@ def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: s
 
 
 def run_epochs(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> Epochs:
-    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one has the highest."""
+    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest."""
     highest = None
     if config.epoch_rule.has_max:
         scores = {epoch: values[metric] for epoch, values in kept.metrics.items() if values}
@@ -140,7 +147,11 @@ def outcome_of(
     """Say what became of a run that has trained to its end.
 
     Args:
+        trainer: has trained the model.
+        prepared: the model, and its task.
+        splits: the examples of the run.
         params: what trains in the last stage.
+        kept: what the model of the kept epoch predicts.
         delta: None: another process of the run stores it.
     """
     task = prepared.task
@@ -199,7 +210,10 @@ def result_of(
     Args:
         inputs: what it was computed from, with the run's own configuration.
         prepared: its model, in the last stage that it reached.
+        splits: its examples.
         progress: how far training came.
+        outcome: its scores, or why it diverged.
+        costs: what its last process took.
         code: digest of the user's own code; None: there is none.
     """
     config = inputs.config
@@ -323,6 +337,8 @@ def prediction_rows(
     """Make the lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits.
 
     Args:
+        task: says what labels are called.
+        examples: of a split, in its order.
         logits: of the examples.
         predictions: of the examples' rows, as `predictions_of` makes them of the logits.
     """

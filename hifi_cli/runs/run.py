@@ -48,6 +48,8 @@ def run(
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
+        config: of the run.
+        workspace: has the results and the data, and what former runs of the command loaded.
         force: repeat it nevertheless.
         report_to: trackers that get the log lines too.
 
