@@ -38,7 +38,7 @@ class Curves(OfFinishedRuns):
         if self.losses and study.is_packed:
             logger.warning("note: a packed study has no training losses; scores alone are shown")
         for (task, method), group in runs.groupby(["task", "method"], sort=False):
-            points = [*_scores(study, group)]
+            points = list(_scores(study, group))
             if with_losses:
                 points += _losses(study, group)
             frame = pd.DataFrame(points, columns=["curve", "x", "value"])
@@ -92,7 +92,8 @@ def _losses(study: Study, runs: pd.DataFrame) -> Iterator[Row]:
     """Yield the logged training losses of each run."""
     for path in runs["path"]:
         file = RunDirectory(study.directory / path).metrics
-        lines = map(metrics_line, read_jsonl(file)) if file.is_file() else ()
-        for line in lines:
+        if not file.is_file():
+            continue
+        for line in map(metrics_line, read_jsonl(file)):
             if isinstance(line, StepMetrics):
                 yield {"curve": "loss", "x": line.step, "value": line.loss}

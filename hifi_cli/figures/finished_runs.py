@@ -53,8 +53,8 @@ def comparable_runs(
     protocol = spec.protocol
     backbone = stored_name("backbones", spec.backbone)
     found = select_runs(study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol))
-    tasks = spec.tasks or sorted({*found["task"]})
-    names = [*(methods or spec.methods or sorted({*found["method"]}))]
+    tasks = spec.tasks or sorted(set(found["task"]))
+    names = list(methods or spec.methods or sorted(set(found["method"])))
     chosen = found[found["task"].isin(tasks) & found["method"].isin(names)]
     if spec.seeds:
         chosen = chosen[chosen["seed"].isin(spec.seeds)]
@@ -70,7 +70,7 @@ def comparable_runs(
             f"no usable run of {', '.join(names)} on {', '.join(tasks)} (protocol {protocol}, backbone {backbone})"
         )
     for method in names:
-        if method not in {*runs.usable["method"]}:
+        if method not in set(runs.usable["method"]):
             logger.warning(f"note: {label_of('methods', method)} has no usable run here")
     return runs
 
@@ -81,8 +81,8 @@ def in_order(request: FigureRequest, runs: ComparableRuns) -> pd.DataFrame:
     Columns: those of `ComparableRuns.frame`, and `label` of the method.
     """
     usable = runs.usable
-    tasks = request.spec.tasks or sorted({*usable["task"]})
-    methods = request.spec.methods or sorted({*usable["method"]})
+    tasks = request.spec.tasks or sorted(set(usable["task"]))
+    methods = request.spec.methods or sorted(set(usable["method"]))
     ordered = usable.assign(
         label=[label_of("methods", method) for method in usable["method"]],
         task_place=usable["task"].map(tasks.index),

@@ -41,10 +41,14 @@ class Forest(OfFinishedRuns):
         """
         study = Study(request.workspace.results_dir)
         named = request.spec.methods
-        reference = self.reference or (named[0] if named else "full-ft")
-        methods = list(dict.fromkeys([reference, *named])) if named else []
+        reference = self.reference or "full-ft"
+        methods: list[str] = []
+        if named:
+            reference = self.reference or named[0]
+            # Each method once, the reference first.
+            methods = list(dict.fromkeys([reference, *named]))
         runs = comparable_runs(request, study, self.score, methods)
-        present = {*runs.usable["method"]}
+        present = set(runs.usable["method"])
         names = named or sorted(present)
         others = [method for method in names if method in present and method != reference]
         said = notes_on(runs)
@@ -57,7 +61,8 @@ class Forest(OfFinishedRuns):
             by_task = pairs.by_task
             groups: dict[str | None, list[list[float]]] = {}
             if len(by_task) > 1:
-                groups[None] = [*by_task.values()]
+                # The mean over tasks has no name of a task.
+                groups[None] = list(by_task.values())
             groups |= {task: [values] for task, values in by_task.items()}
             for task, differences in groups.items():
                 is_empty = False
@@ -82,9 +87,12 @@ class Forest(OfFinishedRuns):
     def draw(self, data: style.Frame) -> Figure:
         """Draw a row per method, the highest difference at the top, and a panel per task."""
         is_mean = data["task"].isna()
-        main = data[is_mean] if is_mean.any() else data
+        main = data
+        if is_mean.any():
+            main = data[is_mean]
         order = main.sort_values("difference", ascending=False, kind="stable")["method"]
-        methods = [*dict.fromkeys([*order, *data["method"]])]
+        # A method without a mean over tasks comes after the others.
+        methods = list(dict.fromkeys([*order, *data["method"]]))
         places = {method: place for place, method in enumerate(methods)}
         labels = data.drop_duplicates("method").set_index("method")["label"]
         looks = looks_of(methods)
@@ -103,7 +111,8 @@ class Forest(OfFinishedRuns):
         for ax, rows in panels:
             ax.axvline(0, color="#606060", linewidth=0.6)
             for row in rows.itertuples():
-                look, place = looks[row.method], places[row.method]
+                look = looks[row.method]
+                place = places[row.method]
                 ax.plot([row.low, row.high], [place, place], "-", color=look.color)
                 ax.plot(row.difference, place, look.marker, color=look.color, markersize=4.5)
             ax.set_yticks(range(len(methods)), labels[methods])
