@@ -122,6 +122,15 @@ def test_churn_is_the_mean_disagreement_of_pairs_of_seeds(hifi):
     assert refused.code == 2 and "has no interval: hifi table --metrics churn" in refused.err
 
 
+def test_seeds_of_two_backbones_are_no_pairs(hifi):
+    for backbone in ("bert-large", "roberta-large"):
+        write("rte", 1, backbone=backbone)
+    words = "--method full-ft --backbones bert-large,roberta-large --metrics churn"
+    answer = hifi(f"table {words} --format json")
+    for backbone in ("bert-large", "roberta-large"):
+        assert cells_of(answer, backbone)["rte.churn"]["value"] is None
+
+
 def test_the_lowest_is_the_best_and_tasks_without_classes_have_no_column(hifi):
     found = {}
     for method in ("full-ft", "bitfit"):
