@@ -28,7 +28,11 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names from the modules that hold them, at first use: `import hifi_cli` loads no torch."""
+    """Return a public name from its module at first use, so that `import hifi_cli` loads no torch.
+
+    Raises:
+        AttributeError: there is no such public name.
+    """
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.api")), name)

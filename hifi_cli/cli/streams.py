@@ -40,7 +40,10 @@ def prepare_streams() -> None:
     # are not UTF-8 are printed as they are.
     if hasattr(sys.stdout, "reconfigure"):
         is_utf8 = str(sys.stdout.encoding).lower().replace("-", "") == "utf8"
-        sys.stdout.reconfigure(errors="surrogateescape" if is_utf8 else "replace")
+        if is_utf8:
+            sys.stdout.reconfigure(errors="surrogateescape")
+        else:
+            sys.stdout.reconfigure(errors="replace")
     if not isinstance(sys.stderr, Messages):
         sys.stderr = Messages(sys.stderr)
 
@@ -54,7 +57,8 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            # The lowest free number is that of the closed stream.
+            os.open(os.devnull, os.O_RDWR)
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     if sys.stdout is None:
