@@ -24,6 +24,19 @@ LIBRARIES = {
 NEEDS_DATA = {"test-real"}
 
 
+def commands_of(*words, **environment):
+    """What make would run. The tests may run under a make of their own, whose flags would be inherited."""
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    return subprocess.run(
+        ["make", "--dry-run", *words],
+        cwd=ROOT,
+        env=outside | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+
 def make_targets(text):
     return set(re.findall(r"^\s*(?:\w+=\S+ )?make ([\w-]+)$", text, re.MULTILINE))
 
@@ -73,12 +86,8 @@ def test_the_workflow_runs_every_supported_python_and_both_ends_of_the_libraries
 @pytest.mark.parametrize("constraints", LIBRARIES.values())
 def test_make_installs_the_versions_of_the_constraints_file(constraints, tmp_path):
     """As the workflow names it, in a variable of the environment."""
-    command = ["make", "--dry-run", "test", f"VENV={tmp_path}/none"]
-    environment = os.environ | {"CONSTRAINTS": constraints}
-    printed = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    (install,) = [line for line in printed.splitlines() if "--editable" in line]
+    printed = commands_of("test", f"VENV={tmp_path}/none", CONSTRAINTS=constraints)
+    (install,) = [line for line in printed if "--editable" in line]
     words = shlex.split(install)
     named = [words[index + 1] for index, word in enumerate(words) if word == "--constraint"]
     assert named == ([constraints] if constraints else [])
@@ -120,14 +129,8 @@ def test_pre_commit_runs_what_make_lint_demands():
             hooks[hook["id"]] = hook | {"rev": repository.get("rev")}
     assert hooks.keys() == {"ruff-check", "ruff-format", "mypy"}
     # make would build a Makefile that is older than what READY needs, in a dry run too.
-    printed = subprocess.run(
-        ["make", "--dry-run", "--old-file=Makefile", "lint", "BIN=bin", "READY=Makefile"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    programs = [" ".join(re.findall(r"[\w-]+", line)[1:3]) for line in printed.splitlines()]
+    printed = commands_of("--old-file=Makefile", "lint", "BIN=bin", "READY=Makefile")
+    programs = [" ".join(re.findall(r"[\w-]+", line)[1:3]) for line in printed]
     assert {"ruff check", "ruff format", "mypy"} == set(programs)
     (ruff,) = constraints_of("constraints.txt")["ruff"]
     assert hooks["ruff-check"]["rev"] == hooks["ruff-format"]["rev"] == f"v{ruff.version}"
