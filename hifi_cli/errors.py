@@ -19,6 +19,15 @@ class RunFailed(HifiError):
     """A run started and failed."""
 
 
+class RecordingFailed(RunFailed):
+    """A GPU could not record a training step; its process can train nothing more.
+
+    The exit code tells a grid that the run is worth another try without recorded steps.
+    """
+
+    exit_code = 5
+
+
 class UsageError(HifiError):
     """A wrong name, key, value or file content."""
 

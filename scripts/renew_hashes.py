@@ -4,7 +4,8 @@ python scripts/renew_hashes.py results/study [--write]
 
 A key that is added to `RunConfig` is part of every hash from then on, at its default too. Runs that
 were stored before lack it. This script fills in the defaults, which is what those runs were trained
-with, and computes `config_hash` and `setting_hash` again. It reads a packed study (runs.jsonl) or a
+with, writes a value that has another name today by that name (`kernels: graphs` is `auto`), and
+computes `config_hash` and `setting_hash` again. It reads a packed study (runs.jsonl) or a
 directory of runs (results.json and config.yaml). It prints which parts of the records change, and
 refuses to write if there are others than these. Without `--write` nothing is written.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.base import flatten, parse
-from hifi_cli.config.run_config import RunConfig, config_hash_of
+from hifi_cli.config.run_config import KERNELS_BEFORE, RunConfig, config_hash_of
 from hifi_cli.files import json_text, read_json, write_text
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.stored import PACKED
@@ -78,7 +79,7 @@ def changed_parts(old: Record, new: Record) -> Iterator[str]:
 
 
 def unexpected_parts(old: Record, new: Record) -> list[str]:
-    """Return the parts that differ and should not: all but hashes and keys that were missing."""
+    """Return the parts that differ and should not: all but hashes, missing keys and renamed values."""
     stored = flatten(old["config"])
     unexpected = []
     if _without_hashes(old) != _without_hashes(new):
@@ -86,7 +87,9 @@ def unexpected_parts(old: Record, new: Record) -> list[str]:
     for key in changed_parts(old, new):
         name = key.removeprefix("config.")
         is_filled_in = name != key and name not in stored
-        if not is_filled_in and key not in ("config_hash", "setting_hash", "started_from"):
+        is_renamed = name == "kernels" and stored["kernels"] in KERNELS_BEFORE
+        is_known = key in ("config_hash", "setting_hash", "started_from")
+        if not (is_filled_in or is_renamed or is_known):
             unexpected.append(key)
     return unexpected
 

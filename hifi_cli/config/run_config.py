@@ -84,6 +84,14 @@ TRAINING = Decides("run", "warm-up", "settings")
 SCORED_ROWS = Decides("run", "settings", "scored rows")
 COMPARED = Decides("run", "settings", "comparison")
 
+# Values of `kernels` that older files have, and what they mean today.
+KERNELS_BEFORE = {"graphs": "auto"}
+
+
+def _kernels_of_today(kernels: str) -> str:
+    """Return what a value of `kernels` means: those of older files have another name today."""
+    return KERNELS_BEFORE.get(kernels, kernels)
+
 
 class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
@@ -321,12 +329,18 @@ class RunConfig(TrainingConfig):
     """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
     always does, with the same number of threads."""
     kernels: Annotated[
-        Literal["auto", "torch", "graphs"], Decides("run", "encoder", "warm-up", "computation")
+        Literal["auto", "torch", "graphs"],
+        AfterValidator(_kernels_of_today),
+        Decides("run", "encoder", "warm-up", "computation"),
     ] = "auto"
-    """`auto`: on a CPU faster dropout and attention, on a GPU attention without padding in bf16 (and in fp32 where it has no
-    dropout), equal within rounding, with other dropout masks. `torch`: stock PyTorch modules alone. `graphs`: as `auto`, and
-    on one GPU training steps are repeated as CUDA graphs where attention has no padding and method and task allow it (the log
-    says what does not); docs/performance.md has what this gains on an H200."""
+    """`auto`: on a CPU faster dropout and attention; on a GPU attention without padding in bf16 (and in fp32 where it has no
+    dropout), and on one GPU recorded training steps (see `record_steps`); equal within rounding, with other dropout masks.
+    `torch`: stock PyTorch modules alone. `graphs`: another name of `auto`."""
+    record_steps: Annotated[bool, Decides("computation")] = True
+    """Whether one GPU repeats recorded training steps as CUDA graphs, with `kernels=auto` and where method, task and attention
+    allow it; the log says what does not. `false` launches the kernels of the same steps one by one, for a comparison or if a
+    recording fails: the same numbers, three to six times as slow. It is not part of the hash, and the record says how many
+    steps were repeated."""
     padding_free: Annotated[bool, Decides("run", "warm-up", "computation")] = True
     """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
     padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own
@@ -387,7 +401,7 @@ class RunConfig(TrainingConfig):
     def config_hash(self) -> str:
         """Hash of every setting of the run, also of those that change no score, as `log_every`.
 
-        Variant, device, and where backbone and results are, are no part of it.
+        Variant, device, `record_steps`, and where backbone and results are, are no part of it.
         """
         return config_hash_of(self.model_dump(mode="json"))
 
@@ -456,8 +470,8 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.config_hash` of a configuration as in config.yaml.
 
     Every key is hashed, also at its default, and also one that changes no score, or none beyond
-    rounding (`log_every`, `eval_batch_size`, `kernels`). Only `variant`, `device` and the place of the
-    backbone's files are left out. A place of runs counts from `runs/` on, and `heads.seed` only where
+    rounding (`log_every`, `eval_batch_size`, `kernels`). Only `variant`, `device`, `record_steps` and
+    the place of the backbone's files are left out. A place of runs counts from `runs/` on, and `heads.seed` only where
     it draws.
     """
     hashed = values_that_decide(RunConfig, content, "run")

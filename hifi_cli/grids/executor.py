@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from hifi_cli import stopping
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.errors import MissingError, Terminated, UsageError, logger
+from hifi_cli.errors import MissingError, RecordingFailed, Terminated, UsageError, logger
 from hifi_cli.files import is_held_by_a_process, safe_name
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.layout import RunDirectory
@@ -201,6 +201,8 @@ class Queue:
     Attributes:
         waiting: cells to start as soon as those that they start from have ended.
         running: commands of this grid.
+        unrecorded: cells whose steps a GPU could not record. They train again without a recording,
+            which is no part of their configuration.
         elsewhere: cells that other processes train. They are looked at again and again: such a
             process finishes the run, or leaves it to this grid.
     """
@@ -223,6 +225,7 @@ class Queue:
         self.retries = retries
         self.waiting = state.left
         self.running: dict[Future[int], GridCell] = {}
+        self.unrecorded: set[GridCell] = set()
         self.elsewhere: list[GridCell] = []
         self.failures: Counter[GridCell] = Counter()
         self.conflicts: Counter[GridCell] = Counter()
@@ -251,7 +254,11 @@ class Queue:
         # A stopped run has removed the former result: without --force it continues from its
         # checkpoint.
         replaces = self.force and (cell not in self.failures or self.state.has_result(cell))
-        future = self.submit(cell.command(self.where, force=replaces), log)
+        command = cell.command(self.where, force=replaces)
+        if cell in self.unrecorded:
+            # The last value of a key counts.
+            command.append("record_steps=false")
+        future = self.submit(command, log)
         self.running[future] = cell
 
     def settle_ended(self) -> Iterator[GridCell]:
@@ -273,6 +280,11 @@ class Queue:
 
     def repeats(self, cell: GridCell, code: int) -> bool:
         """Start a cell that has no result again, unless it has failed for good."""
+        if code == RecordingFailed.exit_code and cell not in self.unrecorded:
+            self.unrecorded.add(cell)
+            logger.info(f"{cell.config.run_label}: its steps cannot be recorded; once more without")
+            self.start(cell)
+            return True
         is_conflict = code == _CONFLICT and self.met_another_process(cell)
         if not is_conflict:
             # A cell that was told to stop has not failed, and is known as one that has started.

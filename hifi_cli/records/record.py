@@ -229,6 +229,8 @@ class TrainingProcess(Record):
         processes: that trained together, as torchrun starts them.
         first_step, last_step: optimizer steps that count, from 1; a killed process loses those after
             its last checkpoint.
+        repeated_steps: how many of them repeated a recorded one, as CUDA graphs; None: stored before
+            they were counted.
         seconds: of training, up to the last step that counts.
     """
 
@@ -239,6 +241,7 @@ class TrainingProcess(Record):
     processes: int
     first_step: int
     last_step: int
+    repeated_steps: int | None = None
     seconds: float
 
 

@@ -207,6 +207,7 @@ class Trainer:
         progress: how far the run has come.
         delta: what training has changed, at the epoch that is kept.
         logits: of the reported split at that epoch; None where it was not evaluated then.
+        repeated_steps: steps of this process that repeated a recorded one, in stages that have ended.
         losses: of the steps since the last logged one of the epoch, on the model's device.
         started_at: when the training began, on this process's clock, less the seconds of the
             processes before it.
@@ -244,6 +245,7 @@ class Trainer:
         self.progress = Progress()
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
+        self.repeated_steps = 0
         self.losses: list[Tensor] = []
         self.process_started_at = time.monotonic()
         self.started_at = self.process_started_at
@@ -286,6 +288,7 @@ class Trainer:
                 **self.process,
                 "first_step": progress.step + 1,
                 "last_step": progress.step,
+                "repeated_steps": 0,
                 "seconds": 0.0,
             }
         )
@@ -410,6 +413,7 @@ class Trainer:
     def close_stage(self) -> None:
         """End the current stage, if there is one."""
         if self._stage:
+            self.repeated_steps += self._stage.repeated_steps
             self._stage.close()
 
     def train_step(self, batch: list[EncodedExample]) -> None:
@@ -460,6 +464,7 @@ class Trainer:
         self.progress.seconds = now - self.started_at
         process = self.progress.processes[-1]
         process["last_step"] = self.progress.step
+        process["repeated_steps"] = self.repeated_steps + self.stage.repeated_steps
         process["seconds"] = round(now - self.process_started_at, 3)
 
     def evaluate(self) -> None:

@@ -55,6 +55,7 @@ class ModelRunner:
         is_padding_free: whether the layers get packed tokens.
         uses_varlen: whether kernels for sequences of any length compute attention.
         width_multiple: a batch is as wide as a multiple of so many tokens.
+        may_record: whether training steps are recorded and repeated, where that is possible.
     """
 
     encoder: Encoder
@@ -73,6 +74,7 @@ class ModelRunner:
             and self.config.kernels != "torch"
             and has_varlen_kernels(self.device, self.encoder.head_size)
         )
+        self.may_record = self.device.type == "cuda" and self.config.kernels != "torch"
         self.model: nn.Module = self.encoder.model.to(self.device)
 
     def wrap(self) -> None:

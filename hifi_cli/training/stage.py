@@ -88,15 +88,15 @@ class TrainingStage:
         self.graphs = self._graphs_of(examples)
 
     def _graphs_of(self, examples: Sequence[EncodedExample]) -> "StepGraphs | None":
-        """Make what repeats recorded steps; None where none are to be recorded, or can be."""
-        if self.runner.config.kernels != "graphs":
+        """Make what repeats recorded steps; None where none can be recorded."""
+        if not self.runner.may_record:
             return None
         # Other runs have no use for the module.
         from hifi_cli.training import step_graphs
 
         reason = step_graphs.unsupported_because(self.runner, self.method)
         if reason:
-            logger.info(f"kernels=graphs computes as kernels=auto here: {reason}")
+            logger.info(f"training steps are not recorded as CUDA graphs: {reason}")
             return None
         trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
         longest = max(map(len, examples))
@@ -146,6 +146,11 @@ class TrainingStage:
         return self.runner.accumulate_gradient(
             batch, self.class_weights, self.method.regularization_loss
         )
+
+    @property
+    def repeated_steps(self) -> int:
+        """How many steps of this process repeated a recorded one."""
+        return self.graphs.repeated if self.graphs else 0
 
     def clip_gradients(self) -> None:
         """Clip the gradients of each of the `clip_groups` to the configured norm, if any."""

@@ -1,11 +1,12 @@
-"""CUDA graphs (`kernels: graphs`): the forward and backward pass of a training step in one launch.
+"""CUDA graphs (`record_steps: true`): the forward and backward pass of a training step in one launch.
 
 A GPU waits in short steps for the host, which launches about 2,000 kernels one by one. A graph
 launches them all. It repeats exactly what was recorded, with the same shapes and addresses. So a
 batch gets one more example of padding tokens, up to a multiple of 128 tokens (of the longest train
 example's, if that has fewer), whose logits are dropped: loss and gradients stay those of the batch,
 with other dropout masks. Batches of the same size share a graph; the first two of a size compute
-as usual, and the third is recorded. Clipping, a method's hooks and AdamW compute as usual.
+as usual, and the third is recorded. Clipping, a method's hooks and AdamW compute as usual. With
+`record_steps: false` all steps of a size compute as the first two: the same numbers.
 
 Every batch is as wide as the longest train example. Only embeddings and task head compute on that
 width: attention on padding would make steps slower, so that such runs are not recorded.
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from hifi_cli.errors import RunFailed
+from hifi_cli.errors import RecordingFailed
 from hifi_cli.methods.base import Method
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, real_token_index
 from hifi_cli.tasks.encode import collate
@@ -59,8 +60,6 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
     """
     config = runner.config
     reasons = []
-    if runner.device.type != "cuda":
-        reasons.append("no GPU")
     if runner.processes.num_processes > 1:
         reasons.append("several processes")
     if config.gradient_accumulation_steps > 1:
@@ -141,6 +140,7 @@ class StepGraphs:
         uses: steps so far, by examples and tokens of their batch.
         graphs: the recorded steps, by examples and tokens of a batch.
         pool: the memory that all graphs compute in.
+        repeated: how many steps were a recorded one again.
     """
 
     def __init__(self, runner: ModelRunner, parameters: list[nn.Parameter], longest: int) -> None:
@@ -153,6 +153,7 @@ class StepGraphs:
         self.uses: Counter[tuple[int, int]] = Counter()
         self.graphs: dict[tuple[int, int], _RecordedStep] = {}
         self.pool: Any = None
+        self.repeated = 0
 
     def close(self) -> None:
         """Free the graphs and their memory, at the end of the stage that they were recorded in."""
@@ -164,7 +165,7 @@ class StepGraphs:
         """Compute the gradient of the mean loss over a batch; return that loss.
 
         Raises:
-            RunFailed: it does not fit in memory.
+            RunFailed: it does not fit in memory, or cannot be recorded.
         """
         batch = self.batch_of(examples)
         inputs = {
@@ -173,7 +174,7 @@ class StepGraphs:
         size = len(examples), len(inputs["index"])
         self.uses[size] += 1
         with step_out_of_memory(len(examples), 1), tf32(self.runner.config.tf32):
-            if self.uses[size] <= _WARM_UP:
+            if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
                 loss = self.compute(inputs, len(examples))
                 self.gradients = {
                     parameter: parameter.grad
@@ -188,6 +189,7 @@ class StepGraphs:
             for name, values in inputs.items():
                 recorded.inputs[name].copy_(values)
             recorded.replay()
+            self.repeated += 1
         # The optimizer's step before has removed the gradients.
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
@@ -244,7 +246,7 @@ class StepGraphs:
             What does it, and where its loss is then.
 
         Raises:
-            RunFailed: it cannot be recorded. PyTorch's allocator and random generator are then in
+            RecordingFailed: PyTorch's allocator and random generator are then in
                 the middle of a recording: the process can train nothing more.
         """
         graph = torch.cuda.CUDAGraph()
@@ -254,9 +256,9 @@ class StepGraphs:
         except RuntimeError as error:
             # The first error is the cause; leaving the recording raises another one after it.
             cause = str(error.__context__ or error).strip().partition("\n")[0][:150]
-            raise RunFailed(
+            raise RecordingFailed(
                 f"the training step cannot be recorded as a CUDA graph ({cause});"
-                " set kernels=auto, which does not record"
+                " set record_steps=false, which computes the same without a recording"
             ) from error
         # The graphs of a stage follow each other, so that they may use the same memory.
         self.pool = graph.pool()

@@ -48,7 +48,7 @@ PRECISIONS = {
     "bf16": ["precision=bf16", "tf32=true"],
 }
 LAYOUTS = {
-    "varlen": ["kernels=auto"],
+    "varlen": ["kernels=auto", "record_steps=false"],
     "packed": ["kernels=torch"],
     "padded": ["kernels=torch", "padding_free=false"],
 }
@@ -98,7 +98,11 @@ def profile_jobs(setting: Setting, device: torch.device, out: Path) -> list[Job]
     def measure(method: str) -> dict[str, Any]:
         fresh_memory(device)
         trainer = new_trainer(
-            run_config(method, setting, device, "precision=bf16", "kernels=auto"), setting, 53
+            run_config(
+                method, setting, device, "precision=bf16", "kernels=auto", "record_steps=false"
+            ),
+            setting,
+            53,
         )
         batches = batches_of(trainer)[:4]
         for batch in batches * 2:
@@ -128,7 +132,7 @@ def our_step(
 ) -> dict[str, Any]:
     """Measure a method's step."""
     fresh_memory(device)
-    keys = [*PRECISIONS[precision], *(LAYOUTS | {"graphs": ["kernels=graphs"]})[layout]]
+    keys = [*PRECISIONS[precision], *(LAYOUTS | {"graphs": ["kernels=auto"]})[layout]]
     trainer = new_trainer(run_config(method, setting, device, *keys), setting, tokens)
     seconds, host_seconds = seconds_per_step(trainer)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

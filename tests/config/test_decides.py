@@ -71,7 +71,7 @@ def test_a_run_is_its_configuration_but_for_its_place_and_device(make):
     """By the hash, for each key in turn."""
     config = make("full-ft")
     files = {"hub", "revision", "path", "package", "directory", "extra"}
-    left_out = {"variant", "device", *(f"backbone.{key}" for key in files)}
+    left_out = {"variant", "device", "record_steps", *(f"backbone.{key}" for key in files)}
     assert {*fields_by_key(RunConfig)} - {*keys_that_decide(RunConfig, "run")} == left_out
     other_place = config.model_copy(update={"variant": "other", "device": "cuda"})
     assert other_place.config_hash == config.config_hash

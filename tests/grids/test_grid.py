@@ -13,6 +13,7 @@ from finished_runs import truncate
 from synthetic_grids import cells, write_cell
 
 from hifi_cli.config import registry
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
@@ -103,9 +104,10 @@ class Scripted:
         self.by_command = {tuple(cell.command(WHERE)): cell for cell in all_cells}
 
     def __call__(self, command, log):
-        cell = self.by_command[tuple(word for word in command if word != "--force")]
+        added = [word for word in ("--force", "record_steps=false") if word in command]
+        cell = self.by_command[tuple(word for word in command if word not in added)]
         name = cell.config.run_label
-        self.ran.append(name + " --force" * ("--force" in command))
+        self.ran.append(" ".join([name, *added]))
         codes = self.script.get(name, [])
         code = codes.pop(0) if codes else 0
         with log.open("a") as file:
@@ -149,6 +151,27 @@ def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
     state, ran = scripted_run(tmp_path, script, retries=1)
     assert len(state.finished) == 8 and not state.failed
     assert ran.count("demo-entailment/full-ft/seed2") == 4
+
+
+def test_a_cell_whose_steps_cannot_be_recorded_trains_once_more_without(tmp_path):
+    """In another command, which is no retry; every later one is without a recording too."""
+    mended, failing = "demo-entailment/bitfit/seed1", "demo-entailment/full-ft/seed1"
+    script = {mended: [5], failing: [5, 1, 5]}
+    state, ran = scripted_run(tmp_path, script, retries=1)
+    without = "record_steps=false"
+    assert [line for line in ran if line.startswith(mended)] == [mended, f"{mended} {without}"]
+    tries = [failing, f"{failing} {without}", f"{failing} {without}"]
+    assert [line for line in ran if line.startswith(failing)] == tries
+    assert [cell.config.run_label for cell in state.failed] == [failing]
+
+
+def test_the_command_of_a_cell_may_turn_the_recording_off_after_the_grid_turned_it_on():
+    """The last value of a key counts, and the run stays the one that the grid asked for."""
+    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    words = ["record_steps=true", "record_steps=false"]
+    how = {"task": cell.task, "method": cell.method, "backbone": cell.backbone}
+    config = resolve(**how, protocol=cell.protocol, overrides=words)
+    assert not config.record_steps and config.config_hash == cell.config.config_hash
 
 
 def test_a_forced_run_that_was_stopped_continues_and_one_that_never_began_has_failed(tmp_path):

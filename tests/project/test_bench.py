@@ -70,7 +70,7 @@ def test_slices_of_the_gpu_check_measure_each_row_once(tmp_path):
         rows = json.loads((tmp_path / f"gpu-cpu-small-{index}.json").read_text())["graphs"]
         checked.append([row["checked"] for row in rows])
     methods = ["full-ft", "hifi-layerwise", "lora"]
-    names = ["graphs with dropout", *(f"{name}, kernels=graphs" for name in methods)]
+    names = ["graphs with dropout", *(f"{name}, recorded" for name in methods)]
     assert checked == [names[::2], names[1::2]]
 
 

@@ -212,13 +212,13 @@ STEPS_ON_A_GPU = {
     "Trainer, Full-FT, padded": ("Trainer, full-ft", "padded"),
     "Trainer, Full-FT, texts sorted by length": ("Trainer, full-ft", "grouped"),
     "Trainer, Full-FT, padded, cuDNN's attention": ("Trainer, full-ft", "cuDNN"),
-    "Full-FT, `kernels=auto`": ("full-ft", "varlen"),
-    "Full-FT, `kernels=graphs`": ("full-ft", "graphs"),
-    "HiFi (layer-wise), `kernels=auto`": ("hifi-layerwise", "varlen"),
-    "HiFi (layer-wise), `kernels=graphs`": ("hifi-layerwise", "graphs"),
+    "Full-FT, not recorded": ("full-ft", "varlen"),
+    "Full-FT, recorded": ("full-ft", "graphs"),
+    "HiFi (layer-wise), not recorded": ("hifi-layerwise", "varlen"),
+    "HiFi (layer-wise), recorded": ("hifi-layerwise", "graphs"),
     "Trainer, LoRA (peft), padded": ("Trainer, lora", "padded"),
-    "LoRA, `kernels=auto`": ("lora", "varlen"),
-    "LoRA, `kernels=graphs`": ("lora", "graphs"),
+    "LoRA, not recorded": ("lora", "varlen"),
+    "LoRA, recorded": ("lora", "graphs"),
 }
 
 

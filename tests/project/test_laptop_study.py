@@ -57,7 +57,7 @@ def test_the_grids_of_the_study_have_the_runs_of_the_design_page(name, runs):
     seeds = {2} if name.endswith("-rates") else {*range(4, 12)}
     assert {cell.config.seed for cell in found} == seeds
     how = {(cell.config.device, cell.config.precision, cell.config.kernels) for cell in found}
-    assert how == {("cuda", "bf16", "graphs")}
+    assert how == {("cuda", "bf16", "auto")}
 
 
 @pytest.mark.parametrize(("pilot", "table"), [("laptop", "study"), ("laptop-ehft", "study-ehft")])

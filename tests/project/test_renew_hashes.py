@@ -82,3 +82,23 @@ def test_a_part_that_should_not_change_is_named_and_nothing_is_written(
     assert renew(monkeypatch, study, "--write") == 1
     assert "seed10: seed" in capsys.readouterr().out
     assert (study / "runs.jsonl").read_bytes() == former
+
+
+def test_a_value_gets_its_name_of_today(monkeypatch, capsys, tmp_path):
+    """`kernels: graphs` is `auto`."""
+    line, *_ = (ROOT / "results/study/runs.jsonl").read_text().splitlines()
+    run = json.loads(line)
+    former = with_value(run["record"], "kernels", "graphs")
+    assert former["config_hash"] != run["record"]["config_hash"]
+    (tmp_path / "runs.jsonl").write_text(json.dumps(run | {"record": former}) + "\n")
+    assert renew(monkeypatch, tmp_path, "--write") == 0
+    assert "config.kernels differs in 1" in capsys.readouterr().out
+    assert renew_hashes.read_packed(tmp_path) == {run["path"]: run["record"]}
+
+
+def with_value(record, key, value):
+    """A record of a program in which a key had another value, with the hashes of that time."""
+    config = record["config"] | {key: value}
+    without_seed = {name: setting for name, setting in config.items() if name != "seed"}
+    hashes = {"config_hash": config_hash_of(config), "setting_hash": config_hash_of(without_seed)}
+    return record | {"config": config} | hashes

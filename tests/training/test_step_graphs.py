@@ -3,6 +3,7 @@
 import gc
 import weakref
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from step_trace import (
     new_trainer,
 )
 
-from hifi_cli.errors import RunFailed
+from hifi_cli.errors import RecordingFailed, RunFailed
 from hifi_cli.training import loop, step_graphs
 from hifi_cli.training.step_graphs import StepGraphs
 
@@ -36,12 +37,11 @@ def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
 
     monkeypatch.setattr(StepGraphs, "record", record)
     monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
-    for kernels in ("kernels=auto", "kernels=graphs"):
+    for may_record in (False, True):
         prepared, config = prepare(
             make,
             workspace,
             method,
-            kernels,
             "dropout=0.0",
             "log_every=1",
             "epochs=6",
@@ -49,12 +49,74 @@ def test_repeated_steps_train_as_others(make, workspace, monkeypatch, method):
             "learning_rate=0.003",
         )
         prepared.encoder.model.double()
+        prepared.may_record = may_record
         trainer = loop.Trainer(prepared, prepared.method, splits_of(config, workspace))
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
     assert len(replays) > len(recorded) > 1 and results[0][0].std() > 1e-3
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
+
+
+def test_steps_without_a_recording_have_the_numbers_of_repeated_ones(make, workspace, monkeypatch):
+    """Every bit, dropout included: `record_steps` is no part of a run's identity."""
+    results, repeated = [], []
+    words = ("dropout=0.1", "log_every=1")
+
+    def record(_, compute):
+        loss = torch.zeros(())
+        return lambda: loss.copy_(compute()), loss
+
+    monkeypatch.setattr(StepGraphs, "record", record)
+    monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
+    for how in ("record_steps=true", "record_steps=false"):
+        trainer = recorded_trainer(make, workspace, "full-ft", how, *words)
+        trainer.train()
+        losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
+        results.append((torch.tensor(losses), trainer.delta))
+        repeated.append([process["repeated_steps"] for process in trainer.progress.processes])
+        hashed = trainer.config.config_hash
+    assert hashed == make("full-ft", "epochs=6", *words).config_hash
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+    # Some sizes of a batch come more than twice; not every step has such a size.
+    (of_recorded,), of_others = repeated
+    assert 0 < of_recorded < trainer.progress.step and of_others == [0]
+
+
+def test_steps_of_both_stages_are_counted(make, workspace, monkeypatch):
+    monkeypatch.setattr(StepGraphs, "record", lambda _, step: (lambda: None, step()))
+    monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
+    counted = []
+
+    class CountSteps(loop.Callback):
+        def on_step_end(self, trainer):
+            counted.append((trainer.progress.stage, trainer.stage.repeated_steps))
+
+    words = ("eh-ft-bitfit", "settings.stage1_fraction=0.5")
+    trainer = recorded_trainer(make, workspace, *words, callback=CountSteps())
+    trainer.train()
+    of_stages = [max(count for stage, count in counted if stage == which) for which in (0, 1)]
+    assert min(of_stages) > 0
+    assert trainer.progress.processes[-1]["repeated_steps"] == sum(of_stages)
+
+
+@pytest.mark.parametrize(
+    ("word", "may_record"), [("auto", True), ("graphs", True), ("torch", False)]
+)
+def test_a_gpu_records_by_default(make, workspace, monkeypatch, caplog, word, may_record):
+    """What cannot be recorded is said in one line; a CPU says nothing."""
+    runner, config = prepare(make, workspace, "full-ft", f"kernels={word}", "dropout=0.1")
+    assert not runner.may_record and config.kernels == word.replace("graphs", "auto")
+    monkeypatch.setattr("torch.nn.Module.to", lambda model, *_: model)
+    monkeypatch.setattr("hifi_cli.training.runner.has_varlen_kernels", lambda *_: True)
+    on_a_gpu = replace(runner, device=torch.device("cuda"))
+    assert on_a_gpu.may_record == may_record
+    for trained in (runner, on_a_gpu):
+        caplog.clear()
+        loop.Trainer(trained, runner.method, splits_of(config, workspace)).new_stage()
+        said = [line for line in caplog.messages if "CUDA graphs" in line]
+        assert len(said) == (may_record and trained is on_a_gpu), said
+        assert all("not recorded as CUDA graphs: attention on padded" in line for line in said)
 
 
 class FakeGraphs:
@@ -101,7 +163,8 @@ class FakeGraphs:
 
 
 def recorded_trainer(make, workspace, *words, callback=None):
-    prepared, config = prepare(make, workspace, *words, "kernels=graphs", "epochs=6")
+    prepared, config = prepare(make, workspace, *words, "epochs=6")
+    prepared.may_record = True
     splits = splits_of(config, workspace)
     return loop.Trainer(prepared, prepared.method, splits, callback=callback)
 
@@ -203,8 +266,8 @@ def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
             raise RuntimeError("the recording was invalidated")
 
     monkeypatch.setattr(torch.cuda, "graph", refused)
-    message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing at [^\n]{,110}\); set kernels=auto"
-    with pytest.raises(RunFailed, match=message):
+    message = r"recorded as a CUDA graph \(operation not permitted when stream is capturing at [^\n]{,110}\); set record_steps=false"
+    with pytest.raises(RecordingFailed, match=message):
         recorded_trainer(make, workspace, "full-ft").train()
     assert gc.isenabled()
 
@@ -220,7 +283,8 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
     monkeypatch.setattr(StepGraphs, "record", record)
     monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
     with meta_as_a_gpu(), CountOperations(StepCounts()):
-        trainer = new_trainer(gpu_config(method, "kernels=graphs"), DEVICE)
+        trainer = new_trainer(gpu_config(method, "kernels=auto"), DEVICE)
+        trainer.runner.may_record = True
         trainer.begin_stage(0)
         for _ in range(3):
             trainer.train_step(trainer.splits.train[:BATCH_SIZE])
