@@ -5,7 +5,7 @@ tables need nothing else: no model, no data.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,14 @@ class Selection:
         return {"task": self.tasks, "method": self.methods, "seed": self.seeds}
 
 
+@dataclass
+class EnsemblesOfTask:
+    """The rows of a task's table of ensembles, one per method, and what a reader must know of them."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class SeedsOfMethod:
     """The stored predictions of one method's seeds on one task.
@@ -97,7 +105,7 @@ def per_class(study: Study, selection: Selection, options: ReportOptions) -> lis
         scores = np.stack(
             [_scores_of_classes(seeds.task, table) for table in seeds.predictions.values()]
         )
-        # The mean over the classes stands below them
+        # The mean over the classes stands below them.
         scores = np.concatenate([scores, scores.mean(axis=1, keepdims=True)], axis=1)
         first = next(iter(seeds.predictions.values()))
         rows_of_class = _indicators(seeds.task, first["label"]).sum(axis=0)
@@ -166,61 +174,27 @@ def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list
     Raises:
         MissingError: no method has two seeds with predictions.
     """
-    rows_of: dict[tuple[str, str], list[Row]] = {}
-    notes_of: dict[tuple[str, str], list[str]] = {}
+    ensembles: dict[tuple[str, str], EnsemblesOfTask] = {}
     reasons: list[str] = []
     for seeds in _seeds_of_methods(study, selection, options):
-        key = seeds.task_name, seeds.setting
-        place = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
-        if not seeds.task.rules.predicts_numbers:
-            reasons.append(
-                f"{place}: an ensemble needs the logits of all answers, which are not stored"
-            )
-            continue
-        if len(seeds.predictions) < 2:
-            notes_of.setdefault(key, []).append(f"left out: {place}: an ensemble needs two seeds")
-            reasons.append(f"{place}: an ensemble needs two seeds")
-            continue
+        key = (seeds.task_name, seeds.setting)
+        of_task = ensembles.setdefault(key, EnsemblesOfTask())
+        name = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
         try:
             row = _ensemble_of(seeds)
         except NeedsMore as why:
-            reasons.append(f"{place}: {why}")
+            reasons.append(f"{name}: {why}")
+            of_task.notes.append(f"left out: {name}: {why}")
             continue
-        rows_of.setdefault(key, []).append(row)
-        notes_of.setdefault(key, []).extend(seeds.notes)
-    if not rows_of:
+        of_task.rows.append(row)
+        of_task.notes.extend(seeds.notes)
+    tables = [
+        _table_of_ensembles(task, setting, of_task)
+        for (task, setting), of_task in ensembles.items()
+        if of_task.rows
+    ]
+    if not tables:
         raise _nothing(study, reasons)
-    tables: list[Table] = []
-    for (task, setting), rows in rows_of.items():
-        metric = task_spec.load(task).primary
-        table = Table(
-            f"Ensembles of seeds: {label_of('tasks', task)}, {metric} ({setting})",
-            rows,
-            {
-                "mean": "Single seeds",
-                "ensemble": "Ensemble",
-                "without_one": "Without one seed",
-                "gain": "Gain",
-                "seeds": "Seeds",
-            },
-            [
-                value_column("mean"),
-                std_column("mean"),
-                value_column("ensemble"),
-                Column("low", "without_one", "low"),
-                Column("high", "without_one", "high"),
-                value_column("gain"),
-                value_column("seeds", is_count=True),
-            ],
-            formats={"gain": "+z.1f", "seeds": ",.0f"},
-            notes=[
-                *dict.fromkeys(notes_of[task, setting]),
-                "ensemble: mean of the seeds' probabilities; without one seed: the lowest and the highest score of"
-                " the ensembles that lack one",
-            ],
-        )
-        table.rank("ensemble", lower_is_better=False, not_ranked=[])
-        tables.append(table)
     return tables
 
 
@@ -270,7 +244,8 @@ def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMetho
         try:
             task = task_spec.load(str(task_name))
         except HifiError:
-            continue  # without its YAML, nobody knows the classes
+            # Without its YAML, nobody knows the classes.
+            continue
         found: dict[int, pd.DataFrame] = {}
         for run in of_method.sort_values("seed").itertuples():
             table = runs.study.usable_predictions(run.path)
@@ -410,9 +385,13 @@ def _ensemble_of(seeds: SeedsOfMethod) -> Row:
     one seed, `gain`, in percent; `seeds`: their number.
 
     Raises:
-        NeedsMore: the primary metric needs more than the stored predictions.
+        NeedsMore: there is one seed, or the primary metric needs more than the stored predictions.
     """
     task = seeds.task
+    if not task.rules.predicts_numbers:
+        raise NeedsMore("an ensemble needs the logits of all answers, which are not stored")
+    if len(seeds.predictions) < 2:
+        raise NeedsMore("an ensemble needs two seeds")
     labels = next(iter(seeds.predictions.values()))["label"]
     outputs = np.stack([_outputs(task, table) for table in seeds.predictions.values()])
 
@@ -438,6 +417,46 @@ def _ensemble_of(seeds: SeedsOfMethod) -> Row:
     return Row(seeds.method, label_of("methods", seeds.method), "runs", cells)
 
 
+def _table_of_ensembles(task: str, setting: str, ensembles: EnsemblesOfTask) -> Table:
+    """Return the table of a task's ensembles, the best ones marked.
+
+    Args:
+        task: its name.
+        setting: protocol, backbone and shots, in words.
+        ensembles: the rows of `_ensemble_of`, and the notes.
+    """
+    metric = task_spec.load(task).primary
+    explanation = (
+        "ensemble: mean of the seeds' probabilities; without one seed: the lowest and the highest"
+        " score of the ensembles that lack one"
+    )
+    table = Table(
+        f"Ensembles of seeds: {label_of('tasks', task)}, {metric} ({setting})",
+        ensembles.rows,
+        {
+            "mean": "Single seeds",
+            "ensemble": "Ensemble",
+            "without_one": "Without one seed",
+            "gain": "Gain",
+            "seeds": "Seeds",
+        },
+        [
+            value_column("mean"),
+            std_column("mean"),
+            value_column("ensemble"),
+            Column("low", "without_one", "low"),
+            Column("high", "without_one", "high"),
+            value_column("gain"),
+            value_column("seeds", is_count=True),
+        ],
+        formats={"gain": "+z.1f", "seeds": ",.0f"},
+        # Methods share most of their notes, and each of these is printed once.
+        notes=[*dict.fromkeys(ensembles.notes), explanation],
+    )
+    table.rank("ensemble", lower_is_better=False, not_ranked=[])
+    return table
+
+
 def _score_percent(task: TaskSpec, labels: pd.Series, predictions: Sequence[Any]) -> float:
     """Return the primary metric of some predictions, in percent.
 
@@ -460,7 +479,7 @@ def _outputs(task: TaskSpec, predictions: pd.DataFrame) -> Floats:
     if task.rules.has_any_number_of_labels:
         return _sigmoid(logits)
     if logits.shape[1] == 1:
-        # One logit is that of the second of two classes
+        # One logit is that of the second of two classes.
         second = _sigmoid(logits)
         return np.hstack([1 - second, second])
     return np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
