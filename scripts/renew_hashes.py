@@ -4,8 +4,8 @@ python scripts/renew_hashes.py results/study [--write]
 
 A key that is added to `RunConfig` is part of every hash from then on, at its default too. Runs that
 were stored before lack it. This script fills in the defaults, which is what those runs were trained
-with, writes a value that has another name today by that name (`kernels: graphs` is `auto`), and
-computes `config_hash` and `setting_hash` again. It reads a packed study (runs.jsonl) or a
+with, writes a value that has another name today by that name (`kernels: graphs` is `auto`, with the
+version of its dropout masks), and computes `config_hash` and `setting_hash` again. It reads a packed study (runs.jsonl) or a
 directory of runs (results.json and config.yaml). It prints which parts of the records change, and
 refuses to write if there are others than these. Without `--write` nothing is written.
 """
@@ -41,9 +41,21 @@ def renewed(record: Record, hashes: dict[str, str]) -> Record:
     new["config"] = config
     new["config_hash"] = config_hash_of(config)
     new["setting_hash"] = config_hash_of(without_seed)
+    if record["config"].get("kernels") in KERNELS_BEFORE and "draws" in record:
+        new["draws"] = draws_of_recorded_steps(record["draws"])
     if "started_from" in record:
         new["started_from"] = [renewed_link(link, hashes) for link in record["started_from"]]
     return new
+
+
+def draws_of_recorded_steps(draws: dict[str, int]) -> dict[str, int]:
+    """Return the draws of a run with `kernels: graphs`, which is what `auto` draws today on a GPU.
+
+    Runs with the former `auto` keep version 1: they drew other dropout masks.
+    """
+    if "dropout on cuda" not in draws:
+        return draws
+    return draws | {"dropout on cuda": 2}
 
 
 def renewed_link(link: dict[str, str], hashes: dict[str, str]) -> dict[str, str]:
@@ -87,7 +99,8 @@ def unexpected_parts(old: Record, new: Record) -> list[str]:
     for key in changed_parts(old, new):
         name = key.removeprefix("config.")
         is_filled_in = name != key and name not in stored
-        is_renamed = name == "kernels" and stored["kernels"] in KERNELS_BEFORE
+        had_former_kernels = stored.get("kernels") in KERNELS_BEFORE
+        is_renamed = had_former_kernels and name in ("kernels", "draws.dropout on cuda")
         is_known = key in ("config_hash", "setting_hash", "started_from")
         if not (is_filled_in or is_renamed or is_known):
             unexpected.append(key)

@@ -15,7 +15,8 @@ VERSIONS = {
     "task head": 1,
     # 2: numpy's generator draws bits for dropout (`models/cpu_kernels.py`)
     "dropout on cpu": 2,
-    "dropout on cuda": 1,
+    # 2: batches that can be recorded are packed into a few sizes, with masks of those sizes
+    "dropout on cuda": 2,
     "few-shot rows": 1,
     "holdout": 1,
     "samples that score heads": 1,

@@ -85,10 +85,13 @@ def test_a_part_that_should_not_change_is_named_and_nothing_is_written(
 
 
 def test_a_value_gets_its_name_of_today(monkeypatch, capsys, tmp_path):
-    """`kernels: graphs` is `auto`."""
+    """`kernels: graphs` is `auto`, with the version of dropout masks that `auto` has today."""
     line, *_ = (ROOT / "results/study/runs.jsonl").read_text().splitlines()
     run = json.loads(line)
+    draws = run["record"]["draws"]
+    assert draws["dropout on cuda"] == 2
     former = with_value(run["record"], "kernels", "graphs")
+    former["draws"] = draws | {"dropout on cuda": 1}
     assert former["config_hash"] != run["record"]["config_hash"]
     (tmp_path / "runs.jsonl").write_text(json.dumps(run | {"record": former}) + "\n")
     assert renew(monkeypatch, tmp_path, "--write") == 0
