@@ -130,7 +130,7 @@ def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | 
     if not variances.any():
         return mean, mean
     task_degrees = np.array([len(values) - 1 for values in tasks])
-    degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
+    degrees = _degrees(variances, task_degrees)
     error = np.sqrt(variances.sum() / len(tasks) ** 2)
     half = float(_t_quantile(degrees, 1 - level / 2) * error)
     return mean - half, mean + half
@@ -180,6 +180,41 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     needed = int(enough[0])
     there_are = max(map(len, tasks))
     return needed if needed > there_are else None
+
+
+def repetition_limit(tasks: Groups, level: float = LEVEL) -> float | None:
+    """Return the largest mean shift over tasks that repeated runs may have, one run per task.
+
+    A run that is repeated with its own seed differs from the first one at most as another seed
+    does. The mean of such differences is beyond the limit with probability `level`.
+
+    Args:
+        tasks: of each task, the scores of several seeds.
+        level: the probability.
+
+    Returns:
+        None: a task has one seed, which shows no spread, or there is no task.
+    """
+    if min(map(len, tasks), default=0) < 2:
+        return None
+    # The difference of two runs has twice the variance of one.
+    variances = np.array([2 * np.var(values, ddof=1) for values in tasks])
+    variances[variances < _NO_VARIANCE] = 0.0
+    if not variances.any():
+        return 0.0
+    task_degrees = np.array([len(values) - 1 for values in tasks])
+    error = np.sqrt(variances.sum()) / len(tasks)
+    return float(_t_quantile(_degrees(variances, task_degrees), 1 - level / 2) * error)
+
+
+def _degrees(variances: Floats, task_degrees: Any) -> float:
+    """Degrees of freedom of Welch and Satterthwaite.
+
+    Args:
+        variances: of each task's part of a sum, [tasks].
+        task_degrees: of each variance, [tasks].
+    """
+    return float(variances.sum() ** 2 / (variances**2 / task_degrees).sum())
 
 
 def _t_quantile(degrees: Any, p: float) -> Any:

@@ -11,6 +11,7 @@ from hifi_cli.paired_tests import (
     holm,
     mean_interval,
     paired_statistics,
+    repetition_limit,
     seeds_needed,
     sign_flip_p,
 )
@@ -137,3 +138,15 @@ def test_the_seeds_needed_have_a_power_of_80_percent():
     assert 0.78 < power < 0.9
     assert seeds_needed([[1.0]]) is None and seeds_needed([[0.001, -1.0, 1.0]]) is None
     assert seeds_needed([[1.0, 1.1] * 4]) is None  # six, and there are eight
+
+
+def test_the_limit_of_a_repetition_is_that_of_two_seeds():
+    """By hand: of one task Student's interval; of equal tasks their number divides it, and degrees add up."""
+    scores = [1.0, 2.0, 4.0, 5.0]
+    deviation = np.std(scores, ddof=1) * 2**0.5
+    one = repetition_limit([scores])
+    assert one == pytest.approx(stats.t.ppf(0.975, 3) * deviation)
+    two = repetition_limit([scores, scores])
+    assert two == pytest.approx(stats.t.ppf(0.975, 6) * deviation / 2**0.5)
+    assert repetition_limit([[3.0, 3.0]]) == 0.0
+    assert repetition_limit([[3.0]]) is repetition_limit([]) is None

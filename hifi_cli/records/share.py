@@ -6,7 +6,8 @@ overwritten and nothing executed.
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -279,8 +280,20 @@ def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
     Returns:
         What became of each run, by its path; see `merge`.
     """
+    with opened(source) as directory:
+        return merge(directory, target, trust=trust)
+
+
+@contextmanager
+def opened(source: str) -> Iterator[Path]:
+    """Yield the directory of a study; one of the hub is downloaded for as long as it is open.
+
+    Args:
+        source: a directory, or `hub:OWNER/NAME`.
+    """
     if not source.startswith(HUB):
-        return merge(Path(source), target, trust=trust)
+        yield Path(source)
+        return
     with TemporaryDirectory() as folder:
         with hub_errors(source):
             HfApi().snapshot_download(
@@ -290,7 +303,7 @@ def pull(source: str, target: Path, *, trust: bool = False) -> dict[str, str]:
                 allow_patterns=[PACKED, PREDICTIONS, "runs/*"],
                 ignore_patterns="*..*",
             )
-        return merge(Path(folder), target, trust=trust)
+        yield Path(folder)
 
 
 def push_model(folder: Path, to: str) -> None:

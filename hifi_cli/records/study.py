@@ -6,6 +6,7 @@ its method.
 """
 
 import json
+from collections.abc import Collection
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -95,6 +96,8 @@ COMPARED = {
     "common_draws": "random draws",
     "split": "split",
 }
+# What `draws` and `common_draws` say where every version is this program's
+UNCHANGED_DRAWS = "those of this program"
 # Those in which runs of one method on one task must agree to be averaged
 AVERAGED = {
     "weights": "encoder",
@@ -312,6 +315,19 @@ class Study:
         study.runs = runs
         return study
 
+    def with_runs_of(self, other: "Study", paths: Collection[str]) -> "Study":
+        """Return the study with some runs of another one besides, without their predictions.
+
+        Args:
+            other: has the runs.
+            paths: of these runs; this study has none of them.
+        """
+        added = other.runs[other.runs["path"].isin(paths)]
+        study = self.with_runs(pd.concat([self.runs, added], ignore_index=True))
+        study.results = self.results | {path: other.results[path] for path in added["path"]}
+        study.records = self.records | {path: other.records[path] for path in added["path"]}
+        return study
+
     def with_rows_by(self, key: str) -> "Study":
         """Return the study with a method of its own for each value of a setting, METHOD/KEY=VALUE.
 
@@ -403,7 +419,7 @@ class Study:
 def _versions_text(versions: dict[str, int]) -> str:
     """Versions of random draws in words, those that are not this program's."""
     texts = [f"{name} version {versions[name]}" for name in sorted(versions)]
-    return ", ".join(texts) or "those of this program"
+    return ", ".join(texts) or UNCHANGED_DRAWS
 
 
 def _at(content: dict[str, Any], key: str, inner: str | None = None) -> Any:

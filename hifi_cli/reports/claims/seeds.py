@@ -29,8 +29,8 @@ def smallest_seeds(claim: Claim, file: ClaimsFile) -> SmallestSeeds:
     if not tasks:
         return SmallestSeeds(None, None)
     return SmallestSeeds(
-        to_reproduce=_seeds_that_reach(LEVEL, tasks),
-        to_refute=_seeds_that_reach(LEVEL / comparisons, tasks),
+        to_reproduce=seeds_that_reach(LEVEL, tasks),
+        to_refute=seeds_that_reach(LEVEL / comparisons, tasks),
     )
 
 
@@ -49,7 +49,7 @@ def _comparisons_and_tasks(claim: Claim, file: ClaimsFile) -> tuple[int, int]:
     return pairs_of_methods, tasks
 
 
-def _seeds_that_reach(level: float, tasks: int) -> int:
+def seeds_that_reach(level: float, tasks: int) -> int:
     """The smallest number of seeds whose sign-flip test of the mean over tasks can be below a level."""
     # An interval needs two seeds.
     seeds = 2

@@ -1,0 +1,461 @@
+"""`hifi versus`: a new method beside stored baselines: what may be compared, and what may be claimed."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hifi_cli.config.registry import label_of
+from hifi_cli.errors import MissingError
+from hifi_cli.paired_tests import LEVEL, holm, repetition_limit, seeds_needed
+from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.study import Study
+from hifi_cli.reports import compare as compare_runs
+from hifi_cli.reports import tables as score_tables
+from hifi_cli.reports.claims.seeds import seeds_that_reach
+from hifi_cli.reports.comparable import CONDITIONS, ComparableRuns, differences, required_conditions
+from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.pairs import pair
+from hifi_cli.reports.selection import require_single_table, select_runs, table_keys
+from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
+from hifi_cli.text import counted_noun
+
+OPTIONS = ReportOptions()
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the baseline that tried most learning rates was searched.
+
+    Attributes:
+        method: the baseline; empty: none was searched.
+        rates: how many learning rates it tried on one task.
+        tasks: of the search.
+        seeds: of the search.
+        selection: the examples that chose, `holdout` or `validation`.
+        holdout: fraction of the train split that was held out.
+    """
+
+    method: str
+    rates: int
+    tasks: list[str]
+    seeds: list[int]
+    selection: str
+    holdout: float
+
+
+NO_SEARCH = Search("", 1, [], [], "validation", 0.0)
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """Stored runs with which a new method is compared.
+
+    Attributes:
+        study: where they come from.
+        runs: those that count, rows of `ComparableRuns.frame`, of one protocol, backbone and number
+            of shots.
+    """
+
+    study: Study
+    runs: pd.DataFrame
+
+    @classmethod
+    def of(
+        cls,
+        study: Study,
+        *,
+        methods: Sequence[str],
+        tasks: Sequence[str],
+        keys: Mapping[str, str | None],
+    ) -> "Baselines":
+        """Choose the baselines of a study.
+
+        Args:
+            study: has the stored runs.
+            methods: the baselines; empty: all methods of the table.
+            tasks: empty: all of the baselines.
+            keys: `protocol`, `backbone` and `shots`, as `select_runs` takes them.
+
+        Raises:
+            MissingError: a baseline or a task has no stored run that counts.
+            UsageError: a name is unknown, or there are runs of several protocols, backbones or
+                shots; they are named.
+        """
+        if study.table_runs.empty:
+            raise study.no_run_error()
+        check_names("methods", methods, study.names("method"))
+        check_names("tasks", tasks, study.names("task"))
+        runs = study.runs
+        if tasks:
+            runs = runs[runs["task"].isin(tasks)]
+        names = [*methods] or [*dict.fromkeys(select_runs(runs, **keys)["method"])]
+        if not names:
+            raise study.no_such_runs_error(**keys)
+        runs = require_single_table(
+            runs,
+            names,
+            protocol=keys["protocol"],
+            backbone=keys["backbone"],
+            shots=keys["shots"],
+        )
+        usable = ComparableRuns.of(study, runs, OPTIONS).usable
+        lacking = [name for name in names if name not in set(usable["method"])]
+        if lacking:
+            raise MissingError(f"no stored run of {', '.join(lacking)} counts: hifi table says why")
+        return cls(study, usable)
+
+    def with_runs(self, runs: pd.DataFrame) -> "Baselines":
+        """Return the baselines with some of their runs."""
+        return Baselines(self.study, runs)
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the baselines."""
+        return [*dict.fromkeys(self.runs["method"])]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of their tasks."""
+        return sorted(set(self.runs["task"]))
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds that any of them has."""
+        return sorted(set(map(int, self.runs["seed"])))
+
+    @property
+    def protocol(self) -> str:
+        """Name of their protocol."""
+        return str(self.runs["protocol"].iloc[0])
+
+    @property
+    def backbone(self) -> str:
+        """Name of their backbone."""
+        return str(self.runs["backbone"].iloc[0])
+
+    @property
+    def shots(self) -> int | None:
+        """Training rows per class; None: all."""
+        shots = self.runs["shots"].iloc[0]
+        return None if shots is None or pd.isna(shots) else int(shots)
+
+    def shared_values(self, keys: Collection[str]) -> dict[str, Any]:
+        """Return the keys of the configuration that have one value in all runs, with that value."""
+        shared = {}
+        for key in keys:
+            values = [config.get(key) for config in self.runs["config"]]
+            if all(value == values[0] for value in values):
+                shared[key] = values[0]
+        return shared
+
+    @cached_property
+    def search(self) -> Search:
+        """The search of the baseline that tried most learning rates on a task."""
+        runs = self.study.runs
+        words = table_keys(runs)
+        own_words = table_keys(self.runs).iloc[0]
+        is_variant = runs["variant"].notna() & runs["method"].isin(self.methods)
+        runs = runs[is_variant & (words == own_words).all(axis=1)]
+        runs = runs.assign(rate=[config.get("learning_rate") for config in runs["config"]])
+        counts = runs.groupby(["method", "task"])["rate"].nunique()
+        if counts.empty or counts.max() < 2:
+            return NO_SEARCH
+        method = str(counts.idxmax()[0])
+        runs = runs[runs["method"] == method]
+        config = runs["config"].iloc[0]
+        return Search(
+            method=method,
+            rates=int(counts.max()),
+            tasks=sorted(set(runs["task"])),
+            seeds=sorted(set(map(int, runs["seed"]))),
+            selection=config["selection"],
+            holdout=config["holdout"],
+        )
+
+
+# --- before a run trains
+
+
+def comparable_with(
+    baselines: Baselines, planned: Mapping[str, Mapping[str, Any]]
+) -> tuple[Baselines, list[str]]:
+    """Leave the stored runs out that the planned ones cannot be compared with.
+
+    Args:
+        baselines: the stored runs.
+        planned: of each task, what the planned runs have in the columns of `CONDITIONS`, and
+            `own_epochs`.
+
+    Returns:
+        The others, and a sentence on those that are left out.
+    """
+    required = required_conditions(CONDITIONS, OPTIONS.included)
+    reasons = []
+    for run in baselines.runs.to_dict("records"):
+        reasons.append(", ".join(differences(run, planned[run["task"]], required)))
+    fits = np.array([reason == "" for reason in reasons])
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for run, reason in zip(baselines.runs.itertuples(), reasons, strict=True):
+        if reason:
+            counts[run.method, run.task, reason] += 1
+    notes = []
+    for (method, task, reason), count in counts.items():
+        where = f"{label_of('methods', method)} on {label_of('tasks', task)}"
+        runs = counted_noun(count, "stored run")
+        notes.append(f"{where}: {runs} cannot be compared: different {reason} (stored and here)")
+    return baselines.with_runs(baselines.runs[fits]), notes
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a planned comparison can say at best: every pair of runs differs in one direction.
+
+    Attributes:
+        method: the baseline.
+        pairs: number of pairs of runs of each task.
+        smallest_p: of the sign-flip test, after Holm's correction for all comparisons.
+        comparisons: their number.
+    """
+
+    method: str
+    pairs: dict[str, int]
+    smallest_p: float
+    comparisons: int
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether a verdict is possible."""
+        return self.smallest_p < LEVEL
+
+    def __str__(self) -> str:
+        """Say whether a verdict is possible, and what it takes where it is not."""
+        pairs = counted_noun(sum(self.pairs.values()), "pair")
+        tasks = counted_noun(len(self.pairs), "task")
+        begin = f"{label_of('methods', self.method)}: {pairs} on {tasks}"
+        if self.can_decide:
+            return f"{begin}, a verdict is possible"
+        needed = seeds_that_reach(LEVEL / self.comparisons, len(self.pairs))
+        among = counted_noun(self.comparisons, "comparison")
+        return (
+            f"{begin} can give no verdict: the smallest p is {self.smallest_p:.2g} among {among}"
+            f" (Holm), and p < {LEVEL:g} takes {needed} seeds on as many tasks, or fewer baselines"
+        )
+
+
+def outlooks(baselines: Baselines, seeds: Collection[int]) -> list[Outlook]:
+    """Return what each comparison can say at best, if runs with some seeds are trained."""
+    runs = baselines.runs[baselines.runs["seed"].isin(seeds)]
+    pairs = {}
+    for method, of_method in runs.groupby("method", sort=False):
+        pairs[str(method)] = {str(task): len(rows) for task, rows in of_method.groupby("task")}
+    smallest = [2.0 ** (1 - sum(of_tasks.values())) for of_tasks in pairs.values()]
+    corrected = holm(smallest)
+    return [
+        Outlook(method, of_tasks, p, len(pairs))
+        for (method, of_tasks), p in zip(pairs.items(), corrected, strict=True)
+    ]
+
+
+# --- the canary
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """A stored baseline that was trained again here, beside its stored scores.
+
+    Attributes:
+        method: the baseline.
+        seed: of the repeated runs.
+        shifts: of each task, the score here minus the stored one in points.
+        limit: the smallest shift of their mean that counts as one.
+    """
+
+    method: str
+    seed: int
+    shifts: dict[str, float]
+    limit: float
+
+    @property
+    def mean(self) -> float:
+        """The shift, a mean over tasks."""
+        return float(np.mean([*self.shifts.values()]))
+
+    @property
+    def holds(self) -> bool:
+        """Whether this machine computes as the stored runs did, as far as can be seen."""
+        return abs(self.mean) <= self.limit
+
+    def __str__(self) -> str:
+        """Say what was repeated and how far it is off."""
+        parts = [f"{label_of('tasks', task)} {shift:+.2f}" for task, shift in self.shifts.items()]
+        return (
+            f"canary: {label_of('methods', self.method)}, seed {self.seed}, trained again here,"
+            f" minus its stored score: {', '.join(parts)}; mean {self.mean:+.2f} points; a shift"
+            f" above {self.limit:.2f} would have been seen; these runs are in no mean"
+        )
+
+
+def canary_limit(baselines: Baselines, method: str) -> float | None:
+    """Return the largest shift, in points, that a repetition of a method may have by chance.
+
+    None: a task has a single stored seed.
+    """
+    runs = baselines.runs[baselines.runs["method"] == method]
+    return repetition_limit([[*rows["points"]] for _, rows in runs.groupby("task")])
+
+
+# --- the learning rate
+
+
+def best_rate(study: Study, paths: Collection[str]) -> float:
+    """Return the learning rate with the best mean rank over tasks; the lower one of equal ones.
+
+    Args:
+        study: has the runs of the search.
+        paths: of these runs, which differ in task, seed and learning rate.
+
+    Raises:
+        MissingError: every run diverged.
+    """
+    tried = tried_settings(study.with_runs(study.runs[study.runs["path"].isin(paths)]))
+    if tried["score"].isna().all():
+        raise MissingError("every learning rate diverged: give smaller ones with --rates")
+    rates = tried["settings"].str.extract(r"(?:^| )learning_rate=(\S+)")[0].astype(float)
+    # A run that diverged has no score, and the last rank.
+    ranks = tried.groupby("task")["score"].rank(ascending=False, na_option="bottom")
+    means = ranks.groupby(rates).mean()
+    return float(means.idxmin())
+
+
+# --- after training
+
+
+def joined(baselines: Baselines, own: Study, paths: Collection[str]) -> Study:
+    """Return a study of the stored runs and the new ones.
+
+    Args:
+        baselines: the stored runs, those that can be compared.
+        own: has the new runs.
+        paths: of the new runs.
+    """
+    seeds = own.runs["seed"][own.runs["path"].isin(paths)]
+    stored = baselines.study.runs
+    stored = stored[stored["path"].isin(baselines.runs["path"])]
+    # Stored runs with other seeds have no partner.
+    stored = stored[stored["seed"].isin(seeds)]
+    return baselines.study.with_runs(stored).with_runs_of(own, paths)
+
+
+def result_tables(study: Study, method: str, baselines: Sequence[str]) -> list[Table]:
+    """Return the verdicts, the differences per task, and the mean scores.
+
+    Args:
+        study: has the stored and the new runs, as `joined` gives them.
+        method: the new one.
+        baselines: the others.
+    """
+    tables = compare_runs.compare(study, study.runs, [method, *baselines], OPTIONS)
+    return [*tables, _table_of_scores(study, [method, *baselines])]
+
+
+def _table_of_scores(study: Study, methods: Sequence[str]) -> Table:
+    """Mean and deviation of every method on every task."""
+    first = study.runs.iloc[0]
+    spec = TableSpec(
+        description="Mean scores",
+        protocol=first["protocol"],
+        backbone=first["backbone"],
+        shots=table_keys(study.runs)["shots"].iloc[0],
+        rows=[
+            RowSpec(method=name, label=label_of("methods", name), published=None)
+            for name in methods
+        ],
+        columns=[
+            ColumnSpec(task=task, label=label_of("tasks", task), published=task)
+            for task in sorted(set(study.runs["task"]))
+        ],
+    )
+    return score_tables.build(spec, study, OPTIONS)
+
+
+def claims_of(study: Study, method: str, verdicts: Table) -> list[str]:
+    """Return a sentence for each comparison: what may be claimed.
+
+    Args:
+        study: has the stored and the new runs.
+        method: the new one.
+        verdicts: the table of verdicts.
+    """
+    label = label_of("methods", method)
+    own = study.runs[study.runs["method"] == method]
+    sentences = []
+    for row in verdicts.rows:
+        stored = study.runs[study.runs["method"] == row.name]
+        tasks = sorted(set(own["task"]) & set(stored["task"]))
+        where = " and ".join(label_of("tasks", task) for task in tasks)
+        mean = row.cell("mean")
+        interval = ""
+        if mean.interval:
+            interval = f"95 % interval {mean.low:+.2f} to {mean.high:+.2f}, "
+        numbers = (
+            f"{interval}exact sign-flip test p = {row.cell('p_holm').value:.2g} after Holm's"
+            f" correction for {counted_noun(len(verdicts.rows), 'comparison')},"
+            f" {counted_noun(int(float(row.cell('pairs').value or 0)), 'pair')} of runs on {where}"
+        )
+        verdict = row.cell("verdict").value
+        if verdict in ("better", "worse"):
+            side = "above" if float(mean.value or 0) > 0 else "below"
+            points = abs(float(mean.value or 0))
+            text = (
+                f"{label} is {points:.2f} points {side} {row.label} ({numbers}), for new seeds on"
+                " these tasks with this encoder"
+            )
+        elif verdict == "no difference shown":
+            text = f"no difference between {label} and {row.label} was shown ({numbers}), which does not make them equal"
+        else:
+            text = f"nothing about {label} and {row.label} ({numbers})"
+        sentences.append(f"may be claimed: {text}")
+    return sentences
+
+
+@dataclass(frozen=True)
+class FurtherSeeds:
+    """New seeds that would show a difference as large as the one measured.
+
+    Attributes:
+        method: the baseline.
+        seeds: the number of new seeds.
+        tasks: on which each of them is trained, with both methods.
+    """
+
+    method: str
+    seeds: int
+    tasks: list[str]
+
+
+def further_seeds(study: Study, method: str, verdicts: Table) -> list[FurtherSeeds]:
+    """Plan new seeds for every comparison without a verdict; none where 200 would not suffice.
+
+    The number is of new seeds alone: the runs that suggested them are not counted a second time.
+
+    Args:
+        study: has the stored and the new runs.
+        method: the new one.
+        verdicts: the table of verdicts.
+    """
+    comparable = ComparableRuns.of(study, study.runs, OPTIONS)
+    plans = []
+    for row in verdicts.rows:
+        if row.cell("verdict").value in ("better", "worse"):
+            continue
+        by_task = pair(comparable, method, str(row.name)).by_task
+        needed = seeds_needed([*by_task.values()], level=LEVEL / len(verdicts.rows))
+        if needed:
+            plans.append(FurtherSeeds(str(row.name), needed, [*by_task]))
+    return plans
