@@ -80,6 +80,11 @@ COMMANDS = {
         "Compare methods, paired over seeds and tasks.",
         "hifi-layerwise full-ft --tasks rte",
     ),
+    "versus": CommandLine(
+        "versus:versus",
+        "Train a new method and compare it with a study's stored runs.",
+        "my_method.yaml --study results/study --against lora,bitfit --dry-run",
+    ),
     "claims": CommandLine(
         "claims:claims",
         "Check the papers' claims, or your own, in finished runs.",

@@ -159,7 +159,15 @@ def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
     """
     source = context.get_parameter_source("data_dir")
     is_given = source is not None and source.name == "COMMANDLINE"
-    reads_data = context.info_name in ("train", "score", "select", "eval", "export", "figure")
+    reads_data = context.info_name in (
+        "train",
+        "score",
+        "select",
+        "eval",
+        "export",
+        "figure",
+        "versus",
+    )
     is_plan = "--dry-run" in sys.argv
     if path and is_given and reads_data and not is_plan and not path.is_dir():
         raise MissingError(f"there is no directory {path} (--data-dir)")

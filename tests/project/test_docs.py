@@ -98,8 +98,11 @@ def test_commands_run(page, hifi, tmp_path):
             or "--print" in words
             or has_demo_runs
         ):
-            quick = ["epochs=1", "scoring.samples=20", "--allow-unused"]
-            answer = hifi(*words, *(quick if words[0] == "train" else []))
+            quick = {
+                "train": ["epochs=1", "scoring.samples=20", "--allow-unused"],
+                "versus": ["epochs=1", "scoring.samples=20"],
+            }
+            answer = hifi(*words, *quick.get(words[0], []))
         else:
             not_run.append(words[0])
             continue

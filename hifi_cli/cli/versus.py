@@ -1,0 +1,423 @@
+"""`hifi versus`: a new method against the stored baselines of a study."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hifi_cli.cli import options
+from hifi_cli.config import registry
+from hifi_cli.config.base import flatten
+from hifi_cli.config.decides import keys_that_decide
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import override_value, parse_override
+from hifi_cli.errors import RunFailed, UsageError, logger
+from hifi_cli.records import share
+from hifi_cli.records.study import Study
+from hifi_cli.reports.render import emit, render
+from hifi_cli.reports.table import Table
+from hifi_cli.reports.versus import (
+    Baselines,
+    CanaryResult,
+    claims_of,
+    further_seeds,
+    joined,
+    result_tables,
+)
+from hifi_cli.text import counted_noun, is_number, printable
+
+# The modules that import torch are imported by the functions below that call them.
+if TYPE_CHECKING:
+    from hifi_cli.runs.versus import Cost, VersusPlan
+    from hifi_cli.runs.workspace import Workspace
+
+
+def versus(
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="The new method: its YAML, or a name.")
+    ],
+    overrides: options.Overrides = None,
+    study: Annotated[
+        str,
+        typer.Option(
+            "--study",
+            metavar="DIR|hub:OWNER/NAME",
+            help="The stored baselines: a packed study or a results directory, here or on the hub.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = str(options.RESULTS),
+    against: Annotated[
+        list[str] | None,
+        options.several("--against", help="Baselines; default: every method of the study."),
+    ] = None,
+    tasks: options.Tasks = None,
+    seeds: options.Seeds = None,
+    protocol: options.Protocol = None,
+    backbone: options.Backbone = None,
+    shots: options.Shots = None,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE,...",
+            help="Learning rates to try, at most as many as a baseline tried; default: as many, around the method's own.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = None,
+    canary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="Baseline that is trained once more on each task, as a check; default: the fastest.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="MINUTES",
+            help="Train nothing if all runs would take more core-minutes (on a GPU: minutes).",
+            rich_help_panel=options.HOW,
+        ),
+    ] = None,
+    without_verdict: Annotated[
+        bool,
+        typer.Option(
+            "--without-verdict",
+            help="Train even where tasks, seeds and baselines can give no verdict.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print what would be trained, compared and spent, and stop.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    out: options.Out = None,
+    format: options.TableFormat = None,  # noqa: A002
+) -> None:
+    """Train a new method and compare it with stored baselines, of which one run per task is trained again as a check.
+
+    It prints what it will cost before it trains, and a verdict, what may be claimed, and LaTeX afterwards.
+    """
+    from hifi_cli.runs.versus import repeat_canary, spent_minutes, train_method, train_search
+    from hifi_cli.runs.workspace import Workspace
+
+    with share.opened(study) as directory:
+        baselines = Baselines.of(
+            Study(directory),
+            methods=options.stored_names("methods", against),
+            tasks=options.stored_names("tasks", tasks),
+            keys=options.table_keys(protocol, backbone, shots),
+        )
+        workspace = Workspace(results_dir, data_dir)
+        new = _NewMethod(method, tasks, protocol, backbone, overrides or [])
+        plan = _plan(new, baselines, workspace, seeds=seeds, rates=rates, canary=canary)
+        cost = _estimated_and_shown(plan, workspace, to_stdout=dry_run)
+        _refuse(plan, cost, budget=budget, without_verdict=without_verdict)
+        if dry_run:
+            return
+        repeated = repeat_canary(plan, workspace)
+        logger.info(str(repeated))
+        _refuse_failed_canary(repeated)
+        rate = train_search(plan, workspace) if plan.search else None
+        configs = train_method(plan, workspace, rate)
+        both = joined(
+            plan.baselines,
+            Study(results_dir),
+            [config.run_path.as_posix() for config in configs],
+        )
+        tables = result_tables(both, plan.method, plan.baselines.methods)
+        count = counted_noun(len(plan.canary) + len(plan.search) + len(configs), "run")
+        spent = spent_minutes(plan, configs, workspace)
+        tables[0].notes[:] = [
+            *claims_of(both, plan.method, tables[0]),
+            *_plans_for_seeds(both, plan, tables[0], cost),
+            str(repeated),
+            _learning_rates(plan, rate),
+            f"cost: {count} trained here, {spent:.2f} {cost.unit}",
+            *plan.left_out,
+            *tables[0].notes,
+        ]
+    emit(tables, format, out)
+    if format is None and out is None:
+        print(render("tex", tables[:1]))
+
+
+# --- what is planned
+
+
+@dataclass(frozen=True)
+class _NewMethod:
+    """The new method's runs, as the command line names them.
+
+    Attributes:
+        method: a name or a YAML.
+        tasks: names or YAMLs; None: those of the baselines.
+        protocol: a name or a YAML; None: that of the baselines.
+        backbone: as `hifi train` takes it; None: that of the baselines.
+        overrides: `key=value`.
+    """
+
+    method: str
+    tasks: list[str] | None
+    protocol: str | None
+    backbone: str | None
+    overrides: list[str]
+
+    def configs(self, baselines: Baselines, tasks: Sequence[str], seeds: str) -> list[RunConfig]:
+        """Return the configuration of every task and seed.
+
+        They have the baselines' precision, device and whatever else says how numbers are computed,
+        unless the command line does.
+
+        Args:
+            baselines: the stored runs.
+            tasks: as a command line names them.
+            seeds: as a command line gives them.
+        """
+        given: set[str] = set()
+        for word in self.overrides:
+            given.update(flatten(parse_override(word)))
+        shared = baselines.shared_values(keys_that_decide(RunConfig, "computation"))
+        words = [f"{key}={override_value(shared[key])}" for key in shared if key not in given]
+        if baselines.shots and "shots" not in given:
+            words.append(f"shots={baselines.shots}")
+        return options.resolve_runs(
+            [*tasks],
+            [self.method],
+            self.backbone or baselines.backbone,
+            self.protocol or baselines.protocol,
+            seeds=seeds,
+            overrides=[*words, *self.overrides],
+        )
+
+
+def _plan(
+    new: _NewMethod,
+    baselines: Baselines,
+    workspace: "Workspace",
+    *,
+    seeds: str | None,
+    rates: str | None,
+    canary: str | None,
+) -> "VersusPlan":
+    """Plan the runs of the command.
+
+    Raises:
+        UsageError: the study holds a method of the name, or a name or value is wrong.
+        MissingError: something that the runs need is not here, or nothing can be compared.
+    """
+    from hifi_cli.runs.versus import plan_versus
+
+    name = options.stored_names("methods", [new.method])[0]
+    if name in baselines.study.names("method"):
+        raise UsageError(
+            f"the study holds runs of {name}: hifi compare compares them; a new method has a YAML and"
+            f" a name of its own, with base: {name} for example"
+        )
+    tasks = new.tasks or _plain_tasks(baselines)
+    seed_words = seeds or ",".join(map(str, baselines.seeds))
+    search = baselines.search
+    search_configs: list[RunConfig] = []
+    if search.method:
+        seeds_of_search = ",".join(map(str, search.seeds))
+        search_configs = new.configs(baselines, search.tasks, seeds_of_search)
+    return plan_versus(
+        baselines,
+        new.configs(baselines, tasks, seed_words),
+        workspace,
+        rates=_parsed_rates(rates),
+        search_configs=search_configs,
+        canary=canary,
+    )
+
+
+def _plain_tasks(baselines: Baselines) -> list[str]:
+    """Return the baselines' tasks by name.
+
+    Raises:
+        UsageError: one is of somebody's own YAML.
+    """
+    for task in baselines.tasks:
+        if registry.own_file(task) or task not in registry.names("tasks"):
+            raise UsageError(f"task {task} is of a YAML of its own: name tasks with --tasks")
+    return baselines.tasks
+
+
+def _parsed_rates(text: str | None) -> list[float]:
+    """Return learning rates such as 1e-3,3e-3.
+
+    Raises:
+        UsageError: one is no positive number, or stands twice.
+    """
+    if text is None:
+        return []
+    words = [word.strip() for word in text.split(",")]
+    if not all(is_number(word) and 0 < float(word) < inf for word in words):
+        raise UsageError(f"--rates '{text:.80}': give learning rates such as 1e-3,3e-3")
+    values = [float(word) for word in words]
+    if len(set(values)) < len(values):
+        raise UsageError(f"--rates '{text:.80}': a learning rate stands twice")
+    return values
+
+
+# --- what is said before a run trains
+
+
+def _estimated_and_shown(plan: "VersusPlan", workspace: "Workspace", *, to_stdout: bool) -> "Cost":
+    """Measure a few steps, print the plan with its cost, and return the cost.
+
+    Args:
+        plan: of the command.
+        workspace: of the command.
+        to_stdout: whether the plan is what the command prints; else it is a message.
+    """
+    from hifi_cli.runs.versus import estimate_cost
+
+    cost = estimate_cost(plan, workspace)
+    for name, text in _lines(plan, cost):
+        line = f"{name:9} {text}"
+        if to_stdout:
+            print(printable(line))
+        else:
+            logger.info(line)
+    return cost
+
+
+def _lines(plan: "VersusPlan", cost: "Cost") -> list[tuple[str, str]]:
+    """Return what is planned, as a name and a text for each line."""
+    baselines = plan.baselines
+    labels = [registry.label_of("methods", method) for method in baselines.methods]
+    first = plan.runs[0]
+    canary = plan.canary[0]
+    tasks = [*dict.fromkeys(config.task for config in plan.runs)]
+    seeds = [*dict.fromkeys(str(config.seed) for config in plan.runs)]
+    lines = [
+        ("baselines", f"{', '.join(labels)} (protocol {first.protocol}, {first.backbone.name})"),
+        ("device", _devices(plan)),
+        ("rates", _learning_rates(plan, None)),
+        (
+            "canary",
+            f"{registry.label_of('methods', canary.method)}, seed {canary.seed}, once on each task:"
+            f" {counted_noun(len(plan.canary), 'run')}, in no mean",
+        ),
+        (
+            "method",
+            f"{registry.label_of('methods', plan.method)} on {', '.join(tasks)}, seeds"
+            f" {','.join(seeds)}: {counted_noun(len(plan.runs), 'run')}",
+        ),
+    ]
+    count = len(plan.canary) + len(plan.search) + len(plan.runs)
+    parts = [f"{name} {minutes:.2f}" for name, minutes in cost.minutes.items()]
+    lines.append(
+        (
+            "cost",
+            f"{counted_noun(count, 'run')}, {cost.finished} of them finished; about"
+            f" {cost.total:.2f} {cost.unit} ({', '.join(parts)}), at {cost.step:.3f} s a step,"
+            " measured here",
+        )
+    )
+    lines += [("verdict", str(outlook)) for outlook in plan.outlooks]
+    lines += [("left out", note) for note in plan.left_out]
+    return lines
+
+
+def _devices(plan: "VersusPlan") -> str:
+    """Say where the stored runs were trained, and where the new ones will be."""
+    from hifi_cli.training.device import device_name
+
+    stored = " and ".join(sorted(set(map(str, plan.baselines.runs["device"]))))
+    here = device_name(plan.device)
+    precision = " and ".join(sorted(set(plan.baselines.runs["precision"])))
+    text = f"{here}, {precision}"
+    if stored == here:
+        return f"{text}, as the stored runs"
+    return (
+        f"{text}; the stored runs are of {stored}, and the canary alone says whether that matters"
+    )
+
+
+def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
+    """Say which learning rates are tried, on what, and which one was chosen.
+
+    Args:
+        plan: of the command.
+        chosen: the best one; None: not known yet, or nothing is searched.
+    """
+    search = plan.baselines_searched
+    allowed = "no baseline of the study was searched"
+    if search.method:
+        label = registry.label_of("methods", search.method)
+        allowed = f"{label} tried {search.rates}, the most of all baselines"
+    if not plan.search:
+        return f"learning rate {plan.runs[0].learning_rate:g}, not searched ({allowed})"
+    rates = ", ".join(f"{rate:g}" for rate in plan.rates)
+    where = f"{', '.join(search.tasks)}, seed {','.join(map(str, search.seeds))}"
+    text = (
+        f"learning rates {rates} ({allowed}), by the mean rank over {where}, on {search.selection}"
+    )
+    if search.selection == "holdout":
+        text += f" {search.holdout:g} of the train split"
+    if chosen is not None:
+        text += f"; chosen: {chosen:g}"
+    return text
+
+
+def _refuse(
+    plan: "VersusPlan", cost: "Cost", *, budget: float | None, without_verdict: bool
+) -> None:
+    """Refuse runs that can decide nothing, or cost too much.
+
+    Raises:
+        UsageError: they do.
+    """
+    if not plan.can_decide and not without_verdict:
+        reasons = "; ".join(map(str, plan.outlooks))
+        raise UsageError(
+            f"no verdict is possible: {reasons}; choose more seeds or tasks, or fewer baselines"
+            " (--against), or add --without-verdict"
+        )
+    if budget is not None and cost.total > budget:
+        raise UsageError(
+            f"the runs take about {cost.total:.2f} {cost.unit}, more than --budget {budget:g}:"
+            " choose fewer seeds or tasks, or a larger budget"
+        )
+
+
+# --- what is said after training
+
+
+def _refuse_failed_canary(repeated: CanaryResult) -> None:
+    """End the command where this machine does not compute what the stored runs say.
+
+    Raises:
+        RunFailed: it does not.
+    """
+    if not repeated.holds:
+        raise RunFailed(
+            f"the stored runs are not used: {repeated}; either they were not made as their records"
+            " say, or this machine computes otherwise: train the baselines here, with hifi train"
+        )
+
+
+def _plans_for_seeds(both: Study, plan: "VersusPlan", verdicts: Table, cost: "Cost") -> list[str]:
+    """Say how many new seeds would show differences as large as those without a verdict."""
+    texts = []
+    for more in further_seeds(both, plan.method, verdicts):
+        runs = more.seeds * len(more.tasks)
+        texts.append(
+            f"plan, not a verdict: {more.seeds} new seeds would show a difference from"
+            f" {registry.label_of('methods', more.method)} as large as now (power 0.8):"
+            f" {counted_noun(runs, 'run')} of each of the two, about"
+            f" {2 * runs * cost.per_run:.2f} {cost.unit}; decide on them before training, and read"
+            " the verdict from the new seeds alone"
+        )
+    return texts

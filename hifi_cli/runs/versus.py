@@ -1,0 +1,574 @@
+"""`hifi versus`: a new method against stored baselines: plan, cost, canary, search, and the runs."""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+import torch
+
+from hifi_cli.config import registry
+from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
+from hifi_cli.files import digest
+from hifi_cli.methods.find import check_settings
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.study import COLUMN_OF_KEY, UNCHANGED_DRAWS, Study
+from hifi_cli.reports.comparable import CONDITIONS
+from hifi_cli.reports.protocols import protocol_config
+from hifi_cli.reports.versus import (
+    Baselines,
+    CanaryResult,
+    Outlook,
+    Search,
+    best_rate,
+    canary_limit,
+    comparable_with,
+    outlooks,
+)
+from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.prepare import prepare_run
+from hifi_cli.runs.provenance import release_memory, reset_peak_memory
+from hifi_cli.runs.run import run
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.text import abbreviate
+from hifi_cli.training.device import device_name, set_up_device, uses_bf16
+from hifi_cli.training.loop import Callback, Trainer
+
+# The canary's runs lie in a results directory of their own, inside that of the command.
+CANARY = "canary"
+# Steps of a measurement; the first ones are slow, as kernels are chosen and graphs recorded in them.
+_SLOW_STEPS = 3
+_MEASURED_STEPS = 8
+# Rows of a task of which the study says nothing.
+_USUAL_ROWS = 1000
+# An evaluation has the forward pass of a training step, about a third of it.
+_EVALUATION = 1 / 3
+
+
+# --- what is planned
+
+
+@dataclass(frozen=True)
+class VersusPlan:
+    """All runs of the command, and what is known before the first one trains.
+
+    Attributes:
+        method: the new method, as finished runs have it.
+        baselines: the stored runs that can be compared.
+        baselines_searched: how the baseline that tried most learning rates was searched.
+        left_out: why others cannot.
+        outlooks: what each comparison can say at best.
+        canary: the stored runs that are repeated, one for each task.
+        search: a run for each learning rate, on the tasks and seeds of the baselines' search.
+        runs: those that are compared.
+        device: where all of them train.
+    """
+
+    method: str
+    baselines: Baselines
+    baselines_searched: Search
+    left_out: list[str]
+    outlooks: list[Outlook]
+    canary: list[RunConfig]
+    search: list[RunConfig]
+    runs: list[RunConfig]
+    device: torch.device
+
+    @property
+    def rates(self) -> list[float]:
+        """The learning rates that are tried."""
+        return sorted({config.learning_rate for config in self.search})
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether any comparison can get a verdict."""
+        return any(outlook.can_decide for outlook in self.outlooks)
+
+
+def plan_versus(
+    baselines: Baselines,
+    configs: Sequence[RunConfig],
+    workspace: Workspace,
+    *,
+    rates: Sequence[float] = (),
+    search_configs: Sequence[RunConfig] = (),
+    canary: str | None = None,
+) -> VersusPlan:
+    """Plan a new method's runs beside stored baselines; nothing trains.
+
+    Args:
+        baselines: the stored runs.
+        configs: the new method's run for each task and seed.
+        workspace: has data and results.
+        rates: learning rates to try; empty: as many as the baseline that tried most, around the
+            configured one.
+        search_configs: the new method's run for each task and seed of the baselines' search.
+        canary: the baseline that is repeated; None: the fastest one that can be.
+
+    Raises:
+        MissingError: the data, the encoder or the device is not here, or no baseline can be
+            compared.
+        UsageError: more rates than any baseline tried, or no baseline can be repeated.
+    """
+    method = configs[0].method
+    device = _device_of(configs[0])
+    # One configuration of each task stands for all of its seeds.
+    of_tasks = {config.task: config for config in configs}
+    planned = {}
+    for task, config in of_tasks.items():
+        check_settings(config)
+        planned[task] = planned_conditions(config, workspace, device)
+    comparable, left_out = comparable_with(baselines, planned)
+    if comparable.runs.empty:
+        raise MissingError(
+            f"no stored run can be compared with {method} here: {abbreviate(left_out, '; ')}"
+        )
+    seeds = sorted({config.seed for config in configs})
+    chosen_rates = _rates_to_try(rates, baselines, configs[0].learning_rate)
+    if len(chosen_rates) > 1:
+        search = _search_runs(search_configs, chosen_rates, baselines)
+    else:
+        search = []
+        configs = [_with_rate(config, chosen_rates[0]) for config in configs]
+    return VersusPlan(
+        method=method,
+        baselines=comparable,
+        baselines_searched=baselines.search,
+        left_out=left_out,
+        outlooks=outlooks(comparable, seeds),
+        canary=_canary_runs(comparable, of_tasks, seeds, canary),
+        search=search,
+        runs=[*configs],
+        device=device,
+    )
+
+
+def _device_of(config: RunConfig) -> torch.device:
+    """Give the device of the new runs, which is that of the stored ones unless the user names another.
+
+    Raises:
+        MissingError: it is not here.
+    """
+    try:
+        return set_up_device(config)
+    except MissingError as error:
+        raise MissingError(f"the new runs take the stored ones' device: {error}") from None
+
+
+def planned_conditions(
+    config: RunConfig, workspace: Workspace, device: torch.device
+) -> dict[str, Any]:
+    """Say what a run will have in the columns of `CONDITIONS`, and whether its epochs are its own.
+
+    Args:
+        config: of the run.
+        workspace: has its data.
+        device: where it trains.
+
+    Raises:
+        MissingError: its data or its encoder is not here.
+    """
+    task = load_task(config)
+    identity = workspace.identities.identity(config, task)
+    data = identity.data
+    if data is None:
+        workspace.data(task)
+        raise MissingError(f"the data of {config.task} are not here: give --data-dir")
+    if identity.encoder is None:
+        raise MissingError(
+            f"the encoder {config.backbone.name} is not here, and nothing can be compared without"
+            " its digest: give --backbone"
+        )
+    content = config.model_dump(mode="json")
+    conditions: dict[str, Any] = {}
+    for key in content:
+        conditions[COLUMN_OF_KEY.get(key, key)] = content[key]
+    usual = protocol_config(
+        task=config.task,
+        method=config.method,
+        backbone=config.backbone.name,
+        protocol=config.protocol,
+        shots=config.shots,
+    )
+    planned = {column: conditions.get(column) for column in CONDITIONS}
+    return planned | {
+        "metric": task.with_primary(config.primary_metric).primary,
+        "precision": "bf16" if uses_bf16(config.precision, device) else "fp32",
+        "selection": config.epoch_rule.selection,
+        "weights": identity.encoder,
+        "task_digest": identity.task,
+        "data": digest(data),
+        # A new run draws by this program's versions.
+        "common_draws": UNCHANGED_DRAWS,
+        "split": "validation",
+        "own_epochs": usual is None or usual.epochs != config.epochs,
+    }
+
+
+def _with_rate(config: RunConfig, rate: float) -> RunConfig:
+    """Give a run with another learning rate."""
+    return config.model_copy(update={"learning_rate": rate})
+
+
+def _rates_to_try(given: Sequence[float], baselines: Baselines, configured: float) -> list[float]:
+    """Give the learning rates to try, ascending.
+
+    Args:
+        given: by the user; empty: none.
+        baselines: whose search bounds the number.
+        configured: of the method.
+
+    Raises:
+        UsageError: more are given than any baseline tried.
+    """
+    allowed = baselines.search.rates
+    if not given:
+        below = allowed // 2
+        factors = [10 ** (step / 2) for step in range(-below, allowed - below)]
+        if allowed == 1:
+            return [configured]
+        return [float(f"{configured * factor:.1g}") for factor in factors]
+    if len(given) > allowed:
+        raise UsageError(
+            f"--rates names {len(given)} learning rates, and no baseline of this study tried more"
+            f" than {allowed}: more tries than they had would favour the new method"
+        )
+    return sorted(given)
+
+
+def _search_runs(
+    configs: Sequence[RunConfig], rates: Sequence[float], baselines: Baselines
+) -> list[RunConfig]:
+    """Give a run for each learning rate on each task and seed of the baselines' search.
+
+    Args:
+        configs: the new method's run for each task and seed of that search.
+        rates: to try.
+        baselines: were searched.
+    """
+    search = baselines.search
+    runs = []
+    for config in configs:
+        for rate in rates:
+            changes = {
+                "learning_rate": rate,
+                "selection": search.selection,
+                "holdout": search.holdout,
+                "variant": f"versus--learning_rate--{rate:g}",
+            }
+            runs.append(config.model_copy(update=changes))
+    return runs
+
+
+# --- the canary
+
+
+def _canary_runs(
+    baselines: Baselines,
+    planned: dict[str, RunConfig],
+    seeds: Sequence[int],
+    name: str | None,
+) -> list[RunConfig]:
+    """Choose the stored runs that are repeated: of one baseline and seed, one for each task.
+
+    Args:
+        baselines: those that can be compared.
+        planned: the new method's run on each task, whose backbone and device the canary has.
+        seeds: that the new method is trained with.
+        name: of the baseline; None: the fastest one that can be repeated.
+
+    Raises:
+        UsageError: no baseline can be repeated.
+    """
+    tasks = set(baselines.tasks)
+    candidates: list[tuple[float, pd.DataFrame]] = []
+    reasons = []
+    for method in [name] if name else baselines.methods:
+        runs = baselines.runs[baselines.runs["method"] == method]
+        reason = _why_not_repeated(method, runs, tasks)
+        complete = [seed for seed in seeds if set(runs.loc[runs["seed"] == seed, "task"]) == tasks]
+        if not reason and not complete:
+            reason = "has none of the seeds on all tasks"
+        if reason:
+            reasons.append(f"{method} {reason}")
+            continue
+        candidates.append((float(runs["time_s"].median()), runs[runs["seed"] == complete[0]]))
+    if not candidates:
+        raise UsageError(
+            f"no stored run can be repeated as the canary: {abbreviate(reasons, '; ')}; choose"
+            " other --tasks, --seeds or --against"
+        )
+    _, runs = min(candidates, key=lambda candidate: candidate[0])
+    return [_repeated(stored, planned[stored.task]) for stored in runs.itertuples()]
+
+
+def _why_not_repeated(method: str, runs: pd.DataFrame, tasks: set[str]) -> str:
+    """Say why a baseline cannot be the canary; empty: it can.
+
+    Args:
+        method: its name.
+        runs: its stored runs.
+        tasks: of all baselines.
+    """
+    if method not in registry.names("methods") or registry.own_file(method):
+        return "is a method of somebody's own, whose code is not run"
+    counts = runs.groupby("task").size()
+    if set(counts.index) != tasks or counts.min() < 2:
+        return "lacks two stored seeds on each task"
+    if runs["method_code"].notna().any() or any(config["start_from"] for config in runs["config"]):
+        return "depends on code or runs that the study does not hold"
+    if (runs["draws"] != UNCHANGED_DRAWS).any():
+        return "drew its random numbers by another version of this program"
+    return ""
+
+
+def _repeated(stored: Any, planned: RunConfig) -> RunConfig:
+    """Give the configuration of a stored run, for this machine.
+
+    Args:
+        stored: a row of `Baselines.runs`.
+        planned: the new method's run on its task.
+
+    Raises:
+        UsageError: this program has other settings than the stored run.
+    """
+    config = parse(RunConfig, stored.config, f"the stored run {stored.path}")
+    here = {"task": planned.task, "backbone": planned.backbone, "device": planned.device}
+    config = config.model_copy(update=here)
+    if config.config_hash != stored.config_hash:
+        raise UsageError(
+            f"{stored.path} was stored with settings that this program does not have: train the"
+            " baselines again"
+        )
+    return config
+
+
+def repeat_canary(plan: VersusPlan, workspace: Workspace) -> CanaryResult:
+    """Train the canary's runs in a place of their own, and compare them with the stored ones.
+
+    Args:
+        plan: of the command.
+        workspace: of the command.
+
+    Raises:
+        RunFailed: a run diverged, which the stored one did not.
+    """
+    own = canary_workspace(workspace)
+    stored = plan.baselines.runs.set_index("path")
+    shifts = {}
+    for config in plan.canary:
+        result = run(config, own)
+        if not result.is_done:
+            raise RunFailed(f"canary: {config.run_label} diverged here, and the stored run did not")
+        points = float(stored.at[config.run_path.as_posix(), "points"])
+        shifts[config.task] = 100 * result.score() - points
+    first = plan.canary[0]
+    limit = canary_limit(plan.baselines, first.method)
+    # A baseline with one seed was not chosen.
+    assert limit is not None
+    return CanaryResult(first.method, first.seed, shifts, limit)
+
+
+def canary_workspace(workspace: Workspace) -> Workspace:
+    """Give a workspace for the canary's runs, which shares what is loaded."""
+    return replace(workspace, results_dir=workspace.results_dir / CANARY)
+
+
+# --- the new method's runs
+
+
+def train_search(plan: VersusPlan, workspace: Workspace) -> float:
+    """Try the learning rates, and give the best one."""
+    for index, config in enumerate(plan.search, start=1):
+        logger.info(f"search, run {index} of {len(plan.search)}: {config.run_label}")
+        run(config, workspace)
+    paths = [config.run_path.as_posix() for config in plan.search]
+    return best_rate(Study(workspace.results_dir), paths)
+
+
+def train_method(plan: VersusPlan, workspace: Workspace, rate: float | None) -> list[RunConfig]:
+    """Train the new method's runs, and give their configurations.
+
+    Args:
+        plan: of the command.
+        workspace: of the command.
+        rate: the learning rate that the search chose; None: nothing was searched.
+    """
+    configs = plan.runs
+    if rate is not None:
+        configs = [_with_rate(config, rate) for config in configs]
+    for index, config in enumerate(configs, start=1):
+        logger.info(f"run {index} of {len(configs)}: {config.run_label}")
+        run(config, workspace)
+    return configs
+
+
+# --- cost
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the runs of a plan are expected to take.
+
+    Attributes:
+        minutes: of each part (`canary`, `search`, `method`), without finished runs.
+        finished: number of runs that are finished already.
+        step: measured seconds of a training step of the new method.
+        per_run: minutes of one of the new method's runs, a mean over tasks.
+        unit: what the minutes are of.
+    """
+
+    minutes: dict[str, float]
+    finished: int
+    step: float
+    per_run: float
+    unit: str
+
+    @property
+    def total(self) -> float:
+        """Minutes of all parts."""
+        return sum(self.minutes.values())
+
+
+def estimate_cost(plan: VersusPlan, workspace: Workspace) -> Cost:
+    """Estimate what a plan takes: stored step times, scaled by a few steps that are measured here.
+
+    Args:
+        plan: of the command.
+        workspace: of the command.
+    """
+    step_of_canary = measured_step(plan.canary[0], workspace)
+    step_of_method = measured_step(plan.runs[0], workspace)
+    relative = _relative_step_times(plan)
+    train_rows = _rows_of_tasks(plan, "train_rows")
+    reported_rows = _rows_of_tasks(plan, "reported_rows")
+    parts = {
+        "canary": (plan.canary, step_of_canary, canary_workspace(workspace)),
+        "search": (plan.search, step_of_method, workspace),
+        "method": (plan.runs, step_of_method, workspace),
+    }
+    minutes = {}
+    finished = 0
+    per_run = 0.0
+    for name, (configs, step, where) in parts.items():
+        minutes[name] = 0.0
+        for config in configs:
+            train = train_rows.get(config.task, _USUAL_ROWS)
+            reported = reported_rows.get(config.task, _USUAL_ROWS)
+            steps = _steps(config.model_dump(mode="json"), train, reported)
+            seconds = steps * step * relative.get(config.task, 1.0)
+            of_run = seconds * _cores(plan) / 60
+            if name == "method":
+                per_run += of_run / len(configs)
+            if where.directory(config).results.is_file():
+                finished += 1
+            else:
+                minutes[name] += of_run
+    unit = f"minutes of {device_name(plan.device)}"
+    if plan.device.type == "cpu":
+        unit = "core-minutes"
+    return Cost(minutes, finished, step_of_method, per_run, unit)
+
+
+def _cores(plan: VersusPlan) -> int:
+    """Count the cores that a run keeps busy; 1 of a run on a GPU."""
+    return torch.get_num_threads() if plan.device.type == "cpu" else 1
+
+
+def spent_minutes(plan: VersusPlan, configs: Sequence[RunConfig], workspace: Workspace) -> float:
+    """Sum the minutes that the runs of a command took, in the unit of their cost.
+
+    Args:
+        plan: of the command.
+        configs: the new method's runs, as they were trained.
+        workspace: of the command.
+    """
+    places = [canary_workspace(workspace).directory(config) for config in plan.canary]
+    places += [workspace.directory(config) for config in [*plan.search, *configs]]
+    seconds = sum(place.read_result().wall_s for place in places)
+    return seconds * _cores(plan) / 60
+
+
+def _relative_step_times(plan: VersusPlan) -> dict[str, float]:
+    """Say how long a step takes on each task, relative to that of the measured task.
+
+    Tasks differ in the lengths of their texts. The times are medians of the canary's stored runs.
+    """
+    runs = plan.baselines.runs
+    runs = runs[runs["method"] == plan.canary[0].method]
+    steps = [_steps(run.config, run.train_rows, run.reported_rows) for run in runs.itertuples()]
+    times = (runs["time_s"] / steps).groupby(runs["task"]).median()
+    return {str(task): float(value) for task, value in (times / times[plan.runs[0].task]).items()}
+
+
+def _rows_of_tasks(plan: VersusPlan, column: str) -> dict[str, int]:
+    """Count the rows of each task's split, as stored runs have it: a column of `Study.runs`."""
+    runs = plan.baselines.study.table_runs
+    return {str(task): int(rows.max()) for task, rows in runs.groupby("task")[column]}
+
+
+def _steps(config: Mapping[str, Any], train_rows: int, reported_rows: int) -> float:
+    """Count the training steps of a run, and its evaluations as parts of steps.
+
+    Args:
+        config: as a record has it.
+        train_rows: rows that train, before any are held out.
+        reported_rows: rows of the reported split.
+    """
+    batch = config["batch_size"]
+    if config["shots"]:
+        # A few-shot run trains on all examples at once.
+        batch = train_rows
+    evaluated = float(reported_rows)
+    trained = float(train_rows)
+    if config["selection"] == "holdout" and not config["shots"]:
+        held_out = config["holdout"] * train_rows
+        trained -= held_out
+        evaluated += held_out
+    return float(config["epochs"] * (trained + _EVALUATION * evaluated) / batch)
+
+
+class _StepClock(Callback):
+    """Notes when each step ends."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Note the time when the device has done the step."""
+        if trainer.runner.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.times.append(time.monotonic())
+
+
+def measured_step(config: RunConfig, workspace: Workspace) -> float:
+    """Measure the seconds of a training step of a run here; nothing is stored.
+
+    Args:
+        config: of the run.
+        workspace: has its data and encoder.
+    """
+    device = set_up_device(config)
+    # The next run's peak memory is then not taken for its own.
+    reset_peak_memory(device)
+    task = load_task(config)
+    inputs = workspace.inputs(config, task)
+    # Which heads are tuned does not change the time.
+    heads = placeholder_heads(config, Encoder(inputs.pretrained.model))
+    prepared = prepare_run(config, task, inputs.pretrained, device, heads)
+    clock = _StepClock()
+    splits = load_splits(inputs)
+    trainer = Trainer(prepared, prepared.method, splits, callback=clock, max_steps=_MEASURED_STEPS)
+    begin = time.monotonic()
+    trainer.train()
+    ends = [begin, *clock.times]
+    durations = [end - start for start, end in pairwise(ends)]
+    release_memory()
+    return statistics.median(durations[_SLOW_STEPS:] or durations)
