@@ -13,6 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from project_files import ROOT
 
+from hifi_cli import __version__
+
 WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIBRARIES = {
@@ -137,3 +139,9 @@ def test_pre_commit_runs_what_make_lint_demands():
     # A path into .venv would fail in every other environment.
     assert hooks["mypy"]["entry"] == "mypy"
     assert hooks["mypy"]["language"] == "system"
+
+
+def test_the_citation_has_the_version_of_the_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
+    assert citation["license"] == PROJECT["license"]
