@@ -146,10 +146,15 @@ class Baselines:
         return None if shots is None or pd.isna(shots) else int(shots)
 
     def shared_values(self, keys: Collection[str]) -> dict[str, Any]:
-        """Return the keys of the configuration that have one value in all runs, with that value."""
+        """Return the keys of the configuration that have one value in all runs, with that value.
+
+        The precision is the one that was computed in, also where the configuration says auto.
+        """
         shared = {}
         for key in keys:
             values = [config.get(key) for config in self.runs["config"]]
+            if key == "precision":
+                values = [*self.runs["precision"]]
             if all(value == values[0] for value in values):
                 shared[key] = values[0]
         return shared
@@ -190,12 +195,14 @@ def comparable_with(
     Args:
         baselines: the stored runs.
         planned: of each task, what the planned runs have in the columns of `CONDITIONS`, and
-            `own_epochs`.
+            `schema_version` and `own_epochs`.
 
     Returns:
         The others, and a sentence on those that are left out.
     """
-    required = required_conditions(CONDITIONS, OPTIONS.included)
+    # Runs of two schemas say too little of each other.
+    required = {"schema_version": "schema of the record"}
+    required |= required_conditions(CONDITIONS, OPTIONS.included)
     reasons = []
     for run in baselines.runs.to_dict("records"):
         reasons.append(", ".join(differences(run, planned[run["task"]], required)))

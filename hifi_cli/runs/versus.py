@@ -17,6 +17,7 @@ from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
 from hifi_cli.files import digest
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.record import SCHEMA
 from hifi_cli.records.study import COLUMN_OF_KEY, UNCHANGED_DRAWS, Study
 from hifi_cli.reports.comparable import CONDITIONS
 from hifi_cli.reports.protocols import protocol_config
@@ -208,6 +209,7 @@ def planned_conditions(
         # A new run draws by this program's versions.
         "common_draws": UNCHANGED_DRAWS,
         "split": "validation",
+        "schema_version": SCHEMA,
         "own_epochs": usual is None or usual.epochs != config.epochs,
     }
 
@@ -347,7 +349,8 @@ def _repeated(stored: Any, planned: RunConfig) -> RunConfig:
             f"{stored.path} was stored with settings that this program does not have: train the"
             " baselines again"
         )
-    return config
+    # Where the configuration says auto, this machine may choose otherwise than the stored run's.
+    return config.model_copy(update={"precision": stored.precision})
 
 
 def repeat_canary(plan: VersusPlan, workspace: Workspace) -> CanaryResult:

@@ -1,0 +1,123 @@
+"""What a new method's runs beside stored ones can say: before they are trained, and afterwards."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_runs import write_run, write_search
+
+from hifi_cli.paired_tests import seeds_needed
+from hifi_cli.records.study import Study
+from hifi_cli.reports.versus import (
+    Baselines,
+    best_rate,
+    claims_of,
+    comparable_with,
+    further_seeds,
+    joined,
+    outlooks,
+    result_tables,
+)
+
+DOZEN = (
+    *("full-ft", "bitfit", "lora", "adapter", "linear-probing", "mixout"),
+    *("rocoft-row", "compacter", "hifi-layerwise", "hifi-midtop", "hifi-random", "diff-pruning"),
+)
+KEYS = {"protocol": None, "backbone": None, "shots": None}
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Two results directories: of the stored runs and of the new ones."""
+    monkeypatch.chdir(tmp_path)
+    return Path("stored"), Path("new")
+
+
+def baselines_in(directory, methods=(), tasks=()):
+    return Baselines.of(Study(directory), methods=methods, tasks=tasks, keys=KEYS)
+
+
+def test_one_task_six_seeds_and_a_dozen_baselines_can_give_no_verdict(places):
+    stored, _ = places
+    for method, seed in itertools.product(DOZEN, range(1, 10)):
+        write_run(stored, method, "rte", seed, 0.5 + 0.01 * seed)
+    found = outlooks(baselines_in(stored), range(1, 7))
+    assert len(found) == 12 and not any(outlook.can_decide for outlook in found)
+    # 2 / 2^6 by the test, times 12; 2 / 2^n < 0.05 / 12 takes n = 9.
+    assert {outlook.smallest_p for outlook in found} == {0.375}
+    assert "takes 9 seeds" in str(found[0])
+    assert all(outlook.can_decide for outlook in outlooks(baselines_in(stored), range(1, 10)))
+    (alone,) = outlooks(baselines_in(stored, methods=["lora"]), range(1, 7))
+    assert alone.can_decide and alone.smallest_p == 1 / 32
+
+
+def test_a_run_that_differs_is_left_out_by_what_differs(places):
+    stored, _ = places
+    for seed in (1, 2):
+        write_run(stored, "full-ft", "rte", seed, 0.5)
+        write_run(stored, "bitfit", "rte", seed, 0.5, backbone_weights="other")
+    baselines = baselines_in(stored)
+    planned = baselines.runs[baselines.runs["method"] == "full-ft"].iloc[0].to_dict()
+    rest, notes = comparable_with(baselines, {"rte": planned})
+    assert rest.methods == ["full-ft"]
+    assert notes == [
+        "BitFit on RTE: 2 stored runs cannot be compared: different encoder (stored and here)"
+    ]
+
+
+def test_the_rate_with_the_best_mean_rank_wins_and_the_lower_one_of_equal_ones(places):
+    _, new = places
+    # The rates are 1e-5, 2e-5 and 3e-5; one run diverges.
+    write_search(new, "lora", "rte", [0.6, 0.7, None])
+    write_search(new, "lora", "cola", [0.5, 0.4, 0.9])
+    study = Study(new)
+    # Mean ranks: (2 + 2) / 2, (1 + 3) / 2 and (3 + 1) / 2
+    assert best_rate(study, set(study.runs["path"])) == 1e-5
+    of_rte = study.runs["path"][study.runs["task"] == "rte"]
+    assert best_rate(study, set(of_rte)) == 2e-5
+
+
+@pytest.mark.parametrize(
+    ("gap", "wobble", "sentence"),
+    [
+        (0.05, 0.001, "may be claimed: LoRA is 5.00 points above Full-FT (95 % interval +4."),
+        (-0.05, 0.001, "may be claimed: LoRA is 5.00 points below Full-FT (95 % interval -5."),
+        (0.01, 0.02, "may be claimed: no difference between LoRA and Full-FT was shown"),
+    ],
+)
+def test_what_may_be_claimed(places, gap, wobble, sentence):
+    stored, new = places
+    seeds = range(1, 9)
+    for seed in seeds:
+        write_run(stored, "full-ft", "rte", seed, 0.6)
+        write_run(new, "lora", "rte", seed, 0.6 + gap + wobble * (-1) ** seed)
+    # Of other methods and seeds nothing enters.
+    write_run(stored, "full-ft", "rte", 20, 0.1)
+    write_run(new, "full-ft", "rte", 1, 0.1)
+    own = Study(new)
+    of_lora = own.runs["path"][own.runs["method"] == "lora"]
+    both = joined(baselines_in(stored), own, set(of_lora))
+    tables = result_tables(both, "lora", ["full-ft"])
+    assert len(both.runs) == 16
+    (found,) = claims_of(both, "lora", tables[0])
+    assert found.startswith(sentence) and "8 pairs of runs on RTE" in found
+    plans = further_seeds(both, "lora", tables[0])
+    if "no difference" not in sentence:
+        assert plans == []
+        return
+    differences = np.array([100 * (gap + wobble * (-1) ** seed) for seed in seeds])
+    (plan,) = plans
+    assert (plan.seeds, plan.tasks) == (seeds_needed([differences]), ["rte"])
+
+
+def test_too_few_pairs_allow_no_claim(places):
+    stored, new = places
+    for seed in (1, 2):
+        write_run(stored, "full-ft", "rte", seed, 0.6)
+        write_run(new, "lora", "rte", seed, 0.7 + 0.001 * seed)
+    own = Study(new)
+    both = joined(baselines_in(stored), own, set(own.runs["path"]))
+    tables = result_tables(both, "lora", ["full-ft"])
+    (found,) = claims_of(both, "lora", tables[0])
+    assert found.startswith("may be claimed: nothing about LoRA and Full-FT (")
