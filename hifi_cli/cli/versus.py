@@ -107,7 +107,7 @@ def versus(
 
     It prints what it will cost before it trains, and a verdict, what may be claimed, and LaTeX afterwards.
     """
-    from hifi_cli.runs.versus import repeat_canary, spent_minutes, train_method, train_search
+    from hifi_cli.runs.versus import repeat_canary, train_method, train_search
     from hifi_cli.runs.workspace import Workspace
 
     with share.opened(study) as directory:
@@ -129,23 +129,8 @@ def versus(
         _refuse_failed_canary(repeated)
         rate = train_search(plan, workspace) if plan.search else None
         configs = train_method(plan, workspace, rate)
-        both = joined(
-            plan.baselines,
-            Study(results_dir),
-            [config.run_path.as_posix() for config in configs],
-        )
-        tables = result_tables(both, plan.method, plan.baselines.methods)
-        count = counted_noun(len(plan.canary) + len(plan.search) + len(configs), "run")
-        spent = spent_minutes(plan, configs, workspace)
-        tables[0].notes[:] = [
-            *claims_of(both, plan.method, tables[0]),
-            *_plans_for_seeds(both, plan, tables[0], cost),
-            str(repeated),
-            _learning_rates(plan, rate),
-            f"cost: {count} trained here, {spent:.2f} {cost.unit}",
-            *plan.left_out,
-            *tables[0].notes,
-        ]
+        conditions = [str(repeated), _learning_rates(plan, rate), *plan.left_out]
+        tables = _tables(plan, configs, workspace, cost, conditions)
     emit(tables, format, out)
     if format is None and out is None:
         print(render("tex", tables[:1]))
@@ -406,6 +391,39 @@ def _refuse_failed_canary(repeated: CanaryResult) -> None:
             f"the stored runs are not used: {repeated}; either they were not made as their records"
             " say, or this machine computes otherwise: train the baselines here, with hifi train"
         )
+
+
+def _tables(
+    plan: "VersusPlan",
+    configs: Sequence[RunConfig],
+    workspace: "Workspace",
+    cost: "Cost",
+    conditions: Sequence[str],
+) -> list[Table]:
+    """Return what the command prints: the verdicts with all notes, and the tables beside them.
+
+    Args:
+        plan: of the command.
+        configs: the new method's runs, as they were trained.
+        workspace: of the command.
+        cost: as it was estimated.
+        conditions: sentences about the canary, the learning rate and what was left out.
+    """
+    from hifi_cli.runs.versus import spent_minutes
+
+    paths = [config.run_path.as_posix() for config in configs]
+    both = joined(plan.baselines, Study(workspace.results_dir), paths)
+    tables = result_tables(both, plan.method, plan.baselines.methods)
+    count = counted_noun(len(plan.canary) + len(plan.search) + len(configs), "run")
+    spent = spent_minutes(plan, configs, workspace)
+    tables[0].notes[:] = [
+        *claims_of(both, plan.method, tables[0]),
+        *_plans_for_seeds(both, plan, tables[0], cost),
+        *conditions,
+        f"cost: {count} trained here, {spent:.2f} {cost.unit}",
+        *tables[0].notes,
+    ]
+    return tables
 
 
 def _plans_for_seeds(both: Study, plan: "VersusPlan", verdicts: Table, cost: "Cost") -> list[str]:

@@ -131,12 +131,14 @@ def plan_versus(
         raise MissingError(
             f"no stored run can be compared with {method} here: {abbreviate(left_out, '; ')}"
         )
+    # A task on which nothing can be compared is not trained.
+    configs = [config for config in configs if config.task in comparable.tasks]
     seeds = sorted({config.seed for config in configs})
     chosen_rates = _rates_to_try(rates, baselines, configs[0].learning_rate)
+    search: list[RunConfig] = []
     if len(chosen_rates) > 1:
         search = _search_runs(search_configs, chosen_rates, baselines)
-    else:
-        search = []
+    elif rates:
         configs = [_with_rate(config, chosen_rates[0]) for config in configs]
     return VersusPlan(
         method=method,

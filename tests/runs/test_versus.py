@@ -168,6 +168,18 @@ def test_stored_runs_of_something_else_are_refused_by_its_name(hifi, study, part
     assert not Path("results").exists()
 
 
+def test_a_task_on_which_nothing_can_be_compared_is_not_trained(hifi, study):
+    def other_data(record):
+        if record["task"] == "demo-acceptability":
+            record["data"] = {"train": "0" * 64, "validation": "0" * 64}
+
+    falsify(study, other_data)
+    plan = lines_of(hifi(f"{VERSUS} --against bitfit --dry-run --without-verdict"))
+    assert "NormTuning on demo-entailment, seeds 1,2,3: 3 runs" in plan["method"][0]
+    (left_out,) = plan["left"]
+    assert left_out.startswith("out  BitFit on Accept.: 3 stored runs cannot be compared")
+
+
 def test_a_new_method_is_trained_and_compared(hifi, study):
     answer = hifi(f"{VERSUS} --against bitfit --format json")
     assert answer.code == 0, answer.err
