@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import cache
 from pathlib import Path
 from statistics import mean
 
@@ -28,7 +27,7 @@ config: {learning_rate: 5.0e-3}
 """
 TASKS = ("demo-entailment", "demo-acceptability")
 SEEDS = (1, 2, 3)
-VERSUS = "versus norm-tuning.yaml --study study epochs=4 batch_size=8"
+VERSUS = "versus norm-tuning.yaml --study study epochs=2 batch_size=8"
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,9 @@ def packed(tmp_path_factory):
     """Packs a study once: two baselines, of which one was searched."""
     place = tmp_path_factory.mktemp("packed") / "study"
 
-    @cache
-    def made(hifi):
+    def make(hifi):
         tasks = ",".join(TASKS)
-        train = "train --protocol demo epochs=4 batch_size=8 --results-dir stored"
+        train = "train --protocol demo epochs=2 batch_size=8 --results-dir stored"
         assert hifi(f"{train} --task {tasks} --method bitfit,full-ft --seeds 1-3").code == 0
         for rate in ("5e-4", "1e-5"):
             answer = hifi(
@@ -48,19 +46,20 @@ def packed(tmp_path_factory):
             )
             assert answer.code == 0, answer.err
         assert hifi("results pack stored --out", place).code == 0
-        return place
 
-    def copy(hifi):
+    def packed_study(hifi):
         if not place.exists():
-            made(hifi)
+            make(hifi)
         return place
 
-    return copy
+    return packed_study
 
 
 @pytest.fixture
-def study(packed, hifi, tmp_path):
+def study(request, packed, hifi, tmp_path):
     """The packed study in the working directory, beside a method of one's own."""
+    if request.config.getoption("--no-training"):
+        pytest.skip("it trains")
     (tmp_path / "norm_tuning.py").write_text(METHOD)
     (tmp_path / "norm-tuning.yaml").write_text(YAML)
     shutil.copytree(packed(hifi), tmp_path / "study")
