@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -111,11 +112,15 @@ def versus(
     from hifi_cli.runs.workspace import Workspace
 
     with share.opened(study) as directory:
+        name = options.stored_names("methods", [method])[0]
+        stored = Study(directory)
+        _refuse_stored(name, stored, against or [], results_dir)
         baselines = Baselines.of(
-            Study(directory),
+            stored,
             methods=options.stored_names("methods", against),
             tasks=options.stored_names("tasks", tasks),
             keys=options.table_keys(protocol, backbone, shots),
+            new=name,
         )
         workspace = Workspace(results_dir, data_dir)
         new = _NewMethod(method, tasks, protocol, backbone, overrides or [])
@@ -137,6 +142,29 @@ def versus(
 
 
 # --- what is planned
+
+
+def _refuse_stored(name: str, study: Study, against: Sequence[str], results_dir: Path) -> None:
+    """Refuse a method that is not new.
+
+    In the command's own results directory, its runs may be those of the same command, which was
+    interrupted.
+
+    Args:
+        name: of the method.
+        study: has the stored runs.
+        against: the baselines that the user names.
+        results_dir: where the method's runs belong.
+
+    Raises:
+        UsageError: the study holds runs of it, or it is its own baseline.
+    """
+    is_own = study.directory.resolve() == results_dir.resolve()
+    if name in against or (name in study.names("method") and not is_own):
+        raise UsageError(
+            f"the study holds runs of {name}: hifi compare compares them; a new method has a YAML and"
+            f" a name of its own, with base: {name} for example"
+        )
 
 
 @dataclass(frozen=True)
@@ -197,17 +225,11 @@ def _plan(
     """Plan the runs of the command.
 
     Raises:
-        UsageError: the study holds a method of the name, or a name or value is wrong.
+        UsageError: a name or value is wrong.
         MissingError: something that the runs need is not here, or nothing can be compared.
     """
     from hifi_cli.runs.versus import plan_versus
 
-    name = options.stored_names("methods", [new.method])[0]
-    if name in baselines.study.names("method"):
-        raise UsageError(
-            f"the study holds runs of {name}: hifi compare compares them; a new method has a YAML and"
-            f" a name of its own, with base: {name} for example"
-        )
     tasks = new.tasks or _plain_tasks(baselines)
     seed_words = seeds or ",".join(map(str, baselines.seeds))
     search = baselines.search

@@ -73,6 +73,7 @@ class Baselines:
         methods: Sequence[str],
         tasks: Sequence[str],
         keys: Mapping[str, str | None],
+        new: str = "",
     ) -> "Baselines":
         """Choose the baselines of a study.
 
@@ -81,6 +82,7 @@ class Baselines:
             methods: the baselines; empty: all methods of the table.
             tasks: empty: all of the baselines.
             keys: `protocol`, `backbone` and `shots`, as `select_runs` takes them.
+            new: the new method, which is none of them.
 
         Raises:
             MissingError: a baseline or a task has no stored run that counts.
@@ -94,7 +96,8 @@ class Baselines:
         runs = study.runs
         if tasks:
             runs = runs[runs["task"].isin(tasks)]
-        names = [*methods] or [*dict.fromkeys(select_runs(runs, **keys)["method"])]
+        stored = select_runs(runs[runs["method"] != new], **keys)
+        names = [*methods] or [*dict.fromkeys(stored["method"])]
         if not names:
             raise study.no_such_runs_error(**keys)
         runs = require_single_table(

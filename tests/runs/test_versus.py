@@ -152,6 +152,20 @@ def test_a_method_of_the_study_is_no_new_one(hifi, study):
     assert answer.code == 2 and "hifi compare compares them" in answer.err
 
 
+def test_baselines_in_the_own_results_directory(hifi, study):
+    """The second command finds the new method's runs there, which are no baseline."""
+    assert hifi("results merge study").code == 0
+    words = "versus norm-tuning.yaml epochs=2 batch_size=8 --tasks demo-entailment --seeds 1,2"
+    words += " --without-verdict --against bitfit"
+    assert hifi(words).code == 0
+    plan = lines_of(hifi(f"{words} --dry-run"))
+    assert plan["baselines"] == ["BitFit (protocol demo, demo)"]
+    assert plan["cost"][0].startswith("3 runs, 3 of them finished")
+    all_methods = hifi(words.replace("--against bitfit", "--dry-run"))
+    assert lines_of(all_methods)["baselines"] == ["BitFit, Full-FT (protocol demo, demo)"]
+    assert hifi(f"{words},norm-tuning").code == 2
+
+
 @pytest.mark.parametrize(
     ("part", "value", "name"),
     [
