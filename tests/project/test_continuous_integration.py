@@ -144,4 +144,11 @@ def test_pre_commit_runs_what_make_lint_demands():
 def test_the_citation_has_the_version_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == __version__
+    # pyproject.toml has no version of its own.
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    assert PROJECT["dynamic"] == ["version"]
+    assert hatch["version"]["path"] == "hifi_cli/_version.py"
+    newest = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest
+    assert newest[1] == Version(__version__).base_version
     assert citation["license"] == PROJECT["license"]
