@@ -13,8 +13,11 @@ from hifi_cli.errors import UsageError
 
 Array = NDArray[np.float64]
 
+# The change shrinks by the damping in each step: a damping of 0.85 takes tens of steps to 1e-6, one
+# near 1 takes so many that a bound must end them.
 _MOST_ITERATIONS = 10_000
-# Digits of a value that count: further ones are rounding, which differs between processors.
+# Values are compared to so many significant digits. Further digits are rounding, which differs
+# between processors and would let them choose different heads.
 _DIGITS = 9
 
 
@@ -51,6 +54,7 @@ class Ranked:
 
     def tied_at(self, k: int) -> bool:
         """Say whether the k-th and the next head have the same value, so that head numbers decided."""
+        # One head alone where all heads are chosen: then nothing is tied.
         values = self.preferences[self.order[k - 1 : k + 1]]
         return len(values) == 2 and bool(values[0] == values[1])
 
@@ -215,7 +219,8 @@ def rank_heads(
         )
     layers = zip(richness, correlation, strict=True)
     ranked = [function(i_h, r_hh, damping, epsilon) for i_h, r_hh in layers]
-    # The bound of one iteration leaves each value open by epsilon / (1 - d).
+    # The last change is at most epsilon, and each further one smaller by the factor d: a value may
+    # still move by epsilon / (1 - d). Two values that differ by less than twice that may be equal.
     open_range = 2 * epsilon / (1 - damping)
     is_level = all(np.ptp(layer.values) <= open_range for layer in ranked)
     if rank == "pagerank-literal" and is_level:

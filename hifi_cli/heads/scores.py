@@ -30,7 +30,8 @@ def score_examples(
         encoder: whose heads are scored.
         examples: single sequences.
         pad: the padding value of each of the tokenizer's lists.
-        xi: fraction of the sum of the singular values that the richness counts up to (equation 2).
+        xi: fraction of the sum of the singular values that the counted ones must reach (equation
+            2).
         batch_size: examples that are scored at a time.
 
     Returns:
@@ -49,8 +50,9 @@ def score_examples(
     return torch.stack(in_order(batches, richness)), torch.stack(in_order(batches, correlation))
 
 
-# Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64
-# matrices at a time. That is an assumption, which `make gpu-check` measures.
+# Eigenvalues are computed on the CPU, also for head outputs on a GPU. There are many small (64 x
+# 64) float64 matrices, of which a GPU's solver handles only a few at a time. `make gpu-check`
+# measures this assumption.
 EIGENVALUE_DEVICE = torch.device("cpu")
 
 
@@ -71,6 +73,7 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
     """
     sigma = singular_values(outputs, token_mask)
     cumulative = sigma.cumsum(-1)
+    # The partial sums below the bound are one fewer than the values it takes to reach it.
     return 1 + (cumulative < xi * cumulative[..., -1:]).sum(-1)
 
 
@@ -89,6 +92,7 @@ def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
     tokens, size = x.shape[-2:]
     # Both Gram matrices have these singular values squared; the smaller one is cheaper.
     gram = x.mT @ x if size <= tokens else x @ x.mT
+    # Rounding may make an eigenvalue of 0 slightly negative; the solver's order is ascending.
     return _eigenvalues(gram).clamp_min(0).sqrt().flip(-1)
 
 
@@ -118,8 +122,11 @@ def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
     """
     weight = token_mask.double() / token_mask.sum(-1, keepdim=True)
     mean = torch.einsum("bs,bhsd->bhd", weight, outputs.double())
+    # The head size is the number of observations of the covariance, and one degree of freedom goes
+    # to the mean.
     centered = mean - mean.mean(-1, keepdim=True)
     covariance = centered @ centered.mT / (mean.shape[-1] - 1)
+    # A head's own variance is no correlation with another head.
     covariance.diagonal(dim1=-2, dim2=-1).zero_()
     return covariance.abs()
 
@@ -189,7 +196,8 @@ def score_batches(
 
     Args:
         batches: as for `head_outputs`.
-        xi: fraction of the sum of the singular values that the richness counts up to (equation 2).
+        xi: fraction of the sum of the singular values that the counted ones must reach (equation
+            2).
 
     Yields:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.

@@ -13,7 +13,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import TunedLinear
 
 Heads = list[list[int]]
-# Parameters of peft's adapters that are [n, 1], but vectors that start at 1, not matrices.
+# peft's adapters store these scales as [n, 1]. They start at 1 and are vectors in all but shape:
+# weight decay would pull them to 0, which removes what they scale.
 _SCALES = {"ia3_l", "boft_s"}
 
 
@@ -24,7 +25,8 @@ class MethodContext:
     Attributes:
         heads: the selected heads, one list per layer; None unless the method needs them.
         missing_keys: names of parameters without pretrained values; every method must train them.
-        seed: of what the method draws; initial values on the CPU, so that no device changes them.
+        seed: seeds what the method draws. Initial values are drawn on the CPU, so that they do not
+            depend on the device.
         stage1_config: method and training settings of the first of two stages.
     """
 
@@ -118,7 +120,8 @@ class Method:
             The learning rate of the first group is logged.
         """
         trained = self.trainable_parameters(model)
-        # Single entries of a matrix train as a vector, and have its weight decay.
+        # A sparse method trains single entries of a matrix as a vector under the matrix's name. The
+        # model's own parameter of that name says that it is a matrix, which decays.
         whole = trained | dict(model.named_parameters())
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
@@ -206,6 +209,7 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     Raises:
         UsageError: the names or shapes differ.
     """
+    # Names and shapes are compared before anything is copied: a refused delta changes nothing.
     ours = {(name, value.shape) for name, value in target.items()}
     given = {(name, value.shape) for name, value in delta.items()}
     differing = sorted(name for name, _ in ours ^ given)

@@ -15,10 +15,10 @@ class BitFit(Method):
         """Which biases train."""
 
         biases: Literal["all", "layers"] = "all"
-        """`all`: every bias and the classifier, as BitFit's authors do; of a pooler, the weights
-        train too if they are not pretrained. `layers`: the biases of the encoder's layers and the
-        whole task head, as EH-FT's code does. There, the LayerNorm of the embeddings counts as part
-        of the first layer and trains; the output LayerNorm of the last layer does not."""
+        """`all`: every bias and the classifier, as BitFit's authors do. A pooler's weights train
+        too if they are not pretrained. `layers`: the biases of the encoder's layers and the whole task
+        head, as EH-FT's code does. That code counts the LayerNorm of the embeddings as part of the
+        first layer, so its bias trains, and leaves that of the last layer's output LayerNorm frozen."""
 
     def prepare(self, encoder: Encoder) -> None:
         head = list(encoder.task_head)
@@ -31,12 +31,14 @@ class BitFit(Method):
                 " another method"
             )
         if self.settings.biases == "all":
+            # A pretrained pooler is part of the encoder here: only its bias trains.
             head = names_without_pretrained_values(encoder, self.context.missing_keys)
         else:
             norms = [name for name in biases if "norm" in name.lower()]
             of_embeddings = [name for name in norms if encoder.is_in_embeddings(name)]
             of_layers = [name for name in biases if encoder.layer_of(name) is not None]
-            # Empty in an encoder whose norms have no biases.
+            # Parameters are in the model's order, so the last norm of the layers is the last
+            # layer's output LayerNorm. The slice is empty where the norms have no biases.
             last_norm = [name for name in of_layers if name in norms][-1:]
             of_layers = [name for name in of_layers if name not in last_norm]
             biases = [*of_embeddings, *of_layers]

@@ -41,8 +41,11 @@ def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> li
 class _Search(Method):
     """The first stage, which trains theta = theta0 + z_tensor * z * difference (equation 5).
 
-    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
-    of tensors would take most of a GPU's time.
+    The values of all entries of all tensors are kept in one vector [entries] each. An operation on
+    each of hundreds of tensors would take most of a GPU's time.
+
+    The model computes with a copy of theta that `before_step` writes into its weights. No graph
+    connects that copy to differences and gates, so `after_backward` carries its gradient over.
 
     Attributes:
         searched: the parameters that may differ in the end, by name.
@@ -86,8 +89,10 @@ class _Search(Method):
         model: nn.Module,  # noqa: ARG002
         weight_decay: float,
     ) -> list[dict[str, Any]]:
-        # A decay would pull the difference, not the weight: the penalty keeps it small.
+        # Weight decay would pull the difference to 0, not the weight: the penalty does that
+        # already.
         of_difference = {"params": [self.difference], "weight_decay": 0.0}
+        # The authors' optimizer of the gates; `DiffPruning` says why it is another one.
         of_gates = {
             "params": [self.gate, self.tensor_gate],
             "weight_decay": 0.0,
@@ -99,6 +104,7 @@ class _Search(Method):
         return [*groups, of_difference, of_gates]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
+        # The gates' gradients are tiny: one norm over all would clip them below AdamW's epsilon.
         return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
 
     def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
@@ -107,13 +113,15 @@ class _Search(Method):
 
     def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
         """Return the penalty on entries that may differ (`product`), or on open gates (`sum`)."""
+        # The probability that a gate is not exactly 0 (Louizos et al., ICLR 2018, with a
+        # temperature of 1). The shift is 0 for an interval around 0 such as [-1.5, 1.5].
         shift = math.log(-_LOW / _HIGH)
-        # The probability that a gate is not exactly 0.
         entries = torch.sigmoid(self.gate - shift)
         tensors = torch.sigmoid(self.tensor_gate - shift)
         if self.settings.l0 == "sum":
             number = entries.sum() + tensors.sum()
         else:
+            # An entry differs only where its own gate and its tensor's are open.
             parts = [part.sum() for part in entries.split(self.sizes)]
             number = (torch.stack(parts) * tensors).sum()
         return number * float(self.settings.penalty)
@@ -125,6 +133,7 @@ class _Search(Method):
             gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
             value.grad = None
         self._sampled.backward(torch.cat([gradient.flatten() for gradient in gradients]))
+        # The graph is as large as the model, and the next step makes another one.
         del self._sampled
 
     @torch.no_grad()
@@ -168,6 +177,7 @@ class _Search(Method):
         """
         number = len(self.gate) + len(self.tensor_gate)
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
+        # A draw of exactly 0 or 1 would have an infinite logit.
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
         sizes: list[int] = []
         for size in self.sizes:
@@ -221,6 +231,7 @@ class DiffPruning(SparseMethod):
     def _prune(self, encoder: Encoder) -> None:
         """Make the largest differences the trainable ones, and reset all other entries."""
         search = self.search
+        # The gates of evaluation, without noise: a closed gate leaves a difference of exactly 0.
         difference = search.weights() - search.pretrained
         masks = top_k_masks(search.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))

@@ -21,9 +21,12 @@ class HiFi(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         rows_by_layer = rows_of_heads(encoder, self.context.heads)
+        # Everything is frozen first; then each projection with chosen heads is replaced by one that
+        # holds their rows as parameters of its own.
         freeze_except(encoder, encoder.task_head)
         for layer, rows_by_part in enumerate(rows_by_layer):
             for part, rows in rows_by_part.items():
+                # A layer without chosen heads stays frozen, as the lower half does with `midtop`.
                 if rows:
                     tuned = partial(RowLinear, rows=rows, biases=self.settings.biases)
                     encoder.replace_module(layer, part, tuned)

@@ -30,7 +30,10 @@ class FinishedRun:
     """A finished run that has a model.
 
     Attributes:
-        config: the run's own; its names mean the run's copies of the user's own files.
+        directory: where the run is stored.
+        config: the run's settings; names of the user's own files mean the copies in the run's
+            directory.
+        result: the run's record.
     """
 
     directory: RunDirectory
@@ -82,7 +85,10 @@ def rebuild(
     """
     directory = finished.directory
     result = finished.result
+    # A delta says what changed, so it makes sense only on the very weights that it was trained
+    # from.
     found = pretrained.backbone_weights
+    # Records of schema 1 have another digest of the same encoder.
     if result.schema_version == 1:
         found = pretrained.weights_of_schema_1
     if found != result.backbone_weights:
@@ -131,15 +137,21 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file by their names."""
     if str(path) == well_formed(str(path)):
         return load_file(path)
-    # The library opens files whose whole path is UTF-8 alone. The bytes are in memory twice then.
+    # `load_file` refuses a path that is not UTF-8. Reading the bytes first costs their size in
+    # memory.
     return load(path.read_bytes())
 
 
 def save_delta(path: Path, delta: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
     """Write what training changed, and in the file's header what it belongs to, atomically.
 
-    One metadata key only: safetensors writes several in random order, and equal runs must give
-    equal files.
+    The header has a single metadata key, because safetensors writes several keys in random order
+    and equal runs must give equal files.
+
+    Args:
+        path: the file.
+        delta: tensors by the parameters' names.
+        belongs_to: method, backbone and heads, as JSON values.
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in delta.items()}
     header = json.dumps(belongs_to, separators=(",", ":"), ensure_ascii=False)

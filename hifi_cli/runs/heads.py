@@ -47,12 +47,18 @@ def needs_heads(config: RunConfig) -> bool:
 
 
 def is_measured(config: RunConfig) -> bool:
-    """Say whether heads are ranked by what is measured of them, or by code of the user's that may do so."""
+    """Say whether the ranking may measure the model itself instead of reading HiFi's scores.
+
+    Code of the user's may do either, and is not run to find out.
+    """
     return config.heads.rank in MEASURES or registry.own_file(config.heads.rank) is not None
 
 
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """Give the configured heads, or as many as would be selected."""
+    """Give the configured heads, or as many arbitrary ones as would be selected.
+
+    A plan counts parameters by them, without scoring any head. None: the method needs none.
+    """
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
     any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
@@ -125,7 +131,7 @@ class HeadSelector:
             UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
         """
         config = self.config
-        # Scoring may take minutes, and k is checked before it.
+        # Scoring may take minutes, so a k that is too large is refused before it.
         check_k(config.heads.k, Encoder(self.inputs.pretrained.model).num_heads)
         chosen = select_top_heads(self.rank(), config.heads.k, config.heads.strategy)
         how = config.heads.selection_arguments(config.seed)
@@ -141,6 +147,8 @@ class HeadSelector:
         """Rank the heads of every layer as configured, by their scores or by what is measured."""
         config = self.config
         name = config.heads.rank
+        # The user's own ranking defines `rank`, which reads HiFi's scores, or `measure`, which
+        # reads the model.
         file = registry.own_file(name)
         own = user_code(name, file) if file else {}
         if file and own.keys().isdisjoint(("rank", "measure")):
@@ -150,6 +158,7 @@ class HeadSelector:
             measured = self._importance(measure)
             return [Ranked(np.array(values)) for values in measured.values]
         how = config.heads.selection_arguments(config.seed)
+        # How many heads are chosen, and from which layers, comes after the ranking.
         del how["strategy"], how["k"]
         if name == "random":
             how["seed"] = seed_of_random_heads(how["seed"], config.task)
@@ -201,7 +210,8 @@ class HeadSelector:
     def _decides_scores(self) -> dict[str, Any]:
         """Give all that decides the scores of heads."""
         config = self.config
-        # The encoder has a digest of its own, and `scoring` the length.
+        # Two keys that decide tokens stand elsewhere: the encoder's digest stands for `backbone.*`,
+        # and heads are scored at `scoring.max_length`, not at the run's length.
         encoding = {
             key: value
             for key, value in config.values_that_decide("tokens").items()
@@ -217,14 +227,18 @@ class HeadSelector:
         if held_out:
             decides["held out"] = held_out
         if config.scoring.warm_steps:
-            # They are full fine-tuning, whatever the run's method.
+            # The warm-up is full fine-tuning at the run's settings, whatever its method.
             decides["training"] = config.values_that_decide("warm-up")
         return decides
 
     # --- measure the model
 
     def compute_scores(self) -> HeadScores:
-        """Score every head on random training samples (Algorithm 1), none of them held out."""
+        """Score every head on random training samples (Algorithm 1).
+
+        Rows that the run holds out to select its epoch are not among them: the choice of heads is
+        part of the training.
+        """
         runner, examples = self.load()
         xi = self.config.scoring.xi
         # Each choice of a multiple-choice example is a text of its own.
@@ -290,7 +304,10 @@ class HeadSelector:
         return [example for example in examples if example.row.id not in held_out]
 
     def _held_out(self) -> list[str]:
-        """Give the ids of the train rows that the run holds out; few-shot runs take heads of all rows."""
+        """Give the ids of the train rows that the run holds out.
+
+        A few-shot run scores its heads on the full train split, and so holds out none here.
+        """
         if self.config.shots:
             return []
         rows = self.inputs.data.rows("train")
@@ -301,9 +318,15 @@ class HeadSelector:
 def _read_or_compute(
     kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
 ) -> File:
-    """Read a stored file, or make it under its own lock; a damaged one is made again.
+    """Read a stored file, or make it; a damaged one is made again.
+
+    The lock of the file lets runs that start together wait for one scoring, instead of doing it
+    twice.
 
     Args:
+        kind: the class of the file.
+        path: where it is stored.
+        compute: makes it.
         force: make it also where it is stored.
     """
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):

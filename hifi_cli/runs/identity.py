@@ -64,6 +64,8 @@ class RunIdentity:
         if not directory.results.is_file():
             return None
         result = directory.read_result()
+        # Data and encoder may be gigabytes: they are read only if nothing quicker tells the runs
+        # apart.
         differing = self._quick_differences(result) or self._slow_differences(result)
         if differing:
             raise ConflictError(
@@ -161,7 +163,7 @@ class IdentityReader:
                 task, self.data_dir, lambda: self._load_data(task)
             )
         except MissingError:
-            # A split that the run had is not here.
+            # Without its files, the configuration decides which run it is.
             return None
         if digests is None:
             return None
@@ -217,6 +219,7 @@ def own_code_digest(config: RunConfig) -> str | None:
     """
     codes = []
     for file in dict.fromkeys(registry.own_file(stage.method) for stage in config.stages):
+        # A method of this package, and a YAML that names one, has no code of the user's.
         code = file and code_file(file)
         if file and code:
             codes.append(file.parent / code)
@@ -226,6 +229,7 @@ def own_code_digest(config: RunConfig) -> str | None:
     digests = [file_digest(code) for code in codes]
     if not digests:
         return None
+    # The digest of a single file is the file's own, which `sha256sum` prints too.
     if len(digests) == 1:
         return digests[0]
     return digest(digests, 64)

@@ -1,4 +1,4 @@
-"""What a run computes from: its task, the rows of it, an encoder, and what makes tokens of rows."""
+"""What a run computes from: its task, the task's rows, an encoder, and a tokenizer of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,8 @@ from hifi_cli.tasks.encode import tokenize
 from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.losses import check_loss
 
-# Examples by the task, the rows and the settings that they were tokenized from.
+# Examples by what they were made from: the task's YAML, the digest of the split's rows, and the
+# digest of the settings that decide tokens.
 ExampleCache = dict[tuple[str, str, str], list[EncodedExample]]
 
 
@@ -29,6 +30,7 @@ def load_task(config: RunConfig) -> TaskSpec:
             count shots of.
     """
     task = task_spec.load(config.task)
+    # Only for its error: the task is returned as its YAML has it.
     task.with_primary(config.primary_metric)
     check_loss(task, config)
     if config.shots and not task.classes:
@@ -101,6 +103,7 @@ class RowTokenizer:
         return self.cache[key]
 
     def _with_length(self, max_length: int | None) -> RunConfig:
+        """Give the configuration with another `max_length`; None: as it is."""
         if max_length is None:
             return self.config
         return self.config.model_copy(update={"max_length": max_length})
@@ -138,6 +141,7 @@ def check_vocabulary(pretrained: Pretrained, examples: list[EncodedExample], nam
     """
     known = Encoder(pretrained.model).vocabulary_size
     tokenizer = pretrained.tokenizer
+    # The embedding has one row per token id, so the largest id decides.
     largest = tokenizer.pad_token_id
     for example in examples:
         for sequence in example.sequences:

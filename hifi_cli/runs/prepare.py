@@ -62,8 +62,9 @@ def prepare_run(
         heads: that the method tunes; None for a method that needs none.
     """
     encoder = own_encoder(pretrained, config.seed)
-    # The Trainer and evaluations read this config: a few-shot run trains on all examples at once.
-    # `load_splits` and the scoring of heads read the caller's, with the task's own batch size.
+    # From here on the batch size is that of the training: a few-shot run trains on all examples at
+    # once. `load_splits` and the scoring of heads keep the configured one, because they work on the
+    # full train split.
     config = config.model_copy(update={"batch_size": batch_size(config, task)})
     task = task.with_primary(config.primary_metric)
     # The method may compute with the pretrained weights, as PiSSA does: on the run's device.
@@ -89,6 +90,7 @@ def build_and_prepare(
             `layer_decay` with parameters that it cannot place, or without layers that are trained.
     """
     method = build_method(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
+    # `_check_layer_decay` tells by these names which parameters the method has added.
     before = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
     if not method.stages()[0].method.trainable_parameters(encoder.model):
@@ -118,6 +120,7 @@ def _check_layer_decay(
         name: encoder.layer_of(name) is not None or encoder.is_in_embeddings(name)
         for name in trained
     }
+    # The task head is in no layer either, but it was there before: it has the full learning rate.
     added = [name for name in trained if not is_inside[name] and name not in before]
     if added:
         why = f"adds {added[0]}, which is in no layer"
@@ -130,6 +133,10 @@ def _check_layer_decay(
 
 
 def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:
-    """Bring a model from stage `current_stage`, counted from 0, to its method's last stage."""
+    """Bring a model from stage `current_stage`, counted from 0, to its method's last stage.
+
+    The stages between are prepared one after the other: each builds on the modules and on what
+    trains in the one before.
+    """
     for stage in method.stages()[current_stage + 1 :]:
         stage.prepare_model(encoder)

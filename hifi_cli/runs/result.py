@@ -58,8 +58,9 @@ class KeptModel:
 def kept_model(trainer: Trainer, prepared: PreparedRun, splits: Splits) -> KeptModel:
     """Say what the model of the kept epoch predicts.
 
-    The logits are those of the epoch's own evaluation. Where another split chose the epoch, the
-    reported one may not have been evaluated then; it is now, with the delta.
+    Its logits are usually those of the epoch's own evaluation. Where other rows than the reported
+    ones selected the epoch, the reported rows may not have been evaluated then. The delta of that
+    epoch is then loaded, and they are evaluated now.
     """
     progress = trainer.progress
     epoch = progress.best_epoch
@@ -85,6 +86,7 @@ def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: s
         kept: has the metrics by epoch.
         metric: its name, on an extra split with the split's suffix.
     """
+    # The last and the kept epoch were always measured; the others only where the rule asks for it.
     known = {epoch: values[metric] for epoch, values in kept.metrics.items() if metric in values}
     highest = None
     if config.epoch_rule.has_max:
@@ -96,6 +98,7 @@ def run_epochs(config: RunConfig, progress: Progress, kept: KeptModel, metric: s
     """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest."""
     highest = None
     if config.epoch_rule.has_max:
+        # An epoch without metrics was not evaluated on the reported split.
         scores = {epoch: values[metric] for epoch, values in kept.metrics.items() if values}
         highest = max(scores, key=scores.__getitem__)
     return Epochs(total=progress.epoch, last=progress.epoch, best=progress.best_epoch, max=highest)
@@ -114,11 +117,16 @@ class StoredDelta:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run: fields of its record, with the values of a run that diverged.
+    """What became of a run, as fields of its record.
+
+    The defaults are the values of a run that diverged: it has no scores, and no model that tells
+    classes apart.
 
     Attributes:
-        params: what trains in the last stage that training reached.
-        reason: why the run diverged.
+        params: what trains in the method's last stage.
+        reason: why the run diverged; empty: it has trained to its end.
+        collapsed: whether the model predicts one class for every row.
+        time_s: seconds of training, evaluations included.
     """
 
     params: ParameterCounts
@@ -225,7 +233,8 @@ def result_of(
     device_types = [process["device_type"] for process in trained_by]
     precisions = sorted({process["precision"] for process in trained_by})
     devices = dict.fromkeys(process["device"] for process in trained_by)
-    # The last process counts itself, from its prepared model to its stored predictions.
+    # `costs` has the seconds of this process up to the stored predictions, and progress those of
+    # the processes before it, which a signal or a kill ended.
     seconds_before = sum(process["seconds"] for process in trained_by[:-1])
     provenance = describe_provenance(
         prepared.device, processes=processes.process_state().num_processes
@@ -273,7 +282,10 @@ def result_of(
 
 
 def _digest_of_shared_heads(config: RunConfig, heads: Heads | None) -> str | None:
-    """Give the digest of the tuned heads, if runs of all seeds tune the same ones."""
+    """Give the digest of the tuned heads, if runs of all seeds tune the same ones.
+
+    Seeds are averaged only if it agrees. Heads that each seed draws for itself may differ.
+    """
     if not heads or config.heads_vary_with_seed:
         return None
     return digest(heads, 64)
@@ -307,7 +319,10 @@ def class_counts(
 
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
-    """Count the numbers that train, in all and in the backbone; those of delta and plain model."""
+    """Count the trained parameters (in all and in the backbone), the stored ones, and the model's.
+
+    `total` counts the plain encoder with its head, without what the method adds.
+    """
     trainable, trainable_backbone = trained_sizes(prepared.method, prepared.encoder)
     stored = prepared.method.delta(prepared.encoder.model).values()
     return ParameterCounts(

@@ -48,9 +48,9 @@ def run(
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
-        config: of the run.
+        config: the run's settings.
         workspace: has the results and the data, and what former runs of the command loaded.
-        force: repeat it nevertheless.
+        force: repeat a finished run too.
         report_to: trackers that get the log lines too.
 
     Raises:
@@ -64,20 +64,25 @@ def run(
     task = load_task(config)
     identity = workspace.identities.identity(config, task)
     directory = workspace.directory(config)
-    # Of several processes one writes, and holds the lock for all of them.
-    with directory.hold() if processes.is_main() else nullcontext(True) as is_held:
+    # Under torchrun only the main process writes, and holds the lock for all of them. The lock is
+    # taken before the look for a finished run: a second command could otherwise start the same one.
+    lock = directory.hold() if processes.is_main() else nullcontext(True)
+    with lock as is_held:
         finished = processes.run_on_main(
             lambda: _finished_run(identity, directory, is_held=is_held, force=force)
         )
         if finished:
             logger.info(f"{config.run_label}: finished before, {summary(finished)}")
             return finished
-        # Runs of a command share their rows, their encoder and its tokens.
+        # Runs of a command share their rows, their encoder and its tokens; `prepare_run` below
+        # copies the encoder, because a method changes it in place.
         inputs = workspace.inputs(config, task)
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
         prepared = prepare_run(config, task, inputs.pretrained, device, heads)
-        checkpoint = Checkpoint(directory.checkpoint, _training_digest(identity, inputs, prepared))
+        # A checkpoint with another digest belongs to another training and is not continued.
+        training_digest = _training_digest(identity, inputs, prepared)
+        checkpoint = Checkpoint(directory.checkpoint, training_digest)
         memory_is_own = reset_peak_memory(device)
         log = None
         if processes.is_main():
@@ -86,10 +91,12 @@ def run(
         trainer = Trainer(
             prepared, prepared.method, splits, callback=log, checkpoint=checkpoint, process=process
         )
-        # Nothing can refuse the run any more: what the directory holds of a former one goes.
+        # Everything that can refuse the run has been done, so a former run's files may be removed.
+        # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
         _say_what_rows_share_and_lose(config, splits)
-        # Heads may have been scored for an hour, and the user's own code may have changed since.
+        # The record names the code as it is now. The digest in `identity` was taken before heads
+        # were scored, which may be an hour ago, and the user may have edited the file since.
         code = own_code_digest(config)
         start = time.monotonic()
         with closing(log) if log else nullcontext():
@@ -98,7 +105,8 @@ def run(
         costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
         result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
         if processes.is_main():
-            # The record comes last: a run without it is unfinished.
+            # The record comes last, because its presence is what makes a run finished: a kill
+            # before this line leaves a checkpoint to continue from.
             directory.finish(result)
     logger.info(f"{config.run_label}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
@@ -110,7 +118,10 @@ def _finished_run(
     """Give the finished run of an identity, if its directory holds it; None: it is to be trained.
 
     Args:
+        identity: what decides the run's numbers.
+        directory: where the run belongs.
         is_held: whether this process holds the directory's lock.
+        force: train it even if it is finished.
 
     Raises:
         ConflictError: another process is writing it, or it holds another run.
@@ -120,7 +131,7 @@ def _finished_run(
         return None
     finished = identity.finished_run(directory)
     if finished:
-        # A process that was killed between writing the result and removing its checkpoint left it.
+        # A process that is killed after it wrote the result leaves its checkpoint behind.
         directory.checkpoint.unlink(missing_ok=True)
     return finished
 
@@ -135,14 +146,18 @@ def _training_digest(identity: RunIdentity, inputs: RunInputs, prepared: Prepare
             prepared.method.context.heads,
             inputs.pretrained.backbone_weights,
             inputs.data.fingerprint,
-            # Several processes train the words that do not occur too.
+            # One process trains only the words of the train examples; several processes train the
+            # whole word embedding. The optimizer's state of one does not fit the other.
             prepared.method.may_leave_out_words and has_several_processes,
         ]
     )
 
 
 def _say_what_rows_share_and_lose(config: RunConfig, splits: Splits) -> None:
-    """Say how many train texts are cut, and how many rows select the epoch by texts of the train split."""
+    """Say how many train texts are truncated, and how many selecting rows repeat a train text.
+
+    The epoch is selected too optimistically where the selecting rows repeat what was trained on.
+    """
     cut = truncated_rows(splits.train)
     if cut:
         logger.info(
@@ -165,7 +180,8 @@ def _train(trainer: Trainer, directory: RunDirectory) -> str:
     try:
         trainer.train()
     except Diverged as error:
-        # The last stage's parameters are counted and recorded, as of a finished run.
+        # The record of a diverged run counts the last stage's parameters, as that of a finished run
+        # does, also where it diverged in the first of two stages.
         enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage)
         return f"{error} at step {trainer.progress.step}"
     except (KeyboardInterrupt, Terminated):

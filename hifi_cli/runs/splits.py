@@ -36,6 +36,7 @@ def load_splits(inputs: RunInputs) -> Splits:
         if split in data.splits
     }
     reported = load("validation")
+    # The usual run: the validation rows both select the epoch and are reported.
     if not config.shots and config.selection != "holdout":
         train = load("train")
         return Splits(train, reported, reported, epoch_batches(config, train, 0), extra)
@@ -44,7 +45,8 @@ def load_splits(inputs: RunInputs) -> Splits:
     selection = tokenizer.tokenize(selection_rows)
     if not config.shots:
         return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
-    # A method that reads gradients gets those of the full train split.
+    # A method that chooses parameters by gradients, as Child-Tuning-D does, gets those of the full
+    # train split.
     gradient_batches = epoch_batches(config, inputs.examples("train"), 0)
     fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
     return Splits(train, selection, reported, gradient_batches, extra, fewshot)
@@ -64,10 +66,12 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
     rows = rows[: config.limit]
     if config.selection != "holdout":
         return rows, []
+    # A row without a group is a group of its own.
     members: dict[str, list[Row]] = {}
     for row in rows:
         members.setdefault(row.group or row.id, []).append(row)
     groups = list(members.values())
+    # The fraction counts groups, not rows, so that no group is cut.
     size = holdout_size(config, len(groups))
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(groups), generator=generator).tolist()

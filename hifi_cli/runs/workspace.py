@@ -56,7 +56,8 @@ class Workspace:
             MissingError: they are not here, and cannot be had from the hub.
             UsageError: the rows do not fit the task.
         """
-        # The key is not the name: runs with own YAMLs may name different tasks alike.
+        # The key is the whole YAML, not the name: the user's own YAMLs may give two tasks one name.
+        # Which metric is primary changes no row.
         key = task.model_dump_json(exclude={"primary"})
         if key not in self._data:
             self._data[key] = task_sources.load(task, data_dir=self.data_dir)
@@ -89,7 +90,8 @@ class Workspace:
         head = task_head_of(config, task)
         key = f"{head} {config.values_that_decide('encoder')}"
         if key not in self._pretrained:
-            # Large backbones do not fit in memory twice.
+            # The old one goes before the new one is loaded: two large backbones may not fit in
+            # memory.
             self._pretrained.clear()
             loaded = load_backbone(config.backbone, task_head=head, dropout=config.dropout)
             if config.start_from:
@@ -124,8 +126,10 @@ class Workspace:
             )
         prepared.method.merge(prepared.encoder)
         weights = prepared.encoder.base.state_dict()
-        # Not strict: another task's head may have no pooler.
+        # Not strict: the other task's head may have no pooler, and then the pooler keeps its
+        # pretrained values.
         Encoder(loaded.model).base.load_state_dict(weights, strict=False)
+        # What comes from the other run is not missing any more, so that no seed draws it anew.
         names = {f"{loaded.model.base_model_prefix}.{name}" for name in weights}
         delta = str(start.result.delta_sha256)
         link = {

@@ -27,7 +27,8 @@ from hifi_cli.training.losses import ClassWeights, balanced_weights
 from hifi_cli.training.runner import Diverged, ModelRunner
 from hifi_cli.training.stage import TrainingStage, batch_gradients
 
-# About the bytes of results.json, and of the prediction of a row.
+# Generous sizes of results.json and of one row's line in predictions.jsonl, in bytes. They only
+# decide whether a run on a full disk may go on without a checkpoint.
 _RECORD_BYTES = 1 << 15
 _PREDICTION_BYTES = 256
 
@@ -145,7 +146,8 @@ def _steps_of_stages(stages: Sequence[Stage], total: int) -> list[range]:
     start = 0
     fractions = accumulate(stage.fraction for stage in stages)
     for index, fraction in enumerate(fractions, start=1):
-        # Every later stage needs a step of its own.
+        # Rounding may leave a short stage empty. It gets one step, and leaves one for each later
+        # stage.
         latest_end = total - (len(stages) - index)
         end = min(max(round(fraction * total), start + 1), latest_end)
         steps.append(range(start, end))
@@ -275,6 +277,8 @@ class Trainer:
             RunFailed: a batch does not fit in memory.
         """
         set_seed(self.config.seed)
+        # Two clocks: this process's own, and the run's, which `resume` sets back by the seconds of
+        # the processes before.
         self.process_started_at = time.monotonic()
         self.started_at = self.process_started_at
         saved = self.checkpoint.read() if self.checkpoint else None
@@ -310,18 +314,23 @@ class Trainer:
         while not self.is_finished:
             self.model.train()
             for batch in self.remaining_batches():
+                # A stage begins with its first step and not at the end of the one before: an
+                # evaluation or a checkpoint between the two is of the stage that has trained.
                 if self.progress.step == self.stage.steps.stop:
                     self.begin_stage(self.progress.stage + 1)
                 self.train_step(batch)
                 step = self.progress.step
                 if step % self.config.log_every == 0 or step == self.plan.total:
                     self.log_loss()
+                # The caller of a warm-up reads the model's weights, as an evaluation would.
                 if step == self.max_steps:
                     self.stage.before_evaluation()
                     return
                 self.stop_or_save(signals)
             self.stage.before_evaluation()
             self.end_epoch()
+            # A signal during the evaluation stops the run here, with the epoch's scores in the
+            # checkpoint.
             self.stop_or_save(signals)
 
     def remaining_batches(self) -> list[list[EncodedExample]]:
@@ -345,13 +354,17 @@ class Trainer:
         is_due = self.checkpoint is not None and self.checkpoint.is_due()
         if stops or is_due:
             problem = self.try_to_save()
+            # A full disk does not end a run that can still write its results, and a run that stops
+            # anyway only warns.
             if problem and not stops and not self.has_room_for_results():
                 raise RunFailed(problem)
             if problem:
                 logger.warning(f"{self.config.run_label}: no checkpoint is saved: {problem}")
         if stops:
-            # Another process may have got the signal.
-            raise exception_of(signals[0]) if signals else Terminated
+            if signals:
+                raise exception_of(signals[0])
+            # Another process got the signal, and all of them stop.
+            raise Terminated
 
     def stops_with_all_processes(self, stops: bool) -> bool:
         """Whether this process, or any other that trains with it, is to stop."""
@@ -388,11 +401,14 @@ class Trainer:
         """Begin a stage: the model is prepared, the method chooses what trains, AdamW is made."""
         self.close_stage()
         self.progress.stage = index
+        # All processes draw the same here: they must choose the same parameters.
         self.seed_process(0)
         stage = self.stages[index]
         # The method has prepared the model for its first stage.
         if index > 0:
             stage.prepare_model(self.encoder)
+        # A method that reads gradients gets them with dropout on, as in training. They are computed
+        # only as far as the method asks for them.
         self.model.train()
         gradients = batch_gradients(self.runner, self.splits.gradient_batches, self.class_weights)
         stage.method.on_stage_start(self.model, gradients)
@@ -426,7 +442,8 @@ class Trainer:
 
     def log_loss(self) -> None:
         """Log the mean loss of the steps since the last logged one of the epoch."""
-        # A GPU is waited for here, and not in every step.
+        # Reading the loss waits for a GPU, so it is read once in `log_every` steps. A loss that is
+        # not finite is noticed here, up to as many steps late.
         loss = float(sum(self.losses)) / len(self.losses)
         if not math.isfinite(loss):
             raise Diverged(f"the training loss is {loss}")
@@ -451,10 +468,10 @@ class Trainer:
     def end_epoch(self) -> None:
         """Count the epoch, evaluate the model, and read the clock."""
         self.progress.epoch += 1
-        # Figures train without an evaluation, on splits of which none is reported.
+        # Some figures train without a reported split: nothing is evaluated then.
         if self.splits.reported:
             self.evaluate()
-        # A logged loss is the mean of steps of one epoch.
+        # The next logged loss is a mean over steps of the next epoch alone.
         self.losses.clear()
         self.read_clock()
 
@@ -474,7 +491,9 @@ class Trainer:
         selecting_score = None
         scores: dict[str, float] = {}
         logits: Values | None = None
-        # Where the same rows select and are reported, one evaluation serves both.
+        # Where the same rows select and are reported, one evaluation serves both. `is_best_so_far`
+        # also notes a better epoch, so it is called before `is_finished`, which counts the epochs
+        # since then.
         if rule.selects_apart:
             selecting_scores, _ = self.runner.measure(self.splits.selection)
             selecting_score = selecting_scores[primary]
@@ -504,12 +523,18 @@ class Trainer:
     def keep(self, logits: Values | None) -> None:
         """Keep what training has changed, and the reported split's logits if it was measured."""
         self.logits = None if logits is None else torch.from_numpy(logits)
-        # On its device: a copy to the host at each better epoch would wait for it.
+        # The copy stays on the device: bringing it to the host at each better epoch would wait for
+        # a GPU.
         delta = self.method.delta(self.model)
         self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last stage has trained it, or the run ends."""
+        """Whether the model may be reported: the last stage has trained it, or the run ends.
+
+        An epoch that ends before the last stage, or in the steps of a warm-up at a learning rate of
+        0, has a model that the method does not mean. The last epoch is reported in any case,
+        because a run must report one.
+        """
         is_last_stage = self.progress.stage == len(self.stages) - 1
         is_at_end = self.progress.step == self.plan.total
         return is_last_stage and (self.stage.has_trained() or is_at_end)
@@ -542,7 +567,15 @@ class Trainer:
         self.checkpoint.save(state, self.runner.device)
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
+        """Continue from the state of a checkpoint.
+
+        The order is that of a run that was not stopped: the model of the stage, what trains in it,
+        and the optimizer over that. The random generators come last, as anything before may draw
+        from them.
+
+        Args:
+            saved: what `save_checkpoint` stored.
+        """
         history = [metrics_line(line) for line in saved["progress"]["log_history"]]
         self.progress = Progress(**{**saved["progress"], "log_history": history})
         # The seconds of the processes before this one count as the run's.
@@ -554,7 +587,8 @@ class Trainer:
         for stage in self.stages[1 : self.progress.stage + 1]:
             stage.prepare_model(self.encoder)
         method = self.stages[self.progress.stage].method
-        # The optimizer is made for the parameters that the method chose when the stage began.
+        # The method's state says which parameters it chose when the stage began; only then can the
+        # optimizer be made for them.
         with torch.no_grad():
             method.load_training_state(self.model, saved["method"])
         self._stage = self.new_stage()

@@ -30,7 +30,8 @@ from hifi_cli.training.batches import batches_by_length, in_order
 from hifi_cli.training.device import tf32, uses_bf16
 from hifi_cli.training.losses import ClassWeights, logits_of, loss_normalizer, task_loss
 
-# Batches are as wide as a multiple of so many tokens: GPU kernels require aligned attention masks.
+# On a GPU the width of a batch is rounded up to a multiple of this many tokens, because the
+# attention kernels require aligned masks.
 _GPU_MULTIPLE = 8
 
 
@@ -82,7 +83,8 @@ class ModelRunner:
         if self.processes.num_processes == 1:
             return
         device_ids = [self.device] if self.device.type == "cuda" else None
-        # EH-FT's head does not read the pooler below it.
+        # EH-FT's head does not read the pooler below it, and DDP would wait for the pooler's
+        # gradient.
         has_unused_parameters = self.config.task_head.kind == "mlp"
         self.model = DistributedDataParallel(
             self.encoder.model,
@@ -93,7 +95,10 @@ class ModelRunner:
         )
 
     def unwrap(self) -> None:
-        """Undo `wrap`: what trains is about to change; until then every process computes all."""
+        """Undo `wrap`, because what trains is about to change.
+
+        Until the next `wrap`, every process computes the gradients of all examples by itself.
+        """
         self.model = self.encoder.model
 
     def logits(self, examples: list[EncodedExample]) -> Tensor:
@@ -121,7 +126,8 @@ class ModelRunner:
             packed: where the real tokens are; None: the layers compute on padding too.
         """
         with ExitStack() as contexts:
-            # Evaluations compute in float32 on all hardware.
+            # Evaluations compute in float32 on all hardware, so that scores do not depend on
+            # bfloat16.
             if self.uses_autocast and self.encoder.model.training:
                 contexts.enter_context(torch.autocast(self.device.type, dtype=torch.bfloat16))
             if packed:
@@ -154,11 +160,14 @@ class ModelRunner:
         ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
         rank = self.processes.process_index if ddp else 0
         world = self.processes.num_processes if ddp else 1
+        # Every world-th example, so that processes differ by one example at most.
         own = list(range(rank, len(examples), world))
-        # DDP averages over processes: times their number it is the mean over the whole batch.
+        # The loss is a sum, divided by the whole batch's normalizer. DDP averages the gradients
+        # over the processes, which divides once more by their number: `world` undoes that.
         weight = world / loss_normalizer(self.task, examples, class_weights)
         if not own:
-            # A process without examples takes part with one that does not count.
+            # DDP waits for a backward pass in every process. One without examples computes an
+            # example whose loss counts zero times.
             own = [0]
             weight = 0.0
         parts = list(split_batch(own, self.config.gradient_accumulation_steps))
@@ -170,11 +179,13 @@ class ModelRunner:
         ):
             for part in parts:
                 is_last = part is parts[-1]
-                # The processes exchange gradients in the last part alone.
+                # The processes exchange gradients once, in the last part, when each has its sum.
                 with ddp.no_sync() if ddp and not is_last else nullcontext():
                     batch = [examples[index] for index in part]
                     logits = self.logits(batch)
                     loss = task_loss(self.task, logits, batch, class_weights, smoothing) * weight
+                    # Once a step and in every process: DDP's mean over equal terms is the term
+                    # itself.
                     if is_last and regularization_loss:
                         loss = loss + regularization_loss(self.encoder.model)
                     loss.backward()
@@ -199,7 +210,7 @@ class ModelRunner:
         batches = batches_by_length(examples, size)
         rank = self.processes.process_index
         world = self.processes.num_processes
-        # No TF32, also where the user allows it for the whole process.
+        # TF32 is off, also where the user's program allows it: scores are those of float32.
         with (
             _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),
             tf32(False),
@@ -207,6 +218,7 @@ class ModelRunner:
             own_logits = [
                 self.logits(batch.examples).cpu().numpy() for batch in batches[rank::world]
             ]
+        # Process r computed the batches r, r + world, ...: their logits go back to these places.
         of_batches: list[Values] = [np.empty(0)] * len(batches)
         for process, logits in enumerate(processes.gather(own_logits)):
             of_batches[process::world] = logits
@@ -228,7 +240,8 @@ class ModelRunner:
             Diverged: a logit is not finite.
         """
         logits = self.predict(examples)
-        # Beyond a batch's tokens they are -inf.
+        # -inf is no sign of divergence: `predict` pads with it, so that no padding is the highest
+        # logit.
         if np.isnan(logits).any() or np.isposinf(logits).any():
             raise Diverged("the logits are not finite")
         predictions = self.task.rules.predictions(examples, logits)

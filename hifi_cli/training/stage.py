@@ -68,7 +68,9 @@ class TrainingStage:
         self.word_rows: WordRows | None = None
         embedding = None if trains_all_words else embedding_to_divide(runner, self.method)
         if embedding is not None:
-            # Optimizer and clipping see the rows that train in the place of the whole embedding.
+            # Words that no example has get no gradient: they would only decay, which `WordRows`
+            # counts and applies at once. Optimizer and clipping get the other words' rows in the
+            # place of the whole embedding.
             self.word_rows = WordRows(embedding, occurring_words(examples, runner.pad))
             for group in groups:
                 group["params"] = self.word_rows.replace_in(group["params"])
@@ -215,7 +217,7 @@ def groups_by_layer(
     """Split an optimizer's groups by layer, for layer-wise learning rate decay.
 
     The learning rate of a group is multiplied by `layer_decay` for each layer above it. The task
-    head comes first.
+    head comes first, because the first group's learning rate is the one that is logged.
 
     Args:
         groups: parameter groups of AdamW.
@@ -230,6 +232,7 @@ def groups_by_layer(
     by_layer = []
     for distance in sorted(set(distances.values())):
         rate = learning_rate * decay**distance
+        # A group is divided, not merged with others: its weight decay and other settings stay.
         for group in groups:
             params = [value for value in group["params"] if distances[value] == distance]
             if params:
@@ -265,7 +268,8 @@ def schedule_of(optimizer: torch.optim.Optimizer, training: TrainingConfig, step
 def embedding_to_divide(runner: ModelRunner, method: Method) -> nn.Embedding | None:
     """Return the word embedding whose words that occur may train alone; None where all train.
 
-    DDP would not see the rows that train instead, so that several processes train all words.
+    Several processes train all words: the divided rows are no parameters of the model, and DDP
+    averages the gradients of the model's parameters only.
     """
     if not method.may_leave_out_words or runner.processes.num_processes > 1:
         return None
