@@ -24,7 +24,7 @@ COMMAND_LINE = "command line"
 # The names of the layers of files that `-c` gives begin with this.
 _FILE_LAYER = "-c "
 DEFAULT_PROTOCOL = "hifi"
-# Everyone names the hub's first models without their owners.
+# Owners of old hub models, which people still name without one.
 HUB_OWNERS = {
     "bert-base-uncased": "google-bert",
     "bert-base-cased": "google-bert",
@@ -37,6 +37,8 @@ HUB_OWNERS = {
     "albert-base-v2": "albert",
     "camembert-base": "almanach",
 }
+# Together they name a run: a YAML that has all of them is a run's config.yaml. They are options,
+# not settings.
 _NAMES_OF_A_RUN = ("task", "method", "backbone", "protocol", "seed")
 
 
@@ -209,7 +211,8 @@ def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) ->
         _backbone_keys(names["backbone"].value),
         registry.find("tasks", names["task"].value),
     )
-    # The backbone's own keys replace its name.
+    # The name of the backbone stands here as a text; the layer of its YAML replaces it by a
+    # section.
     layers = [
         Layer(name.source, {key: registry.name_of(name.value)}) for key, name in names.items()
     ]
@@ -228,7 +231,8 @@ def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]
     if not any(key.startswith("stage1.") for key in merged):
         return merged
     named = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
-    # Whatever a layer says of the first stage wins over what its method says of itself.
+    # The layers are merged twice: first to learn which method the first stage has, then over the
+    # keys that this method has as a run of its own. So every layer wins over them.
     return _merge(layers, start=_stage1_keys(named, yamls))
 
 
@@ -306,7 +310,9 @@ class _Yamls:
             yield Layer(f"method {file.stem}", method.config)
             yield Layer(f"method {file.stem} (task {task})", method.tasks.get(task, {}))
         method_names = [file.stem for file in methods]
-        # A protocol's blocks for single names come after everything else, and its cases last.
+        # A protocol's blocks come after the method's own keys, because a paper's setting for one
+        # method or task wins over the method's usual one. Its cases, which
+        # may name several conditions at once, come last.
         yield from self._blocks("methods", "*", "all methods")
         yield from self._blocks("backbones", encoder, f"backbone {encoder}")
         yield from self._blocks("tasks", task, f"task {task}")
@@ -340,10 +346,13 @@ def _merge(
     result = dict(start or {})
     for layer in layers:
         for key, value in flatten(layer.keys).items():
+            # Keys are dotted paths. This key may replace a section (its keys `within`), or a value
+            # that stands where its section would be (`around`).
             within = [other for other in result if other.startswith(f"{key}.")]
             if value == {} and within:
                 continue
-            # `stage1=null` takes the keys of the section away, and `stage1.method=bitfit` the null.
+            # `stage1=null` removes the section's keys, and a later `stage1.method=bitfit` removes
+            # the null.
             around = [other for other in result if key.startswith(f"{other}.")]
             for other in within + around:
                 del result[other]
@@ -396,13 +405,19 @@ def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
         key = ".".join(map(str, first_problem(error)["loc"]))
         origin = _source_of_problem(key, sources)
         raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
-    # Sources are no part of the configuration: two equal ones may come about in two ways.
+    # Sources stand beside the configuration, not in it: two equal configurations may come about in
+    # two ways.
     config._sources = sources
     return config
 
 
 def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
-    """Return what set a wrong key: of a section the last key in it, of a part of a value the value."""
+    """Return the layer that set a wrong key.
+
+    If pydantic names a section, it is the layer of the section's last key. If it names a part of a
+    value, such as an item of a list, it is the layer of the value.
+    """
+    # Reversed, because the last layer that set something there is the one to blame.
     for key, source in reversed(sources.items()):
         is_part = f"{wrong}.".startswith(f"{key}.")
         is_section = f"{key}.".startswith(f"{wrong}.")
@@ -419,7 +434,9 @@ def override_value(value: Any) -> str:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """Return the keys that one `key=value` argument sets; `heads.k=5` is one of a section, the value is YAML.
+    """Return the keys that one `key=value` argument sets, nested.
+
+    `heads.k=5` is `{"heads": {"k": 5}}`; the value is read as YAML.
 
     Raises:
         UsageError: no `=`, or the value is not YAML.

@@ -10,11 +10,13 @@ from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.records.record import EpochMetrics, RunResult
 from hifi_cli.text import counted_noun
 
-# Of scores from 0 to 1: less than the weight of one row of any task
+# Scores are fractions from 0 to 1. A single row of the largest task weighs more than this, so
+# rounding is forgiven and a changed prediction is not.
 TOLERANCE = 1e-6
-# Trained entries of a weight are stored with a mask of all its entries; no method trains fewer.
+# A sparse method stores the trained entries of a weight with a mask of one byte for each of its
+# entries. No method trains fewer than one entry in so many.
 _MOST_MASKED = 4096
-# Keys of a record that repeat one of its configuration
+# The record repeats these keys of its configuration.
 _REPEATED = (
     "task",
     "method",
@@ -29,7 +31,7 @@ _REPEATED = (
 
 
 def in_configuration(result: RunResult) -> Iterator[str]:
-    """Find what the record says of its run, and its configuration otherwise."""
+    """Find keys of the record that contradict the run's configuration."""
     config = result.config
     if config_hash_of(config) != result.config_hash:
         yield "config_hash is not that of its configuration"
@@ -49,7 +51,7 @@ def _expected(result: RunResult) -> dict[str, Any]:
     expected = {key: config.get(key, getattr(result, key)) for key in _REPEATED}
     expected["backbone"] = config["backbone"]["name"]
     expected["selection"] = "few-shot" if config.get("shots") else config["selection"]
-    # `auto` is what the hardware has.
+    # `auto` became what the hardware has, which the configuration cannot tell.
     if config["precision"] != "auto":
         expected["precision"] = config["precision"]
     if config.get("primary_metric") is not None:
@@ -69,7 +71,7 @@ def in_numbers(result: RunResult) -> Iterator[str]:
             yield f"truncated.{split} is {cut:,} of {counted_noun(rows, 'row')}"
     if params.trainable_backbone > params.trainable:
         yield f"params: {params.trainable_backbone:,} trained in the backbone, and {params.trainable:,} in all"
-    # Beside numbers of 4 bytes (2 of half precision) a delta may hold masks.
+    # A stored number has 4 bytes, or 2 in half precision; the rest of a delta's bytes are masks.
     bytes_of_masks = params.stored_bytes - 4 * params.stored
     is_too_small = params.stored_bytes < 2 * params.stored
     is_too_large = bytes_of_masks > _MOST_MASKED * params.stored
@@ -108,11 +110,12 @@ def in_epochs(result: RunResult) -> Iterator[str]:
 
 
 def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
-    """Other epochs than the configuration asks for."""
+    """Find another number of epochs than the configuration asks for."""
     assert result.epochs
     epochs = result.epochs
     total = result.config["epochs"]
     patience = result.config.get("patience")
+    # Early stopping ends the run `patience` epochs after the best one.
     if patience:
         total = min(total, epochs.best + patience)
     trained = [line.epoch for line in result.epoch_metrics]
@@ -123,11 +126,12 @@ def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
 
 
 def _of_scores(result: RunResult) -> Iterator[str]:
-    """Scores that are not those of their epochs, and a maximum that another epoch exceeds."""
+    """Find scores that are not those of their epochs, and a maximum that another epoch exceeds."""
     assert result.epochs
     assert result.scores
     primary = result.primary_metric
     by_epoch = {line.epoch: line.metrics.get(primary) for line in result.epoch_metrics}
+    # The kept epoch may have been measured after the training only: its line then lacks the metric.
     by_epoch[result.epoch(result.kept_score)] = result.metrics[primary]
     for name in ("last", "best", "max"):
         stored = getattr(result.scores, name)
@@ -142,9 +146,9 @@ def _of_scores(result: RunResult) -> Iterator[str]:
 
 
 def _of_best_epoch(result: RunResult) -> Iterator[str]:
-    """A later epoch that beats the best one by the score that selects it.
+    """Find a later epoch whose selecting score beats that of the best one.
 
-    An earlier one may: epochs of a stage before the last are not selected.
+    An earlier epoch may beat it, because epochs of a stage before the last are not selected.
     """
     assert result.epochs
     best = result.epochs.best
@@ -167,7 +171,7 @@ def _selecting_scores(lines: Sequence[EpochMetrics], primary: str) -> dict[int, 
 
 
 def _of_kept_metrics(result: RunResult) -> Iterator[str]:
-    """Metrics of the kept epoch that are others in the line of that epoch."""
+    """Find metrics of the record that differ from those in the kept epoch's line."""
     kept = result.epoch(result.kept_score)
     for line in result.epoch_metrics:
         if line.epoch != kept:

@@ -271,7 +271,8 @@ class Study:
             reasons = abbreviate([*self.damaged.values()], "; ")
             logger.warning(f"left out: {counted_noun(len(self.damaged), 'damaged run')}: {reasons}")
         rows = [self._row(path) for path in self.results]
-        # None of `shots` is a value of its own.
+        # Columns of objects, because pandas would make NaN of a None in `shots`, which means all
+        # rows.
         frame = pd.DataFrame(rows, columns=_COLUMNS, dtype=object)
         types: dict[str, type] = {"seed": int, "collapsed": bool, "time_s": float}
         types |= dict.fromkeys(SCORES, float)
@@ -286,7 +287,8 @@ class Study:
         for column, place in _PLACES.items():
             row[column] = _at(content, *place)
         row["path"] = path
-        # Few runs have files of the user's own.
+        # A name is the user's own only if the run keeps a copy of its file, which few runs do:
+        # looking for a folder is cheap, and reading it is not.
         if (self.directory / f"{path}/{USER_FILES}").is_dir():
             directory = RunDirectory(self.directory / path)
             row["task"] = directory.user_name("tasks", result.task)
@@ -377,7 +379,7 @@ class Study:
         """A metric of a run, a row of `runs`, at the `last`, `best` or `max` epoch."""
         if metric == run.metric:
             return getattr(run, name)
-        # All metrics are stored of the epoch that was kept.
+        # The record's `metrics` are those of the kept epoch; other epochs have lines of their own.
         if name == EpochRule(run.report, run.selection).kept:
             return run.metrics.get(metric)
         lines = self.records[run.path].get("epoch_metrics", [])

@@ -27,13 +27,16 @@ def _conditions_of_keys() -> dict[str, str]:
     return conditions
 
 
-# Columns of runs that runs of different methods must share, with what messages call them
+# Runs of two methods may be compared only if they agree in these columns of `Study.runs`. The
+# values are the names in messages.
 CONDITIONS = _conditions_of_keys() | COMPARED
-# and what runs of one method on one task must share, apart from the seed
+# Runs of one method on one task may be averaged over seeds only if they agree in these.
 _IDENTITY = _conditions_of_keys() | AVERAGED
 # Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
+# Conditions about random draws, which have a flag of their own (`--include draws`).
 _DRAWS = ("draws", "common_draws")
+# What makes the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
 # What a row of a table stands for
@@ -51,10 +54,10 @@ class ComparableRuns:
         options: which epoch's score is meant, and which flags do not exclude a run.
         row_key: what is compared, methods or backbones.
         metric: what the scores are; None: each run's primary metric.
-        frame: the rows of `Study.runs`, in which `report` is the epoch of the score, with these
-            columns more.
+        frame: the rows of `Study.runs`, in which `report` is the epoch of the score, with further
+            columns:
             `row`: the run's method or backbone, as `row_key` says.
-            `own_report`: the epoch that the run itself reports; its predictions are of it.
+            `own_report`: the epoch that the run itself reports, and whose predictions it stores.
             `changed`: settings that are not the protocol's, in words; empty: none.
             `own_epochs`: whether the epochs are not the protocol's. A protocol may train one method
             longer than another, as HiFi trains BitFit as long as BitFit's own paper does.
@@ -126,13 +129,14 @@ class ComparableRuns:
 
     @property
     def required_conditions(self) -> dict[str, str]:
-        """Those of them that the options demand."""
+        """The `conditions` that the options do not waive."""
         return required_conditions(self.conditions, self.options.included)
 
     def mismatches_with_majority(self) -> dict[str, list[str]]:
         """Return the conditions in which rows differ from most of the others, by row.
 
-        The first run stands for its row: runs of one row agree, or all but one kind are excluded.
+        The first usable run stands for its row. That is enough, because the usable runs of a row
+        agree: those that differ from most of the row's runs are excluded.
         """
         first_runs = self.usable.drop_duplicates("row")
         found = mismatches_with_majority(first_runs, self.conditions)
@@ -235,17 +239,20 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),
         "changed": ("not the protocol's settings: " + runs["changed"], runs["changed"] != ""),
     }
+    # A run gets one reason: a later flag does not overwrite an earlier one.
     reasons = pd.Series("", runs.index, dtype=object)
     for flag, (reason, holds) in flags.items():
         if flag not in included:
             reasons = reasons.mask(holds & (reasons == ""), reason)
-    # Whatever is included: runs of two schemas say too little of each other to be averaged.
+    # No flag includes these: the records of two schemas hold different facts, so nobody can tell
+    # whether their runs agree.
     newest = runs["schema_version"].max()
     is_older = (runs["schema_version"] != newest) & (reasons == "")
     of_schema = "of schema " + runs["schema_version"].astype(str) + f", not {newest} as others"
     reasons = reasons.mask(is_older, of_schema)
+    # Last, among the runs that are left: an excluded run must not decide what most runs have.
     for index, conditions in _misfits(runs[reasons == ""], included).items():
-        # The hash of all settings also says what another condition says already.
+        # `settings` is the hash of all of them. It adds nothing where another condition is named.
         causes = " and ".join(conditions).removesuffix(" and settings")
         is_about_draws = all("draws" in name for name in conditions)
         flag = "draws" if is_about_draws else "unequal"
@@ -258,10 +265,10 @@ def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, li
     identity = required_conditions(_IDENTITY, included)
     if not identity:
         return {}
-    # Settings of limited runs differ by the limit at least.
+    # Limited runs are not judged: they always differ from full ones, by their limit.
     full = runs[runs["limit"].isna()]
     keys = [full[key] for key in _CELL]
-    # Only cells whose runs differ somewhere are looked at one by one, which takes long.
+    # Looking at runs one by one takes long, so only cells in which some column has two values are.
     distinct = full[[*identity]].groupby(keys).transform("nunique", dropna=False)
     is_mixed = distinct.gt(1).any(axis=1)
     misfits: dict[Hashable, list[str]] = {}
@@ -273,8 +280,8 @@ def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, li
 def required_conditions(conditions: Mapping[str, str], included: Collection[str]) -> dict[str, str]:
     """Return the conditions in which runs must agree, where some flags are included.
 
-    Random draws are included by their own flag alone: who compares unequal runs on purpose need not
-    know that they also draw other numbers.
+    `unequal` does not waive the random draws: a user who compares unequal runs on purpose may not
+    know that the runs also draw other numbers.
 
     Args:
         conditions: names by column.
@@ -293,7 +300,7 @@ def required_conditions(conditions: Mapping[str, str], included: Collection[str]
 def differences(run: Any, other: Any, conditions: Mapping[str, str]) -> list[str]:
     """Return the conditions in which two runs disagree, with both values.
 
-    Epochs may differ where the protocol has them so for the two methods.
+    Different numbers of epochs are no disagreement where each is the protocol's own for its method.
 
     Args:
         run: values by column, `own_epochs` among them.
@@ -323,15 +330,18 @@ def mismatches_with_majority(
         runs: rows of `ComparableRuns.frame`.
         conditions: names by column.
     """
-    # Texts, so that missing values are equal to one another and lists can be counted.
+    # Values become texts, because two missing values would not be equal and lists cannot be
+    # counted.
     identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
     counts = identities.value_counts(sort=False)
     if len(counts) < 2:
         return {}
     is_usual = identities == counts.idxmax()
+    # `idxmax` of booleans is the index of the first True.
     usual = runs.loc[is_usual.idxmax()]
     found: dict[Hashable, list[str]] = {}
     for index, run in runs.iterrows():
+        # Empty for runs whose epochs alone differ, as the protocol has them.
         names = differences(run, usual, conditions)
         if names:
             found[index] = names

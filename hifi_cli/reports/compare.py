@@ -26,6 +26,7 @@ HEADINGS = {
     "interval": "95 % interval",
     "p_holm": "p (Holm)",
 }
+# The note below every table of verdicts: what the numbers are about.
 NUMBERS = (
     "difference: mean over tasks of each task's mean over seeds; 95 % t-interval and exact sign-flip test, about"
     " these tasks and new seeds"
@@ -70,7 +71,7 @@ def compare(
         options: which epoch's score is meant, and which runs count.
         by: what the names are. Where they are backbones, the runs are those of one method.
         metric: what is compared; None: each run's primary metric.
-        over_rows: whether a third table says if a difference holds for new rows of the data.
+        over_rows: add a third table, which tests each difference over the rows of the data.
 
     Returns:
         A table of verdicts, one of differences per task, and one over rows if it is asked for.
@@ -82,12 +83,15 @@ def compare(
     if metric == "churn":
         raise UsageError(CHURN)
     chosen = runs[runs[by].isin(names)]
+    # Judged together, so that a run is excluded from all comparisons or from none.
     comparable = ComparableRuns.of(study, chosen, options, row_key=by, metric=metric)
     found = [pair(comparable, names[0], other) for other in names[1:]]
     lacking = _comparisons_without_pairs(found, metric)
     comparisons = _concluded([pairs for pairs in found if len(pairs.frame)])
     if not comparisons:
         raise MissingError("; ".join(lacking) or f"{names[0]} has no method to be compared with")
+    # All runs share protocol and shots, and method or backbone: any of them names these in the
+    # title.
     run = next(chosen.itertuples())
     constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
     shots = "" if run.shots is None else f", {run.shots}-shot"
@@ -147,8 +151,9 @@ def verdict(
         A word about the first method, and what else a reader must know.
     """
     differing = int(np.count_nonzero(statistics.terms))
-    # The smallest p that so many signs can have: two of all patterns. Most comparisons need less
-    # than `level` by Holm's correction.
+    # The sign-flip test is two-sided: even if all n differences have one sign, two of the 2^n
+    # patterns of signs are as extreme. Pairs without a difference have no sign. Holm's correction
+    # asks its first comparison for p < `level`, so that number of pairs is asked for.
     smallest_p = 2.0 ** (1 - differing)
     if p >= LEVEL and smallest_p >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
@@ -161,13 +166,14 @@ def verdict(
         if needed:
             reasons.append(f"about {needed} seeds would show one as large as now")
         return "no difference shown", "; ".join(reasons)
+    # A difference is shown, and the pairs still say why it may not be the methods'.
     if pairs.doubt:
         return "no conclusion", pairs.doubt
     return "better" if pairs.is_better else "worse", ""
 
 
 def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:
-    """Which of interval and test shows a difference where only one of them does.
+    """Say which of interval and test shows a difference, where only one of them does.
 
     Args:
         statistics: of the differences.
@@ -282,7 +288,10 @@ def _notes(
 
 
 def _merged(notes: Sequence[str]) -> list[str]:
-    """Notes in which those that say the same stand once: `BitFit on RTE, LoRA on RTE: 1 run left out`."""
+    """Merge the notes that say the same: `BitFit on RTE, LoRA on RTE: 1 run left out`.
+
+    A note is `SUBJECT: TEXT`, or a text alone.
+    """
     subjects: dict[str, list[str]] = {}
     for note in notes:
         subject, _, text = note.partition(": ")

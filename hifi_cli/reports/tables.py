@@ -43,7 +43,8 @@ from hifi_cli.tasks.metrics import heading_of, is_lower_better
 from hifi_cli.text import counted_noun
 
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
-# Shares of all parameters, in percent, and the column of `Study.runs` with their numbers
+# Columns of trained shares in percent: their headings, and the column of `Study.runs` that is
+# divided by all parameters.
 SHARES = {
     "trainable_percent": ("Trained %", "trainable"),
     "trainable_backbone_percent": ("Backbone %", "trainable_backbone"),
@@ -297,7 +298,8 @@ def _metrics(
 def _scores(layout: Layout) -> Scores:
     """The scores of all columns."""
     notes_on_runs = layout.runs.notes()
-    # An empty frame keeps its columns where the table has none.
+    # `concat` takes an empty frame first, so that a table without columns has the frame's columns
+    # too.
     frames = [layout.runs.usable[:0].assign(column="")]
     notes: dict[tuple[str, str], list[str]] = {}
     not_ranked: dict[str, list[str]] = {}
@@ -306,7 +308,7 @@ def _scores(layout: Layout) -> Scores:
         frames.append(of_column.usable.assign(column=column.name))
         mismatches = of_column.mismatches_with_majority()
         not_ranked[column.name] = [*mismatches]
-        # Seeds that a row of this column may have
+        # As many seeds as were asked for, or as the fullest row of the column has.
         most = len(layout.spec.seeds) or of_column.usable["row"].value_counts().max()
         for name in layout.names:
             of_cell = list(notes_on_runs.get((name, column.task), []))
@@ -317,6 +319,7 @@ def _scores(layout: Layout) -> Scores:
                     f"not compared with the column's other runs, which differ in {conditions}"
                 )
             notes[name, column.name] = of_cell
+    # A row that is not compared in one column is not compared by its average either.
     not_ranked[AVERAGE] = [name for names in not_ranked.values() for name in names]
     return Scores(pd.concat(frames).dropna(subset="points"), notes, not_ranked)
 
@@ -352,7 +355,8 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
     names = [row.method for row in layout.rows]
     # A cell is computed once, also where two rows show the same method.
     statistics = scores.groupby(["row", "column"])["points"].agg(["mean", "std", "count"])
-    # A row has an average only where all of its cells are filled.
+    # A row has an average only where all of its cells are filled: a mean over the easier tasks
+    # alone would look better.
     means = statistics["mean"].unstack("column").reindex(index=names, columns=[*layout.metrics])
     averages = means.mean(axis=1, skipna=False)
     # What share of the parameters is trained is the same in all runs of a row.
@@ -376,7 +380,8 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
 def _cell(statistics: pd.Series, metric: str | None) -> Cell:
     """A cell from `mean`, `std` and `count` over seeds."""
     std = _known(statistics["std"])
-    # Two seeds disagree with each other equally often, which is no spread of 0.
+    # Churn is a disagreement between seeds, so each of two seeds has the same value. A printed
+    # spread of 0 would claim a certainty that is not there.
     if metric == "churn":
         std = None
     return Cell(_known(statistics["mean"]), std=std, seeds=int(statistics["count"]))
@@ -403,6 +408,7 @@ def _has_average(layout: Layout, ours: Sequence[dict[str, Cell]]) -> bool:
     filled = set()
     for cells in ours:
         filled.add(tuple(key for key in layout.metrics if cells[key].value is not None))
+    # An empty tuple is a row without any score, which has no average to compare.
     has_one_kind_of_rows = len(filled - {()}) <= 1
     papers_own = {column.published for column in spec.columns} <= set(layout.paper.columns)
     return has_one_kind_of_rows or papers_own
@@ -457,7 +463,8 @@ def _differences(
         value = ours[key].value
         other = theirs[key].value if key in theirs else None
         if isinstance(value, float) and isinstance(other, float):
-            # Halves are rounded up, as `Table.number` prints them.
+            # The difference is that of the printed numbers, so that a reader can check it. Halves
+            # are rounded up, as `Table.number` prints them.
             printed = np.round(value + 1e-9, decimals)
             cells[key] = Cell(float(np.round(printed - other, decimals)))
     return cells
@@ -532,7 +539,8 @@ def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str
     notes += table_notes.on_truncation(scores)
     notes += table_notes.on_seeds(scores)
     notes += note_on_epochs(scores)
-    # A table of measures of the predictions stands beside one of scores, which has the signs.
+    # A table of chosen metrics stands beside the table of scores, which already names the signs
+    # that a score should not be believed.
     if not spec.metrics:
         notes += table_notes.on_signs(study, scores)
     for metric in dict.fromkeys(layout.metrics.values()):

@@ -70,6 +70,8 @@ def register(source: str, overrides: Sequence[str]) -> str:
     task = from_data(source, overrides)
     for line in task.summary:
         logger.info(f"{source}: {line}")
+    # A task is always a YAML: from here on, own data take the path of every other task. The run
+    # keeps a copy, so the temporary one may go with the process.
     folder = Path(tempfile.mkdtemp(prefix="hifi-task-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"{task.name}.yaml"
@@ -152,6 +154,7 @@ def _content(
         found: the kind of task and the labels.
         options: what the user said about the data.
     """
+    # A table must not show the user's `rte.csv` as GLUE's RTE.
     label = data.name
     if data.name in registry.names("tasks"):
         label = f"{data.name}-data"
@@ -190,7 +193,7 @@ def _content(
 
 def _add_labels(content: dict[str, Any], columns: Columns, found: FoundLabels) -> None:
     """Add to the content of a YAML where labels stand in the data, and how they are written there."""
-    # What the source names otherwise stands in its own section.
+    # Column and label names belong to the source, so they go to its section: `hub` or `local`.
     section = content.get("hub", content["local"])
     if found.is_vector:
         content["label_vectors"] = True
@@ -300,7 +303,8 @@ def _name_of(path: Path) -> str:
         name = path.resolve().parent.name
     name = safe_name(name)
     if registry.is_yaml_path(name):
-        # A stored name must not look like that of a file.
+        # A name such as `reviews.yaml` (of `reviews.yaml.csv`) would be taken for the path of a
+        # YAML.
         name = name.replace(".", "-")
     return name
 
@@ -341,6 +345,7 @@ def _read_hub(source: str, options: DataOptions) -> _Data:
     # `validation` may also be a fraction of the rows.
     if isinstance(validation, str):
         splits["validation"] = validation
+    # A dataset without a split `test` is read without it.
     splits["test"] = options.test or "test"
     if options.held_out:
         splits[HELD_OUT] = options.held_out

@@ -17,7 +17,8 @@ from hifi_cli.text import abbreviate, counted_noun
 PLACEHOLDER = "@placeholder"
 # What joins premise and choice, by COPA's question, as in EH-FT's code.
 CONNECTIVES = {"cause": "because", "effect": "so"}
-# Raised by code that reads a record with missing keys, or with values of another type.
+# What Python raises when a format's code meets a missing key, or a value of another type. Each
+# becomes a message with the line.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
@@ -57,6 +58,7 @@ def parse_rows(
         UsageError: columns are missing, empty or invalid, an id is not unique, or all rows of a
             class are incomplete; the message names the lines.
     """
+    # All problems are collected before any is raised: the user mends the file once.
     split = _Split()
     for index, record in enumerate(records):
         _add_record(split, spec, record, index, source, labelled=labelled)
@@ -171,6 +173,8 @@ def _parse(
         UsageError: a column is missing, empty or invalid.
     """
     _check_has_no_more_cells(record)
+    # The task's names of columns take the place of the source's. Where a task lists several, a file
+    # has one of them.
     renamed = {}
     for name, columns in source.columns.items():
         for column in columns:
@@ -187,6 +191,7 @@ def _parse(
     if spec.id:
         record.id = str(record.values.get(spec.id, index))
     rows = _FORMATS[spec.format](spec, record)
+    # A format with answers (SQuAD, ReCoRD) has them in the place of a label.
     if labelled and any(row.label is None and not row.answers for row in rows):
         raise UsageError("no answers")
     return rows
@@ -266,7 +271,7 @@ def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
     for word in words:
         end = start + len(word)
         spans.append((start, end))
-        # The next word begins behind a space.
+        # One space joins two words.
         start = end + 1
     return [Row(record.id, ((" ".join(words),),), record.label, word_spans=tuple(spans))]
 
@@ -303,7 +308,7 @@ def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
-    # The spans of the official files are within the target.
+    # The official files nest the spans in `target`; the hub's dataset does not.
     record.values |= record.values.get("target", {})
     words = record.text("text").split()
     pronoun = record.text("span2_text").split()
@@ -317,7 +322,8 @@ def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
             places.append(at)
     if not places:
         raise UsageError(f"the pronoun '{' '.join(pronoun)[:40]}' (span2_text) is not in the text")
-    # One official validation row names the word before the pronoun.
+    # The place nearest to the stated index is taken, not the index itself: one official validation
+    # row states the word before the pronoun.
     first = min(places, key=lambda at: abs(at - named_at))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
     return [Row(record.id, ((" ".join(marked), record.text("span1_text")),), record.label)]
@@ -335,13 +341,17 @@ def _multirc(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _record(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
+    """One row for each entity of the passage: passage, and query with the entity in its gap.
+
+    The label is 1 if the entity is an accepted answer. The rows of a query share a group.
+    """
     group = record.id
     if "idx" in record.values:
         group = str(record.values["idx"]["query"])
     passage = record.text("passage")
     query = record.text("query")
     names = record.values.get("answers") or []
+    # An answer comes with its place in the context, as in SQuAD; here no place is needed.
     answers = tuple((answer, -1) for answer in dict.fromkeys(names))
     rows = []
     for entity in dict.fromkeys(record.texts("entities")):
@@ -368,7 +378,7 @@ def _swag(_: TaskSpec, record: SourceRow) -> list[Row]:
 def _squad(_: TaskSpec, record: SourceRow) -> list[Row]:
     """A pair: the question and the context; with the accepted answers."""
     context = record.text("context")
-    # New texts have no answers.
+    # Rows that are only predicted have no answers.
     answers = record.values.get("answers", {"text": [], "answer_start": []})
     accepted = tuple(zip(answers["text"], answers["answer_start"], strict=True))
     for text, start in accepted:

@@ -22,8 +22,9 @@ class Condition:
 
     Attributes:
         required: between which bounds our effect must be.
-        possible: between which bounds it can be if the claim is true: a difference that is there,
-            but is smaller than the claim's margin, is not possible.
+        possible: the bounds outside of which the claim is refuted. They are
+            narrower than `required` by the claim's margin: a difference that is shown, but to be
+            smaller than the margin, refutes the claim.
         is_ratio: the effect is a ratio; it is averaged and decided as a logarithm.
     """
 
@@ -64,7 +65,8 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
             and no difference is published.
     """
     if isinstance(claim, DifferenceClaim) and claim.at_least is None and claim.at_most is None:
-        # A difference of less than half the published one does not reproduce it.
+        # An effect above 0 is required, and one shown to be below half of the published difference
+        # refutes the claim.
         half = smallest
         if published and published > 0:
             half = published / 2
@@ -101,12 +103,15 @@ def decide_comparison(evidence: Evidence, condition: Condition, level: float = L
         possible = _logarithms_of_bounds(possible)
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval(groups)
+    # Values that can decide nothing, such as those of one seed, get no verdict whatever they are.
     verdict = "undecided"
     reason = _why_undecidable(evidence, interval)
     if not reason:
         verdict = verdict_of_interval(groups, required, possible, level)
         if verdict == "undecided":
             reason = _why_undecided(groups, required, possible, level)
+        # The interval lies above the required bound and below the possible one: the reader sees an
+        # effect and must be told why it is not enough.
         elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
             least = condition.possible[0]
             reason = f"there is a difference, but smaller than {least:.3g}"
@@ -116,7 +121,7 @@ def decide_comparison(evidence: Evidence, condition: Condition, level: float = L
 
 
 def _logarithms(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The logarithms of ratios, [repetitions]; a ratio of 0 counts as a very small one."""
+    """Return the logarithms of ratios, [repetitions]; a ratio of 0 counts as 1e-9, to be finite."""
     logarithms: NDArray[np.float64] = np.log(np.maximum(ratios, 1e-9))
     return logarithms
 
@@ -158,7 +163,8 @@ def verdict_of_interval(
         possible: the bounds outside of which it must be shown to be to refute the claim.
         level: at which it is refuted.
     """
-    # A mean is shown to be below a bound where its negative is shown to be above the negative bound.
+    # `shows_above` tests one direction only: a mean is below a bound if its negative is above the
+    # negative bound.
     negated = [[-value for value in values] for values in groups]
     is_below = possible[0] > -inf and shows_above(negated, -possible[0], level)
     is_beyond = possible[1] < inf and shows_above(groups, possible[1], level)
@@ -176,6 +182,7 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
 
     The arguments are those of `verdict_of_interval`.
     """
+    # All of n values on one side of the bound are one of two extreme patterns of 2^n signs.
     repetitions = sum(map(len, groups))
     smallest_p = 2.0 ** (1 - repetitions)
     if smallest_p >= LEVEL:
@@ -197,7 +204,8 @@ def decide_comparisons(
 ) -> list[Finding]:
     """Decide every comparison of a claim.
 
-    One comparison can refute the claim, so that each is refuted at its share of the level.
+    A single comparison refutes the claim, so each is refuted at the level divided by their number
+    (Bonferroni). All must hold to reproduce it, so that side needs no correction.
 
     Args:
         claim: what is required.
@@ -205,7 +213,7 @@ def decide_comparisons(
         smallest: the smallest difference that counts, where nothing else says it.
     """
     level = LEVEL
-    # A figure has one number.
+    # A figure holds one number: there is nothing to divide the level by.
     if not (isinstance(claim, NumberClaim) and claim.figure):
         level = LEVEL / len(evidence)
     findings = []
@@ -227,7 +235,7 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     not_run = verdicts.count("not run")
     if 0 < not_run < len(findings) and "not reproduced" not in verdicts:
         return "undecided", f"{not_run} of {len(findings)} comparisons not run"
-    # One comparison decides for all: the first of these that any of them has.
+    # The claim gets the worst verdict of its comparisons, in this order.
     order: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=order.index)
     first = next(finding for finding in findings if finding.verdict == verdict)
@@ -235,7 +243,11 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
 
 
 def most_telling(findings: Sequence[Finding], verdict: Verdict) -> Finding:
-    """Return the comparison with the claim's verdict and the smallest effect."""
+    """Return the comparison that is printed for a claim of several.
+
+    It is the one with the smallest effect among those with the claim's verdict, or among those with
+    a known effect, or among all.
+    """
     known = [finding for finding in findings if finding.effect is not None]
     of_verdict = [finding for finding in known if finding.verdict == verdict]
 
