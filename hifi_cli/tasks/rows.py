@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,17 +121,21 @@ def _word_for_no_label(spec: TaskSpec, record: SourceRow, source: Source) -> str
     """Return the label of a record if it stands for no label, as `missing` of the task says."""
     if not spec.missing:
         return None
-    column = "label"
-    for name in source.columns.get("label", []):
-        if name in record.values:
-            column = name
-            break
-    value = record.values.get(column)
+    column = _column_in(record, source.columns.get("label", []))
+    value = record.values.get(column or "label")
     if isinstance(value, list) or is_missing(value):
         return None
     word = label_name(value)
     if word in spec.missing:
         return word
+    return None
+
+
+def _column_in(record: SourceRow, columns: Sequence[str]) -> str | None:
+    """Return the first of some columns that a record has; None: it has none of them."""
+    for column in columns:
+        if column in record.values:
+            return column
     return None
 
 
@@ -173,13 +177,13 @@ def _parse(
         UsageError: a column is missing, empty or invalid.
     """
     _check_has_no_more_cells(record)
-    # The task's names of columns take the place of the source's. Where a task lists several, a file
-    # has one of them.
+    # The task's names of columns take the place of the source's. All are looked up before any is
+    # written: one column's new name may be another one's old name.
     renamed = {}
     for name, columns in source.columns.items():
-        for column in columns:
-            if column in record.values:
-                renamed[name] = record.values[column]
+        column = _column_in(record, columns)
+        if column is not None:
+            renamed[name] = record.values[column]
     record.values |= renamed
     if labelled and not spec.rules.has_answers:
         if spec.label_columns:

@@ -67,7 +67,8 @@ class Source(ConfigModel):
     """How the rows of a source are named where it differs from the task."""
 
     columns: dict[str, Names] = {}
-    """The source's name of an input's, the label's or the id's column; or several, of which one is there."""
+    """The source's name of the column of each input, the label and the id; of several names, the first
+    that the source has."""
     labels: list[str] | None = None
     """The source's label names, in label order; default: those of the task."""
 

@@ -34,6 +34,14 @@ def test_rows_are_read_as_they_stand(tmp_path):
     ]
 
 
+def test_of_several_names_of_a_column_the_first_that_is_there_is_read(tmp_path):
+    local = RTE.local.model_copy(update={"columns": {"sentence1": ["text", "premise", "other"]}})
+    task = RTE.model_copy(update={"local": local})
+    train = GOOD.replace("index\tsentence1\tsentence2", "other\tpremise\tsentence2")
+    rows = read(tmp_path, train, train, task).splits["train"]
+    assert [row.sequences[0][0] for row in rows] == ["A\u2028dog\x0b.", "No."]
+
+
 @pytest.mark.parametrize(
     "text", ["\ufeff" + GOOD, GOOD.replace("\n", "\r\n"), GOOD.replace("1\tNo", "\n1\tNo")]
 )
