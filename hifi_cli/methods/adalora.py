@@ -21,6 +21,8 @@ class AdaLoRA(Peft):
     chooses them. A penalty keeps P and Q near orthogonal.
     """
 
+    before_step_is_recordable = True
+
     class Settings(Method.Settings):
         """Ranks, their schedule and the updated matrices."""
 

@@ -71,6 +71,9 @@ class Method:
     # Whether the word embedding's rows of words that occur in no train example may be left out of
     # training. The method must then read no gradient and no weight of these rows.
     may_leave_out_words: ClassVar[bool] = False
+    # Whether `before_step` changes nothing that forward and backward passes read but values of
+    # tensors in their place: a GPU may then repeat recorded passes. Else it records none.
+    before_step_is_recordable: ClassVar[bool] = False
     # Whether a plain Hugging Face model can compute the same; `merge` makes it.
     mergeable = True
 

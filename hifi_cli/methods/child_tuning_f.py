@@ -16,6 +16,8 @@ class ChildTuningF(Method):
     clipped one. No weight stays frozen: moments and weight decay change all weights.
     """
 
+    before_step_is_recordable = True
+
     class Settings(Method.Settings):
         """Size of the gradient mask."""
 

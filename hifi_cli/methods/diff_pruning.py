@@ -57,6 +57,8 @@ class _Search(Method):
         tensor_gate: log alpha of each tensor's, [tensors].
     """
 
+    before_step_is_recordable = True
+
     def prepare(self, encoder: Encoder) -> None:
         model = encoder.model.requires_grad_(True)
         gate_start = self.settings.gate_start

@@ -53,6 +53,10 @@ class PrefixEncoder(nn.Module):
         """Compute the prefixes of all layers, once per forward pass."""
         self.current_key_values = self.key_values()
 
+    def after_forward(self, *_: Any) -> None:
+        """Let go of the prefixes: they would keep what the MLP computed them by until the next step."""
+        del self.current_key_values
+
 
 def prefix_attention(
     module: nn.Module,
@@ -117,6 +121,7 @@ class PrefixTuning(Method):
             )
         encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
+        encoder.base.register_forward_hook(prefixes.after_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.module_path(layer, "attention"))
             attention.prefix = (prefixes, layer, attention_function)

@@ -133,7 +133,7 @@ def pool(states: Tensor, attention_mask: Tensor) -> Tensor:
     """
     # The first place at which all real tokens have been counted.
     last = attention_mask.cumsum(1).argmax(1)
-    return states[torch.arange(len(states)), last]
+    return states[torch.arange(len(states), device=states.device), last]
 
 
 def word_states(states: Tensor, spans: Tensor) -> Tensor:

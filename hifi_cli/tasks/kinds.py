@@ -70,8 +70,6 @@ class TaskKind:
     """Whether a row has answers in the place of a label."""
     encoding: ClassVar[Encoding] = "texts"
     """How token ids are made of a row."""
-    is_recordable: ClassVar[bool] = False
-    """Whether a GPU can repeat recorded steps: an example is one sequence with one label."""
     smooths_labels: ClassVar[bool] = False
     """Whether the loss is a cross-entropy, which `label_smoothing` can change."""
     weights_classes: ClassVar[bool] = False
@@ -305,7 +303,6 @@ class Classification(_OneOfSeveral):
     """One class of each row."""
 
     formats = ("plain", "wic", "wsc", "multirc", "record")
-    is_recordable = True
     weights_classes = True
     problem_type = "single_label_classification"
     has_class_names = True
@@ -325,8 +322,6 @@ class WordsInContext(Classification):
     """WiC: one class of a pair of texts, by the states of a target word in each."""
 
     encoding = "target words"
-    # The example of padding in a recorded step has no target words.
-    is_recordable = False
     reads_words = True
 
 
@@ -392,7 +387,6 @@ class MultiLabel(TaskKind):
 
     predicts = ("classes",)
     has_any_number_of_labels = True
-    is_recordable = True
     problem_type = "multi_label_classification"
     has_class_names = True
 
@@ -440,7 +434,6 @@ class Regression(TaskKind):
 
     predicts = ("number",)
     number_type = float
-    is_recordable = True
     problem_type = "regression"
     has_one_label = True
     labels_are_numbers = True

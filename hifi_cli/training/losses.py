@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,22 +27,14 @@ class Targets:
     """What a loss compares logits with.
 
     Attributes:
-        examples: the examples with their labels; none where the labels are given.
-        given: the labels of the examples, on the device.
+        labels: of `label_array`, on the device of the logits.
         class_weights: of each class, as in torch's cross_entropy; None for equal weights.
         label_smoothing: as in torch's cross_entropy.
     """
 
-    examples: Sequence[EncodedExample]
-    given: Tensor | None = None
-    class_weights: ClassWeights = None
+    labels: Tensor
+    class_weights: ClassWeights | Tensor = None
     label_smoothing: float = 0.0
-
-    def labels(self, device: torch.device) -> Tensor:
-        """Return one label per example, [examples] or [examples, classes], on the device."""
-        if self.given is not None:
-            return self.given
-        return copy_to_device([example.row.label for example in self.examples], device)
 
     def cross_entropy(self, logits: Tensor, classes: Tensor) -> Tensor:
         """Return the cross-entropy, summed over rows.
@@ -52,7 +45,7 @@ class Targets:
         """
         weight = None
         if self.class_weights is not None:
-            weight = torch.tensor(self.class_weights, device=logits.device)
+            weight = torch.as_tensor(self.class_weights, device=logits.device)
         return functional.cross_entropy(
             logits, classes, weight, label_smoothing=self.label_smoothing, reduction="sum"
         )
@@ -64,7 +57,6 @@ def task_loss(
     examples: Sequence[EncodedExample],
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
-    labels: Tensor | None = None,
 ) -> Tensor:
     """Return the loss, summed over examples, of tags over their words; see `loss_normalizer`.
 
@@ -75,10 +67,53 @@ def task_loss(
         examples: the examples with their labels.
         class_weights: as in torch's cross_entropy, where `check_loss` allows them.
         label_smoothing: as in torch's cross_entropy, where `check_loss` allows it.
-        labels: those of the examples, which are then not read, where each example has one.
     """
-    targets = Targets(examples, labels, class_weights, label_smoothing)
+    labels = copy_to_device(label_array(spec, examples, logits.shape[-1]), logits.device)
+    targets = Targets(labels, class_weights, label_smoothing)
     return LOSSES[spec.kind](logits, targets)
+
+
+def label_array(spec: TaskSpec, examples: Sequence[EncodedExample], width: int) -> NDArray[Any]:
+    """Return the labels of a batch as its task's loss reads them.
+
+    Args:
+        spec: the task.
+        examples: the examples with their labels.
+        width: tokens of the padded batch, of which some losses read each.
+
+    Returns:
+        [examples] or [examples, classes]; for spans the answer's first and last token and the number
+        of tokens, [examples, 3]; for token classification each token's tag, [examples, tokens].
+    """
+    return _LABELS.get(spec.kind, _labels_of_rows)(examples, width)
+
+
+def _labels_of_rows(examples: Sequence[EncodedExample], _: int) -> NDArray[Any]:
+    """Return the label of each example's row."""
+    return np.asarray([example.row.label for example in examples])
+
+
+def _answers_and_lengths(examples: Sequence[EncodedExample], _: int) -> NDArray[np.int64]:
+    """Return the answer's first and last token and the number of tokens, [examples, 3]."""
+    return np.array([(*example.answer, len(example)) for example in examples])
+
+
+def _tags_of_tokens(examples: Sequence[EncodedExample], width: int) -> NDArray[np.int64]:
+    """Return the tag of each word's first token, [examples, tokens]; other tokens have no loss."""
+    tags_of_tokens = np.full((len(examples), width), _IGNORED, dtype=np.int64)
+    for example, row in zip(examples, tags_of_tokens, strict=True):
+        tokens = np.array(example.word_tokens)
+        tags = np.array(example.row.label)
+        is_read = tokens != UNREAD
+        row[tokens[is_read]] = tags[is_read]
+    return tags_of_tokens
+
+
+# The labels of the kinds whose loss reads more than one label of each example.
+_LABELS: dict[Kind, Callable[[Sequence[EncodedExample], int], NDArray[Any]]] = {
+    "span": _answers_and_lengths,
+    "token-classification": _tags_of_tokens,
+}
 
 
 def logits_of(spec: TaskSpec, output: Any) -> Tensor:
@@ -105,7 +140,7 @@ def logits_of(spec: TaskSpec, output: Any) -> Tensor:
 
 def _class_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the cross-entropy over classes, for two classes with one logit the binary one."""
-    labels = targets.labels(logits.device)
+    labels = targets.labels
     if logits.shape[1] > 1:
         return targets.cross_entropy(logits, labels)
     # One logit of two classes. Weights and smoothing are those of a cross-entropy of both.
@@ -120,45 +155,36 @@ def _class_loss(logits: Tensor, targets: Targets) -> Tensor:
 
 def _choice_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the cross-entropy over choices."""
-    return targets.cross_entropy(logits, targets.labels(logits.device))
+    return targets.cross_entropy(logits, targets.labels)
 
 
 def _multi_label_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the binary cross-entropy, as its mean over the classes."""
-    labels = targets.labels(logits.device).float()
+    labels = targets.labels.float()
     total = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
     return total / logits.shape[1]
 
 
 def _regression_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the squared error."""
-    labels = targets.labels(logits.device).float()
+    labels = targets.labels.float()
     return functional.mse_loss(logits[:, 0], labels, reduction="sum")
 
 
 def _span_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the mean of the cross-entropies of the answer's first and last token."""
-    device = logits.device
-    lengths = copy_to_device([len(example) for example in targets.examples], device)
-    is_padding = torch.arange(logits.shape[2], device=device) >= lengths[:, None, None]
+    answers, lengths = targets.labels.split((2, 1), dim=1)
+    is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None]
     # The padded length must not change the loss.
     masked = logits.masked_fill(is_padding, -torch.inf)
-    answers = copy_to_device([example.answer for example in targets.examples], device)
     both = functional.cross_entropy(masked.flatten(0, 1), answers.flatten(), reduction="sum")
     return both / 2
 
 
 def _tag_loss(logits: Tensor, targets: Targets) -> Tensor:
     """Return the cross-entropy of each word's first token; other tokens have no loss."""
-    examples = targets.examples
-    tags_of_tokens = np.full((len(examples), logits.shape[2]), _IGNORED, dtype=np.int64)
-    for example, row in zip(examples, tags_of_tokens, strict=True):
-        tokens = np.array(example.word_tokens)
-        tags = np.array(example.row.label)
-        is_read = tokens != UNREAD
-        row[tokens[is_read]] = tags[is_read]
     of_tokens = logits.transpose(1, 2).flatten(0, 1)
-    return targets.cross_entropy(of_tokens, copy_to_device(tags_of_tokens.ravel(), logits.device))
+    return targets.cross_entropy(of_tokens, targets.labels.flatten())
 
 
 # The loss of each kind, summed over examples; logits as `logits_of` returns them.

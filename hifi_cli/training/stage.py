@@ -101,8 +101,9 @@ class TrainingStage:
             logger.info(f"training steps are not recorded as CUDA graphs: {reason}")
             return None
         trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
+        parameters = [*self.model.parameters(), *trained]
         longest = max(map(len, examples))
-        return step_graphs.StepGraphs(self.runner, [*self.model.parameters(), *trained], longest)
+        return step_graphs.StepGraphs(self.runner, parameters, longest, self.class_weights)
 
     # --- a step
 
@@ -144,7 +145,7 @@ class TrainingStage:
     def accumulate_gradient(self, batch: list[EncodedExample]) -> Tensor:
         """Compute the gradient of the mean loss over a batch; return that loss."""
         if self.graphs:
-            return self.graphs.accumulate_gradient(batch)
+            return self.graphs.accumulate_gradient(batch, self.method.regularization_loss)
         return self.runner.accumulate_gradient(
             batch, self.class_weights, self.method.regularization_loss
         )

@@ -2,14 +2,18 @@
 
 A GPU waits in short steps for the host, which launches about 2,000 kernels one by one. A graph
 launches them all. It repeats exactly what was recorded, with the same shapes and addresses. So a
-batch gets one more example of padding tokens, up to a multiple of 128 tokens (of the longest train
-example's, if that has fewer), whose logits are dropped: loss and gradients stay those of the batch,
-with other dropout masks. Batches of the same size share a graph; the first two of a size compute
-as usual, and the third is recorded. Clipping, a method's hooks and AdamW compute as usual. With
+batch gets one more example of padding tokens, up to a multiple of 128 tokens (of the padded width,
+if that is less), whose logits are dropped: loss and gradients stay those of the batch, with other
+dropout masks. Encoders whose layers compute on padding need no such example. Batches (micro-batches,
+if there are several) of the same size share a graph; the first two of a size compute as usual, and
+the third is recorded. A method's penalty and hooks, clipping and AdamW compute as usual. With
 `record_steps: false` all steps of a size compute as the first two: the same numbers.
 
-Every batch is as wide as the longest train example. Only embeddings and task head compute on that
-width: attention on padding would make steps slower, so that such runs are not recorded.
+Where attention has no padding, every batch is as wide as the longest train example: only embeddings
+and task head compute on that width. Where attention computes on padding, a batch is as wide as a
+multiple of 16 tokens. Then, if transformers makes the mask, at least one token is padding where the
+encoder has a position for it: of a mask without padding transformers makes none, except in a
+recording, which cannot look at it.
 
 Freeing a graph while another one is recorded spoils the recording. Graphs may be freed by a garbage
 collection at any allocation, long after the run that they belong to. So a stage frees its graphs
@@ -32,14 +36,22 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from hifi_cli.errors import RecordingFailed
 from hifi_cli.methods.base import Method
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, real_token_index
-from hifi_cli.tasks.encode import collate
+from hifi_cli.tasks.encode import collate, split_batch
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.device import tf32
-from hifi_cli.training.losses import task_loss
+from hifi_cli.training.losses import (
+    LOSSES,
+    ClassWeights,
+    Targets,
+    label_array,
+    loss_normalizer,
+)
 from hifi_cli.training.runner import ModelRunner, step_out_of_memory
 
 # The example of padding fills a batch up to a multiple of so many tokens.
 _MULTIPLE = 128
+# Where attention computes on padding, a batch is as wide as a multiple of so many tokens.
+_WIDTH_MULTIPLE = 16
 # Steps of a size that compute before one is recorded: libraries choose their kernels in them.
 _WARM_UP = 2
 # These adapters of peft copy from the host or wait for the device in their forward pass.
@@ -47,6 +59,9 @@ _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 # Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
 # same out in every step.
 _UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
+# The batch that a graph repeats: examples, packed tokens (0: none are packed), and padded width.
+# The gradient of a first micro-batch begins at 0.
+_Size = tuple[int, int, int, bool]
 
 
 def unsupported_because(runner: ModelRunner, method: Method) -> str:
@@ -58,32 +73,14 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
     Returns:
         The reasons, joined by commas; empty: the steps can be recorded.
     """
-    config = runner.config
     reasons = []
     if runner.processes.num_processes > 1:
         reasons.append("several processes")
-    if config.gradient_accumulation_steps > 1:
-        reasons.append("gradient_accumulation_steps")
-    # `task_loss` copies them from the host.
-    if config.class_weights is not None:
-        reasons.append("class_weights")
-    if not runner.task.rules.is_recordable:
-        reasons.append(f"task {config.task}")
-    if _has_values_of_a_step(method):
-        reasons.append(f"method {config.method}")
+    has_own_step = type(method).before_step is not Method.before_step
+    if has_own_step and not method.before_step_is_recordable:
+        reasons.append(f"before_step of method {runner.config.method}")
     reasons.extend(_unrecordable_adapters(method))
-    if not _attends_without_padding(runner):
-        reasons.append("attention on padded batches")
     return ", ".join(reasons)
-
-
-def _has_values_of_a_step(method: Method) -> bool:
-    """Whether a method computes something anew in each step."""
-    hooks = type(method)
-    return (
-        hooks.before_step is not Method.before_step
-        or hooks.regularization_loss is not Method.regularization_loss
-    )
 
 
 def _unrecordable_adapters(method: Method) -> list[str]:
@@ -133,25 +130,45 @@ class StepGraphs:
         runner: has the model.
         parameters: all that may get a gradient.
         longest: tokens of the longest example.
+        class_weights: of the loss; None: equal ones.
 
     Attributes:
-        width: tokens of every padded batch.
+        width: tokens of the widest padded batch.
+        is_packed: whether the layers get packed tokens, and a batch an example of padding.
+        has_fixed_width: whether all batches are padded to `width`.
+        class_weights: those of the loss, on the device.
         gradients: of each parameter that gets one, in the same memory in every step.
-        uses: steps so far, by examples and tokens of their batch.
-        graphs: the recorded steps, by examples and tokens of a batch.
+        uses: micro-batches so far, by their size.
+        graphs: the recorded steps, by the size of a micro-batch.
         pool: the memory that all graphs compute in.
         repeated: how many steps were a recorded one again.
     """
 
-    def __init__(self, runner: ModelRunner, parameters: list[nn.Parameter], longest: int) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        parameters: list[nn.Parameter],
+        longest: int,
+        class_weights: ClassWeights = None,
+    ) -> None:
         # Free what is garbage already: a graph of a run that failed, for example.
         gc.collect()
         self.runner = runner
         self.parameters = parameters
+        self.is_packed = runner.is_padding_free
         self.width = _rounded_up(longest, runner.width_multiple)
+        if not self.is_packed:
+            positions = getattr(runner.encoder.model.config, "max_position_embeddings", 0)
+            with_padding = _rounded_up(longest + 1, runner.width_multiple)
+            self.width = min(with_padding, max(positions, self.width))
+        self.has_fixed_width = _attends_without_padding(runner)
+        self.normalizing_weights = class_weights
+        self.class_weights: Tensor | None = None
+        if class_weights is not None:
+            self.class_weights = torch.tensor(class_weights, device=runner.device)
         self.gradients: dict[nn.Parameter, Tensor] = {}
-        self.uses: Counter[tuple[int, int]] = Counter()
-        self.graphs: dict[tuple[int, int], _RecordedStep] = {}
+        self.uses: Counter[_Size] = Counter()
+        self.graphs: dict[_Size, _RecordedStep] = {}
         self.pool: Any = None
         self.repeated = 0
 
@@ -161,83 +178,133 @@ class StepGraphs:
         self.gradients.clear()
         self.pool = None
 
-    def accumulate_gradient(self, examples: list[EncodedExample]) -> Tensor:
-        """Compute the gradient of the mean loss over a batch; return that loss.
+    def accumulate_gradient(
+        self,
+        examples: list[EncodedExample],
+        regularization_loss: Callable[[nn.Module], Tensor | float],
+    ) -> Tensor:
+        """Compute the gradient of the mean loss over a batch, in micro-batches; return that loss.
+
+        Args:
+            examples: the batch.
+            regularization_loss: a term of the parameters alone; it is never recorded.
 
         Raises:
             RunFailed: it does not fit in memory, or cannot be recorded.
         """
-        batch = self.batch_of(examples)
+        runner = self.runner
+        parts = runner.config.gradient_accumulation_steps
+        weight = 1 / loss_normalizer(runner.task, examples, self.normalizing_weights)
+        losses: list[Tensor] = []
+        repeated = []
+        with step_out_of_memory(len(examples), parts), tf32(runner.config.tf32):
+            for indices in split_batch(list(range(len(examples))), parts):
+                part = [examples[index] for index in indices]
+                loss, is_repeated = self.accumulate_part(part, weight, is_first=not losses)
+                losses.append(loss)
+                repeated.append(is_repeated)
+            self.repeated += all(repeated)
+            penalty = regularization_loss(runner.encoder.model)
+            if isinstance(penalty, Tensor):
+                penalty.backward()
+                losses.append(penalty.detach())
+        total = losses[0]
+        for loss in losses[1:]:
+            total = total + loss
+        return total
+
+    def accumulate_part(
+        self, examples: list[EncodedExample], weight: float, *, is_first: bool
+    ) -> tuple[Tensor, bool]:
+        """Add the gradient of a micro-batch; return its loss, and whether a recorded step was repeated.
+
+        Args:
+            examples: of the micro-batch.
+            weight: factor on its summed loss.
+            is_first: whether the gradient begins at 0.
+        """
+        batch = self.batch_of(examples, weight)
         inputs = {
             name: copy_to_device(values, self.runner.device) for name, values in batch.items()
         }
-        size = len(examples), len(inputs["index"])
+        compute = partial(self.compute, inputs, is_first=is_first)
+        tokens = len(inputs["index"]) if self.is_packed else 0
+        size = len(examples), tokens, inputs["attention_mask"].shape[-1], is_first
         self.uses[size] += 1
-        with step_out_of_memory(len(examples), 1), tf32(self.runner.config.tf32):
-            if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
-                loss = self.compute(inputs, len(examples))
-                self.gradients = {
-                    parameter: parameter.grad
-                    for parameter in self.parameters
-                    if parameter.grad is not None
-                }
-                return loss
-            if size not in self.graphs:
-                replay, loss = self.record(partial(self.compute, inputs, len(examples)))
-                self.graphs[size] = _RecordedStep(inputs, replay, loss)
-            recorded = self.graphs[size]
-            for name, values in inputs.items():
-                recorded.inputs[name].copy_(values)
-            recorded.replay()
-            self.repeated += 1
+        if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
+            loss = compute()
+            self.gradients = {
+                parameter: parameter.grad
+                for parameter in self.parameters
+                if parameter.grad is not None
+            }
+            return loss, False
+        if size not in self.graphs:
+            replay, loss = self.record(compute)
+            self.graphs[size] = _RecordedStep(inputs, replay, loss)
+        recorded = self.graphs[size]
+        for name, values in inputs.items():
+            recorded.inputs[name].copy_(values)
+        recorded.replay()
         # The optimizer's step before has removed the gradients.
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
-        return recorded.loss.clone()
+        return recorded.loss.clone(), True
 
-    def batch_of(self, examples: list[EncodedExample]) -> dict[str, Tensor]:
-        """Collate a batch with its example of padding, its labels, and the places of its tokens."""
-        tokens = sum(map(len, examples))
-        multiple = min(_MULTIPLE, self.width)
-        # At least one token, so that there is an example of padding in every batch.
-        missing = multiple - tokens % multiple
+    def batch_of(self, examples: list[EncodedExample], weight: float) -> dict[str, Tensor]:
+        """Collate a micro-batch with its labels, and with an example of padding if it is packed."""
+        width = self.width
+        if not self.has_fixed_width:
+            tokens = max(map(len, examples))
+            if not self.is_packed:
+                tokens += 1
+            width = min(_rounded_up(tokens, _WIDTH_MULTIPLE), self.width)
         pad = self.runner.pad
-        sequence = {name: np.full(missing, pad.get(name, 0)) for name in examples[0].sequences[0]}
-        padding = EncodedExample(examples[0].row, (sequence,))
-        batch = collate([*examples, padding], pad, multiple=self.width)
-        batch["index"], batch["offsets"] = real_token_index(batch["attention_mask"])
-        batch["labels"] = torch.tensor([example.row.label for example in examples])
+        if self.is_packed:
+            batch = collate([*examples, padding_example(examples, pad, width)], pad, multiple=width)
+            token_mask = batch["attention_mask"].flatten(0, -2)
+            batch["index"], batch["offsets"] = real_token_index(token_mask)
+        else:
+            batch = collate(examples, pad, multiple=width)
+        batch["labels"] = torch.from_numpy(label_array(self.runner.task, examples, width))
+        batch["weight"] = torch.tensor(weight)
         return batch
 
-    def compute(self, inputs: dict[str, Tensor], examples: int) -> Tensor:
-        """Compute gradient and loss of a batch on the device; the host only launches kernels.
+    def compute(self, inputs: dict[str, Tensor], *, is_first: bool) -> Tensor:
+        """Compute gradient and loss of a micro-batch; the host only launches kernels.
 
         Args:
             inputs: of `batch_of`, on the device.
-            examples: their number, without that of padding.
+            is_first: whether the gradient begins at 0.
         """
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
-        if self.gradients:
+        if self.gradients and is_first:
             torch._foreach_zero_([*self.gradients.values()])
         runner = self.runner
         of_model = dict(inputs)
-        index = of_model.pop("index")
-        offsets = of_model.pop("offsets")
         labels = of_model.pop("labels")
-        packed = PackedBatch(
-            index,
-            of_model["attention_mask"].bool(),
-            offsets if runner.uses_varlen else None,
-            longest=min(self.width, len(index)),
-        )
-        # The last example is that of padding.
-        logits = runner.forward(of_model, packed)[:-1]
-        smoothing = runner.config.label_smoothing
-        total = task_loss(runner.task, logits, [], label_smoothing=smoothing, labels=labels)
-        loss = total * (1 / examples)
+        weight = of_model.pop("weight")
+        if self.is_packed:
+            packed = self._packed_batch(of_model)
+            # The last example is that of padding.
+            logits = runner.forward(of_model, packed)[:-1]
+        else:
+            logits = runner.forward(of_model, None)
+        targets = Targets(labels, self.class_weights, runner.config.label_smoothing)
+        loss = LOSSES[runner.task.kind](logits, targets) * weight
         loss.backward()
         return loss.detach()
+
+    def _packed_batch(self, inputs: dict[str, Tensor]) -> PackedBatch:
+        """Take the places of the tokens out of the inputs of a packed batch."""
+        index = inputs.pop("index")
+        offsets = inputs.pop("offsets")
+        token_mask = inputs["attention_mask"].flatten(0, -2).bool()
+        longest = min(token_mask.shape[1], len(index))
+        return PackedBatch(
+            index, token_mask, offsets if self.runner.uses_varlen else None, longest=longest
+        )
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         """Record what `compute` does, without doing it.
@@ -263,6 +330,34 @@ class StepGraphs:
         # The graphs of a stage follow each other, so that they may use the same memory.
         self.pool = graph.pool()
         return graph.replay, loss
+
+
+def padding_example(
+    examples: list[EncodedExample], pad: dict[str, int], width: int
+) -> EncodedExample:
+    """Make an example of padding that fills a batch up to a multiple of 128 tokens, or of its width.
+
+    Args:
+        examples: of the batch; the new one has as many sequences as each of them.
+        pad: the padding value of each of the tokenizer's lists.
+        width: the most tokens that a sequence can have.
+    """
+    first = examples[0]
+    tokens = sum(
+        len(sequence["input_ids"]) for example in examples for sequence in example.sequences
+    )
+    multiple = min(_MULTIPLE, width)
+    missing = multiple - tokens % multiple
+    # At least one token in each sequence.
+    while missing < len(first.sequences):
+        missing += multiple
+    sequences = []
+    for part in np.array_split(np.arange(missing), len(first.sequences)):
+        values = {name: np.full(len(part), pad.get(name, 0)) for name in first.sequences[0]}
+        sequences.append(values)
+    # Its target words are its first token.
+    word_spans = tuple((0, 1) for _ in first.word_spans)
+    return EncodedExample(first.row, tuple(sequences), word_spans)
 
 
 def _rounded_up(count: int, multiple: int) -> int:

@@ -4,6 +4,8 @@ import importlib
 import json
 import re
 import shlex
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,13 @@ import pytest
 from prepared_models import encoder_of, examples_of, pretrained_of
 from project_files import PAGES, ROOT, copy_yaml, load_script
 
+from hifi_cli.config import registry
 from hifi_cli.heads.scores import head_outputs
+from hifi_cli.methods.base import Method
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.runner import ModelRunner
+from hifi_cli.training.step_graphs import unsupported_because
 
 # Commands that need runs of other data; other tests run them.
 NOT_RUN = {
@@ -242,3 +247,25 @@ def test_the_figures_of_a_gpu_are_those_that_were_measured():
             cells += [f"{time:.1f}", "1" if ratio == 1 else f"{ratio:.2f}"]
         line = " | ".join([f"| {label}", *cells]) + " |"
         assert line.replace("|  |  |", "| | |") in PAGES["performance.md"], line
+
+
+def test_what_is_not_recorded_is_listed_with_the_words_of_the_log():
+    """The reasons of every adapter type, of each option, of a hook, and of several processes."""
+
+    class OwnStep(Method):
+        def before_step(self, model, step, steps):
+            pass
+
+    types = {*registry.names("methods")}
+    options = [{}, {"module_dropout": 0.1}, {"rank_dropout": 0.1}]
+    said = set()
+    for adapter, chosen in product(types, options):
+        settings = SimpleNamespace(type=adapter, options=chosen)
+        runner = SimpleNamespace(
+            processes=SimpleNamespace(num_processes=2), config=SimpleNamespace(method="NAME")
+        )
+        said.update(unsupported_because(runner, OwnStep(settings, None)).split(", "))
+    _, _, after = PAGES["performance.md"].partition("| not recorded | because |\n| --- | --- |\n")
+    table, _, _ = after.partition("\n\n")
+    listed = [line.split("`")[1] for line in table.splitlines()]
+    assert len(listed) == len({*listed}) and {*listed} == said

@@ -172,7 +172,7 @@ class Ordinal(TaskKind):
 
 
 def ordinal_loss(logits, targets):
-    is_above = targets.labels(logits.device)[:, None] > torch.arange(logits.shape[1])
+    is_above = targets.labels[:, None] > torch.arange(logits.shape[1])
     return functional.binary_cross_entropy_with_logits(logits, is_above.float(), reduction="sum")
 
 

@@ -4,6 +4,7 @@ import gc
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -105,7 +106,9 @@ def test_steps_of_both_stages_are_counted(make, workspace, monkeypatch):
 )
 def test_a_gpu_records_by_default(make, workspace, monkeypatch, caplog, word, may_record):
     """What cannot be recorded is said in one line; a CPU says nothing."""
-    runner, config = prepare(make, workspace, "full-ft", f"kernels={word}", "dropout=0.1")
+    # These adapters wait for the device.
+    words = ("fourierft", f"kernels={word}", "dropout=0.1")
+    runner, config = prepare(make, workspace, *words)
     assert not runner.may_record and config.kernels == word.replace("graphs", "auto")
     monkeypatch.setattr("torch.nn.Module.to", lambda model, *_: model)
     monkeypatch.setattr("hifi_cli.training.runner.has_varlen_kernels", lambda *_: True)
@@ -116,7 +119,7 @@ def test_a_gpu_records_by_default(make, workspace, monkeypatch, caplog, word, ma
         loop.Trainer(trained, runner.method, splits_of(config, workspace)).new_stage()
         said = [line for line in caplog.messages if "CUDA graphs" in line]
         assert len(said) == (may_record and trained is on_a_gpu), said
-        assert all("not recorded as CUDA graphs: attention on padded" in line for line in said)
+        assert all("not recorded as CUDA graphs: adapters of type" in line for line in said)
 
 
 class FakeGraphs:
@@ -272,18 +275,29 @@ def test_a_step_that_cannot_be_recorded_names_the_cause_and_the_remedy(
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, method):
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        *((method, ()) for method in (*METHODS, "mixout", "child-tuning-f", "adalora")),
+        *((method, ()) for method in ("diff-pruning", "prefix-tuning", "prefix-tuning-mlp")),
+        ("full-ft", ("precision=fp32",)),
+        ("full-ft", ("padding_free=false",)),
+        ("full-ft", ("class_weights=[1.0,3.0]", "label_smoothing=0.1")),
+        ("full-ft", ("gradient_accumulation_steps=2",)),
+    ],
+)
+def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, method, words):
     counts = StepCounts()
 
     def record(_, compute):
-        with CountOperations(counts):
+        capturing = "transformers.utils.import_utils.is_cuda_stream_capturing"
+        with patch(capturing, lambda: True), CountOperations(counts):
             return lambda: None, compute()
 
     monkeypatch.setattr(StepGraphs, "record", record)
     monkeypatch.setattr(step_graphs, "unsupported_because", lambda *_: "")
     with meta_as_a_gpu(), CountOperations(StepCounts()):
-        trainer = new_trainer(gpu_config(method, "kernels=auto"), DEVICE)
+        trainer = new_trainer(gpu_config(method, "kernels=auto", *words), DEVICE)
         trainer.runner.may_record = True
         trainer.begin_stage(0)
         for _ in range(3):
@@ -296,10 +310,10 @@ def test_what_is_recorded_neither_copies_from_the_host_nor_waits(monkeypatch, me
     [
         (("full-ft", "dropout=0.0"), ""),
         (("full-ft", "dropout=0.1", "precision=bf16"), ""),
-        (("full-ft", "dropout=0.1"), "attention on padded batches"),
-        (("prefix-tuning", "precision=bf16"), "attention on padded batches"),
-        (("child-tuning-f", "precision=bf16"), "method child-tuning-f"),
-        (("full-ft", "dropout=0", "gradient_accumulation_steps=2"), "gradient_accumulation_steps"),
+        (("full-ft", "dropout=0.1"), ""),
+        (("prefix-tuning", "precision=bf16"), ""),
+        (("child-tuning-f", "precision=bf16"), ""),
+        (("full-ft", "dropout=0", "gradient_accumulation_steps=2"), ""),
         (("boft", "dropout=0"), "adapters of type boft"),
         (("fourierft", "dropout=0"), "adapters of type fourierft"),
         (("oft", "dropout=0"), ""),
