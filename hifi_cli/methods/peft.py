@@ -144,7 +144,6 @@ class Peft(Method):
         added = [name for name in added if ".ranknum." not in name]
         freeze_except(encoder, [*head, *added])
 
-    @torch.no_grad()
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         super().on_stage_start(model, gradients)
         adapter, _ = self.adapter()
@@ -155,6 +154,7 @@ class Peft(Method):
                 " train on the CPU (device=cpu) what is to be reproduced"
             )
 
+    @torch.no_grad()
     def merge(self, encoder: Encoder) -> None:
         for name, module in list(encoder.model.named_modules()):
             if isinstance(module, BaseTunerLayer):
