@@ -70,6 +70,22 @@ def test_links_lead_to_files(page):
         assert (folder / target).exists(), target
 
 
+def headings_of(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page; a comment in a block of code is none."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_into_pages_lead_to_headings(page):
+    file = next(path for path in (ROOT / page, ROOT / "docs" / page) if path.is_file())
+    text = file.read_text()
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", text):
+        linked = (file.parent / target).read_text() if target else text
+        assert anchor in headings_of(linked), f"{target}#{anchor}"
+
+
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
 def test_tests_that_are_named_are_there(page):
     text = PAGES.get(page) or (ROOT / page).read_text()
