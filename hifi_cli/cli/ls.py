@@ -15,6 +15,7 @@ from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key, type_name
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
+from hifi_cli.config.specs import METHOD_KINDS
 from hifi_cli.errors import UsageError
 from hifi_cli.records.listing import read_results
 from hifi_cli.records.study import Study
@@ -67,13 +68,18 @@ def ls(
     for word in words:
         if word == "runs":
             _print_runs(results_dir, format)
+        elif word == "methods":
+            _print_methods()
         elif word in registry.KINDS:
             _print_texts({name: _summary(word, name) for name in registry.names(word)})
         elif fields := _fields_of(word):
             _print_fields(fields)
         else:
-            kind, name = _find(word)
-            _print_yaml(kind, name)
+            kinds, name = _find(word)
+            for kind in kinds:
+                if len(kinds) > 1:
+                    print(f"# {kind}/{name}")
+                _print_yaml(kind, name)
 
 
 def _print_kinds() -> None:
@@ -86,6 +92,20 @@ def _print_kinds() -> None:
     _print_texts(texts)
 
 
+def _print_methods() -> None:
+    """Print each method with what it is, the papers' own first, under comments that name the kinds."""
+    of_kind: dict[str, list[str]] = {kind: [] for kind in METHOD_KINDS}
+    for name in registry.names("methods"):
+        kind = registry.load("methods", name).get("kind", "others")
+        of_kind[kind].append(name)
+    texts = {}
+    for kind, title in METHOD_KINDS.items():
+        texts[f"# {title}"] = ""
+        for name in of_kind[kind]:
+            texts[name] = _summary("methods", name)
+    _print_texts(texts)
+
+
 def _fields_of(word: str) -> dict[str, FieldInfo]:
     """Return the fields of a key, of a section's keys or, for `config`, of all keys."""
     every = fields_by_key(RunConfig)
@@ -95,8 +115,8 @@ def _fields_of(word: str) -> dict[str, FieldInfo]:
     return {key: field for key, field in every.items() if f"{key}.".startswith(f"{word}.")}
 
 
-def _find(word: str) -> tuple[str, str]:
-    """Return the kind and the name that a word names.
+def _find(word: str) -> tuple[list[str], str]:
+    """Return the kinds and the name that a word names: one kind, or a table and a figure.
 
     Raises:
         UsageError: nothing, or several things.
@@ -104,14 +124,15 @@ def _find(word: str) -> tuple[str, str]:
     folder, _, name = word.rpartition("/")
     names = {kind: registry.names(kind) for kind in registry.KINDS}
     kinds = [kind for kind in names if name in names[kind] and folder in ("", kind)]
-    if len(kinds) > 1:
+    # A paper numbers its tables and its figures by themselves: both have the name ehft-1.
+    if len(kinds) > 1 and kinds != ["tables", "figures"]:
         found = ", ".join(f"{kind}/{name}" for kind in kinds)
         raise UsageError(f"'{word}' is ambiguous: {found}")
     if not kinds:
         known = {*_WORDS, *fields_by_key(RunConfig)}.union(*names.values())
         suggestion = registry.did_you_mean(word, sorted(known))
         raise UsageError(f"unknown kind or name '{word}'{suggestion} (one of {', '.join(_WORDS)})")
-    return kinds[0], name
+    return kinds, name
 
 
 def _print_yaml(kind: str, name: str) -> None:
@@ -167,11 +188,14 @@ def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
 
 def _print_texts(texts: Mapping[str, str]) -> None:
     """Print a line for each word with its text; on a terminal, a long text takes several lines."""
-    indent = max(map(len, texts)) + 2
+    indent = max(len(word) for word, text in texts.items() if text) + 2
     width = sys.maxsize
     if sys.stdout.isatty():
         width = Console().width
     for word, text in texts.items():
+        if not text:
+            print(word)
+            continue
         # Every line of a comment is a comment.
         margin = "#" if word.startswith("#") else ""
         first_indent = f"{word:{indent}}"

@@ -11,6 +11,14 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
 Source = Literal["text", "code", "ours"]
+MethodKind = Literal["hifi", "eh-ft", "papers", "others"]
+# The kinds of methods in the order of their list, and what they are.
+METHOD_KINDS: dict[MethodKind, str] = {
+    "hifi": "HiFi: attention heads",
+    "eh-ft": "EH-FT and LP-FT: the task head first, then everything",
+    "papers": "others of the papers' tables",
+    "others": "more methods",
+}
 
 
 class BasedSpec(ConfigModel):
@@ -51,6 +59,8 @@ class MethodSpec(BasedSpec):
     """The method's name in tables."""
     source: str
     """The paper or the code that the method is from."""
+    kind: MethodKind = "others"
+    """Where `hifi ls methods` lists it: under a paper, a paper's comparisons, or others."""
     implementation: str
     """What implements it: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
     tasks: dict[str, dict[str, Any]] = {}

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+from project_files import ROOT
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import HeadsConfig
@@ -11,13 +12,36 @@ from hifi_cli.config.run_config import HeadsConfig
 
 @pytest.mark.parametrize("kind", [*registry.KINDS])
 def test_every_name_has_a_line_with_what_it_is(hifi, kind):
-    lines = hifi("ls", kind).out.splitlines()
-    assert [line.split()[0] for line in lines] == registry.names(kind)
+    lines = [line for line in hifi("ls", kind).out.splitlines() if not line.startswith("#")]
+    names = [line.split()[0] for line in lines]
+    assert sorted(names) == sorted(registry.names(kind))
+    if kind != "methods":
+        assert names == registry.names(kind)
     assert all(len(line.split("  ")) > 1 for line in lines)
     if kind in ("methods", "tasks"):
         assert all(re.search(r"\b(18|19|20)\d\d\b|table|project", line) for line in lines), (
             "a source is missing"
         )
+
+
+def test_methods_are_listed_by_kind_as_in_the_docs(hifi):
+    sections = re.split(r"^## ", (ROOT / "docs/methods.md").read_text(), flags=re.MULTILINE)[1:5]
+    listed = re.split(r"^# .*\n", hifi("ls methods").out, flags=re.MULTILINE)[1:]
+    assert len(sections) == len(listed) == 4
+    for section, lines in zip(sections, listed, strict=True):
+        table = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        # `-r1024` and `eh-ft-...-reserve` are abbreviations.
+        documented = set(re.findall(r"`([a-z0-9][a-z0-9-]+)`", " ".join(table)))
+        names = {line.split()[0] for line in lines.splitlines()}
+        assert documented <= names
+        assert all("eh-ft-" in name or name == "peft" for name in names - documented)
+
+
+def test_a_name_of_a_table_and_a_figure_prints_both(hifi):
+    said = hifi("ls ehft-1").out
+    table = (registry.configs_directory() / "tables/ehft-1.yaml").read_text()
+    figure = (registry.configs_directory() / "figures/ehft-1.yaml").read_text()
+    assert said == f"# tables/ehft-1\n{table}# figures/ehft-1\n{figure}"
 
 
 def test_without_a_word_the_kinds_are_listed(hifi):
