@@ -425,7 +425,7 @@ class Cost:
     Attributes:
         minutes: of each part (`canary`, `search`, `method`), without finished runs.
         finished: number of runs that are finished already.
-        step: measured seconds of a training step of the new method.
+        step: measured seconds of a training step of the new method, on a CPU of its cores.
         per_run: minutes of one of the new method's runs, a mean over tasks.
         unit: what the minutes are of.
     """
@@ -449,8 +449,11 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> Cost:
         plan: of the command.
         workspace: of the command.
     """
-    step_of_canary = measured_step(plan.canary[0], workspace)
-    step_of_method = measured_step(plan.runs[0], workspace)
+    first = plan.runs[0]
+    # Both are measured on the task that the steps of all others are relative to.
+    (canary,) = [config for config in plan.canary if config.task == first.task]
+    step_of_canary = measured_step(canary, workspace)
+    step_of_method = measured_step(first, workspace)
     relative = _relative_step_times(plan)
     train_rows = _rows_of_tasks(plan, "train_rows")
     reported_rows = _rows_of_tasks(plan, "reported_rows")
@@ -468,8 +471,7 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> Cost:
             train = train_rows.get(config.task, _USUAL_ROWS)
             reported = reported_rows.get(config.task, _USUAL_ROWS)
             steps = _steps(config.model_dump(mode="json"), train, reported)
-            seconds = steps * step * relative.get(config.task, 1.0)
-            of_run = seconds * _cores(plan) / 60
+            of_run = steps * step * relative.get(config.task, 1.0) / 60
             if name == "method":
                 per_run += of_run / len(configs)
             if where.directory(config).results.is_file():
@@ -541,20 +543,30 @@ def _steps(config: Mapping[str, Any], train_rows: int, reported_rows: int) -> fl
 
 
 class _StepClock(Callback):
-    """Notes when each step ends."""
+    """Notes when each step ends: on a CPU in seconds of its cores, which no other program adds to."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Note when the first step begins."""
+        self.times.append(_seconds_so_far(trainer.runner.device))
+
     def on_step_end(self, trainer: Trainer) -> None:
         """Note the time when the device has done the step."""
-        if trainer.runner.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.times.append(time.monotonic())
+        self.times.append(_seconds_so_far(trainer.runner.device))
+
+
+def _seconds_so_far(device: torch.device) -> float:
+    """Return the seconds that a device has computed for this process, from some beginning on."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.monotonic()
 
 
 def measured_step(config: RunConfig, workspace: Workspace) -> float:
-    """Measure the seconds of a training step of a run here; nothing is stored.
+    """Measure the seconds of a training step of a run here, on a CPU of its cores; nothing is stored.
 
     Args:
         config: of the run.
@@ -568,12 +580,10 @@ def measured_step(config: RunConfig, workspace: Workspace) -> float:
     # Which heads are tuned does not change the time.
     heads = placeholder_heads(config, Encoder(inputs.pretrained.model))
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
-    clock = _StepClock()
     splits = load_splits(inputs)
+    clock = _StepClock()
     trainer = Trainer(prepared, prepared.method, splits, callback=clock, max_steps=_MEASURED_STEPS)
-    begin = time.monotonic()
     trainer.train()
-    ends = [begin, *clock.times]
-    durations = [end - start for start, end in pairwise(ends)]
+    durations = [end - start for start, end in pairwise(clock.times)]
     release_memory()
     return statistics.median(durations[_SLOW_STEPS:] or durations)

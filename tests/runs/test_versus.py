@@ -1,6 +1,7 @@
 """`hifi versus`: a new method against stored baselines, through the command."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from statistics import mean
@@ -116,6 +117,22 @@ def test_a_dry_run_says_what_would_be_trained_and_spent_and_writes_nothing(hifi,
     assert "core-minutes" in plan["cost"][0]
     assert plan["verdict"] == ["BitFit: 6 pairs on 2 tasks, a verdict is possible"]
     assert not Path("results").exists()
+
+
+def test_steps_are_measured_on_the_first_task(hifi, study, monkeypatch):
+    measured = []
+
+    def measured_step(config, workspace):
+        measured.append((config.method, config.task))
+        return 60.0
+
+    monkeypatch.setattr("hifi_cli.runs.versus.measured_step", measured_step)
+    words = f"{VERSUS} --against bitfit --tasks {','.join(TASKS)} --seeds 1,2 --without-verdict"
+    plan = lines_of(hifi(f"{words} --dry-run"))
+    assert measured == [("bitfit", TASKS[0]), ("norm-tuning", TASKS[0])]
+    # Twice as many runs of the method as of the canary, with as many steps of a minute each.
+    numbers = re.search(r"canary ([\d.]+), search 0.00, method ([\d.]+)", plan["cost"][0])
+    assert float(numbers[2]) == pytest.approx(2 * float(numbers[1]), abs=0.02)
 
 
 def test_what_can_give_no_verdict_is_refused_before_it_trains(hifi, study):
