@@ -104,7 +104,8 @@ def train(
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
         return _print_plans(configs, workspace)
-    # Nothing that can be told in advance is refused after hours of training.
+    # Every run is checked before the first one trains: a wrong setting of the last run must not
+    # show after hours.
     for config in configs:
         _check_run(config, workspace, force=force)
     results = []
@@ -112,6 +113,7 @@ def train(
         if len(configs) > 1:
             logger.info(f"run {index} of {len(configs)}: {config.run_label}")
         results.append(run(config, workspace, force=force, report_to=report_to or ()))
+    # Said after all runs, so that a line names every run that shows the same sign.
     for sign in signs_of(results):
         logger.warning(f"note: {sign}")
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
@@ -120,6 +122,7 @@ def train(
         paths = [workspace.directory(config).path for config in configs]
         pairs = zip(paths, results, strict=True)
         options.print_json([{"path": path, "result": result} for path, result in pairs])
+    # Last, so that a diverged run costs the command's exit code and not the other runs' output.
     processes.destroy_process_group()
     _refuse_diverged(configs, results)
 
@@ -238,7 +241,8 @@ def _refuse_unused(configs: Sequence[RunConfig], overrides: Sequence[str]) -> No
 
     conditional: list[str] = []
     for word in overrides:
-        # Words about a data file need not be YAML, and are of no conditional section.
+        # Only keys that some runs do not use are parsed: a word about a data file, as
+        # `label=#stars`, need not be YAML.
         if may_be_unused(word.partition("=")[0].strip()):
             conditional += flatten(parse_override(word))
     if not conditional:
