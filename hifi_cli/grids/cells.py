@@ -73,7 +73,7 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     """Load a grid, change it, and fill in what its table says.
 
     Args:
-        name: a grid, a table, `figure-NAME` or `claims-NAME`, or a YAML of a grid, table or claims.
+        name: a grid, a table, `figure-NAME` or `claims-NAME`, or a YAML of a grid, table, figure or claims.
 
     Raises:
         UsageError: an unknown name or key, or the grid names no protocol, backbone, task or method.
@@ -128,6 +128,9 @@ def _content(name: str) -> dict[str, Any]:
         return {"table": name}
     if isinstance(content.get("claims"), dict):
         return {"claims": name}
+    # A grid has no kind, and a table names its tasks as columns.
+    if {"kind", "tasks"} <= content.keys():
+        return {"figure": name}
     return content
 
 

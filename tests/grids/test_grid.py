@@ -63,6 +63,17 @@ def test_every_shipped_grid_has_runs_that_differ(name):
     assert len({cell.config.config_hash for cell in resolved}) == len(resolved)
 
 
+def test_the_yaml_of_a_figure_is_a_grid_of_the_figures_runs(hifi, tmp_path):
+    shipped = registry.configs_directory() / "figures/hifi-6-k.yaml"
+    own = tmp_path / "k-figure.yaml"
+    own.write_text(shipped.read_text())
+    of_file = hifi("grid --print", own).out
+    assert "heads.k=1 variant=heads.k--1" in of_file
+    # The usual k = 3 is the usual run, which tables and other figures read too.
+    assert "heads.k=3" not in of_file
+    assert of_file == hifi("grid figure-hifi-6-k --print").out
+
+
 def test_printed_lines_make_every_run_of_a_shard_once(hifi):
     lines = hifi("grid hifi-3 --print --shard 2/3").out.splitlines()
     expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
