@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from filelock import FileLock, SoftFileLock, Timeout
@@ -331,6 +331,25 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
         MissingError: there is no such file.
         UsageError: it is no regular file, or larger.
     """
+    with _open_regular(path, limit) as file:
+        return file.read()
+
+
+def read_lines(path: Path, limit: int | None = None) -> Iterator[bytes]:
+    """Yield the lines of such a file, of which one at a time is in memory.
+
+    Raises:
+        MissingError: there is no such file.
+        UsageError: it is no regular file, or larger.
+    """
+    with _open_regular(path, limit) as file:
+        for line in file:
+            yield line.rstrip(b"\r\n")
+
+
+@contextmanager
+def _open_regular(path: Path, limit: int | None) -> Iterator[BinaryIO]:
+    """A regular file opened to be read, as `read_file` wants it."""
     try:
         # A pipe is opened without waiting for its other end.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -346,7 +365,7 @@ def read_file(path: Path, limit: int | None = None) -> bytes:
                 f"{path} is larger than such files are ({about.st_size:,} bytes): is it damaged?"
             )
         with open(handle, "rb", closefd=False) as file:
-            return file.read()
+            yield file
     finally:
         os.close(handle)
 

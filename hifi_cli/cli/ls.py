@@ -208,7 +208,8 @@ def _print_texts(texts: Mapping[str, str]) -> None:
 
 def _print_runs(results_dir: Path, form: str) -> None:
     """Print the runs of a results directory: as CSV, as JSON, or as aligned columns."""
-    runs = read_results(results_dir, with_unfinished=True)
+    # The text names no settings.
+    runs = read_results(results_dir, with_unfinished=True, with_settings=form != "text")
     if runs.empty:
         raise Study(results_dir).no_run_error()
     if form == "csv":

@@ -46,6 +46,8 @@ def report(
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study = Study(results_dir)
+    # Reading the records of a large study takes long.
+    study.refuse_missing_predictions()
     task_names = options.stored_names("tasks", tasks)
     if task_names:
         table_spec.check_names("tasks", task_names, study.names("task"))

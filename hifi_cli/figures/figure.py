@@ -175,7 +175,7 @@ class FigureRequest:
         done: dict[GridCell, RunResult] = {}
         for cell in cells:
             path = cell.config.run_path.as_posix()
-            if path in study.records:
+            if path in study.results:
                 result = study.result(path)
                 if result.is_done and result.setting_hash == cell.config.setting_hash:
                     done[cell] = result

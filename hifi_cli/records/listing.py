@@ -41,7 +41,10 @@ _WHOLE_NUMBERS = ("seed", "shots", "epoch", "epochs", "peak_memory_bytes")
 
 
 def read_results(
-    directory: str | Path = "results", *, with_unfinished: bool = False
+    directory: str | Path = "results",
+    *,
+    with_unfinished: bool = False,
+    with_settings: bool = True,
 ) -> pd.DataFrame:
     """Return the finished runs of a results directory, a row each.
 
@@ -49,6 +52,8 @@ def read_results(
         directory: a results directory, or a packed study.
         with_unfinished: also those whose `state` is `running`, `unfinished` or `damaged`, named by
             their folders.
+        with_settings: also the columns of settings and of other metrics, which take most of the
+            memory.
 
     Returns:
         The columns of `hifi ls runs --format csv`. Scores are in percent; `metrics.NAME` has every
@@ -63,7 +68,10 @@ def read_results(
             f"no directory {directory}; hifi train --results-dir {directory} makes it"
         )
     study = Study(Path(directory))
-    rows = [_listed(run, study.directory) for run in study.runs.to_dict("records")]
+    rows = []
+    for run in study.runs.to_dict("records"):
+        listed = _settings_and_metrics(run) if with_settings else {}
+        rows.append({**listed, **_listed(run, study.directory)})
     if with_unfinished:
         rows += _unfinished(study)
         rows += _damaged(study)
@@ -75,10 +83,9 @@ def read_results(
 
 
 def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
-    """A row of `Study.runs` as a listed run, scores in percent."""
+    """A row of `Study.runs` as a listed run without its settings, scores in percent."""
     is_done = run["status"] == "done"
-    listed = flatten({key: value for key, value in run["config"].items() if key != "backbone"})
-    listed |= {key: value for key, value in run.items() if key in _COLUMNS}
+    listed = {key: value for key, value in run.items() if key in _COLUMNS}
     for name in SCORES:
         listed[name] = None if run[name] is None else 100 * run[name]
     flags = []
@@ -97,6 +104,12 @@ def _listed(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:
     # The peak of a process that trained another run before may be that run's.
     if run["memory_is_own"] is False:
         listed["peak_memory_bytes"] = None
+    return listed
+
+
+def _settings_and_metrics(run: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a row of `Study.runs` by their keys, and its metrics in percent."""
+    listed = flatten({key: value for key, value in run["config"].items() if key != "backbone"})
     for name, value in run["metrics"].items():
         listed[f"metrics.{name}"] = 100 * value
     return listed

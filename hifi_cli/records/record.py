@@ -1,6 +1,8 @@
 """The record of a run as typed objects, and the stored files around it."""
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 
@@ -23,6 +25,8 @@ from hifi_cli.run_paths import run_path_of
 # 1: `data` are digests of files, and `backbone_weights` of weights alone; the fields that schema 2
 #    added are missing.
 SCHEMA = 2
+# Valid seeds; others are refused with the whole configuration
+_SEEDS = range(2**32)
 
 
 class Record(BaseModel):
@@ -357,13 +361,14 @@ class RunResult(StoredFile):
 
         Another version of the program may have other keys.
         """
-        try:
-            RunConfig.model_validate(config, strict=False)
-        except ValidationError as error:
-            for problem in error.errors(include_url=False):
-                if problem["type"] != "extra_forbidden":
-                    raise ValueError(describe_problem(problem, RunConfig)) from None
-        return config
+        seed = config.get("seed")
+        if type(seed) is not int or seed not in _SEEDS:
+            _check_configuration(config)
+            return config
+        # Most runs of a study differ from another one in their seed alone. These are checked once,
+        # and share their sections and texts.
+        without_seed = {key: value for key, value in config.items() if key != "seed"}
+        return {**config, **_checked_configuration(json.dumps(without_seed))}
 
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
@@ -410,6 +415,28 @@ class RunResult(StoredFile):
     def epoch(self, name: EpochChoice | None = None) -> int:
         """Return the epoch of that score, counted from 1."""
         return int(getattr(self.epochs, name or self.report))
+
+
+def _check_configuration(config: dict[str, Any]) -> None:
+    """Raise a ValueError for a configuration whose known keys are missing or wrong."""
+    try:
+        RunConfig.model_validate(config, strict=False)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False):
+            if problem["type"] != "extra_forbidden":
+                raise ValueError(describe_problem(problem, RunConfig)) from None
+
+
+@lru_cache(maxsize=1024)
+def _checked_configuration(text: str) -> dict[str, Any]:
+    """Return a configuration without its seed, once it is checked.
+
+    Args:
+        text: the configuration as JSON.
+    """
+    config = json.loads(text)
+    _check_configuration(config)
+    return dict(config)
 
 
 def labelled_splits(data: Mapping[str, str]) -> dict[str, str]:

@@ -46,8 +46,8 @@ def _selecting_score(study: Study, run: Any) -> float | None:
         return None
     if EpochRule(run.report, run.selection).has_max:
         return float(getattr(run, run.report))
-    lines = study.records[run.path]["epoch_metrics"]
-    by_epoch = {line["epoch"]: line.get("selection") for line in lines}
+    lines = study.results[run.path].epoch_metrics
+    by_epoch = {line.epoch: line.selection for line in lines}
     return by_epoch[getattr(run, f"epoch_{run.report}")]
 
 

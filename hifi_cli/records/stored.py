@@ -1,13 +1,13 @@
 """The records of all runs as they are stored: a file each, or the lines of a packed study."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import HifiError, UsageError
-from hifi_cli.files import MAX_LINES_BYTES, json_object, read_file, read_json
+from hifi_cli.files import MAX_LINES_BYTES, json_object, read_json, read_lines
 from hifi_cli.records.record import RunResult, validated
 from hifi_cli.run_paths import RUN_PATTERNS
 
@@ -16,23 +16,9 @@ PACKED = "runs.jsonl"
 # What a user can do about a damaged line, who may not have the runs that were packed
 _ADVICE = "remove this line, or ask who packed the study"
 
-
-@dataclass(frozen=True)
-class StoredRecord:
-    """The record of a run.
-
-    Attributes:
-        content: what results.json holds.
-        result: the same, typed.
-    """
-
-    content: dict[str, Any]
-    result: RunResult
-
-
 # Of each run by its path, or why it cannot be used. A line of a packed study that names no path is
 # known by its number.
-Records = dict[str, StoredRecord | HifiError]
+Records = dict[str, RunResult | HifiError]
 
 
 def is_packed(directory: Path) -> bool:
@@ -50,6 +36,27 @@ def read_records(directory: Path) -> Records:
     return {path: _read_run(directory, path) for path in sorted(_finished_runs(directory))}
 
 
+def read_contents(directory: Path, paths: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return what results.json holds of some runs, as it is stored.
+
+    Args:
+        directory: a results directory or a packed study.
+        paths: the runs, which `read_records` could use.
+
+    Raises:
+        HifiError: a record cannot be read any more.
+    """
+    if not is_packed(directory):
+        return {path: read_json(directory / f"{path}/results.json") for path in paths}
+    contents: dict[str, dict[str, Any]] = {}
+    for index, line in enumerate(read_lines(directory / PACKED, MAX_LINES_BYTES), start=1):
+        # A damaged line is none of the runs.
+        with suppress(HifiError):
+            path, content = _path_and_record(line, f"{directory / PACKED}, line {index}")
+            contents.setdefault(path, content)
+    return {path: contents[path] for path in paths}
+
+
 def _finished_runs(directory: Path) -> Iterator[str]:
     """The paths of all runs with a results.json."""
     for pattern in RUN_PATTERNS:
@@ -58,7 +65,7 @@ def _finished_runs(directory: Path) -> Iterator[str]:
             yield file.rpartition("/")[0]
 
 
-def _read_run(directory: Path, path: str) -> StoredRecord | HifiError:
+def _read_run(directory: Path, path: str) -> RunResult | HifiError:
     """The record of a run, or why it cannot be used: a copy at another path would count twice."""
     # A text: joining paths would take longer than reading, in large studies.
     place = f"{directory}/{path}"
@@ -75,14 +82,13 @@ def _read_run(directory: Path, path: str) -> StoredRecord | HifiError:
         return UsageError(
             f"{place} holds the run that belongs in {own_place}: move it there, or a copy away"
         )
-    return StoredRecord(content, result)
+    return result
 
 
 def _read_packed(directory: Path) -> Records:
     """The records of a packed study."""
     found: Records = {}
-    lines = read_file(directory / PACKED, MAX_LINES_BYTES).splitlines()
-    for index, line in enumerate(lines, start=1):
+    for index, line in enumerate(read_lines(directory / PACKED, MAX_LINES_BYTES), start=1):
         name = f"{PACKED}, line {index}"
         place = f"{directory / PACKED}, line {index}"
         try:
@@ -113,7 +119,7 @@ def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:
     return path, record
 
 
-def _packed_record(path: str, content: dict[str, Any], place: str) -> StoredRecord:
+def _packed_record(path: str, content: dict[str, Any], place: str) -> RunResult:
     """The record of a line.
 
     Raises:
@@ -123,4 +129,4 @@ def _packed_record(path: str, content: dict[str, Any], place: str) -> StoredReco
     if result.run_path.as_posix() != path:
         own_path = result.run_path.as_posix()
         raise UsageError(f"{place} holds the run that belongs in {own_path} as {path}: {_ADVICE}")
-    return StoredRecord(content, result)
+    return result

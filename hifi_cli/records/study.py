@@ -23,7 +23,7 @@ from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import digest, read_parquet
 from hifi_cli.records.layout import USER_FILES, RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits
-from hifi_cli.records.stored import Records, StoredRecord, is_packed, read_records
+from hifi_cli.records.stored import Records, is_packed, read_contents, read_records
 from hifi_cli.text import abbreviate, counted_noun
 
 # The predictions of a packed study, in which labels and predictions are JSON
@@ -138,18 +138,17 @@ class Study:
         """The record of each run by its path, sorted, without those that are damaged."""
         found = {}
         for path, stored in self._stored.items():
-            if isinstance(stored, StoredRecord):
-                found[path] = stored.result
+            if isinstance(stored, RunResult):
+                found[path] = stored
         return found
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """What results.json holds of each run in `results`."""
-        found = {}
-        for path, stored in self._stored.items():
-            if isinstance(stored, StoredRecord):
-                found[path] = stored.content
-        return found
+        """What results.json holds of each run in `results`, unknown keys included.
+
+        It is read a second time: only commands that copy runs need it.
+        """
+        return read_contents(self.directory, self.results)
 
     @cached_property
     def damaged(self) -> dict[str, str]:
@@ -188,7 +187,7 @@ class Study:
         stored = self._stored[path]
         if isinstance(stored, HifiError):
             raise stored
-        return stored.result
+        return stored
 
     # --- predictions
 
@@ -204,6 +203,18 @@ class Study:
         if not directory.predictions.is_file():
             return None
         return pd.DataFrame([row.model_dump() for row in directory.read_predictions()])
+
+    def refuse_missing_predictions(self) -> None:
+        """Raise for a packed study without its predictions, which its runs had when it was packed.
+
+        Raises:
+            MissingError: the file is missing.
+        """
+        file = self.directory / PREDICTIONS
+        if self.is_packed and not file.exists():
+            raise MissingError(
+                f"no {file}, which a packed study has beside its records: copy it there, or pack the study again"
+            )
 
     def usable_predictions(self, path: str) -> pd.DataFrame | None:
         """Return the same, and None with a warning where they are damaged.
@@ -282,10 +293,9 @@ class Study:
     def _row(self, path: str) -> dict[str, Any]:
         """A run as a row of `runs`."""
         result = self.results[path]
-        content = result.model_dump(exclude={"config", "epoch_metrics", "heads"})
-        row = {column: content[column] for column in _SAME_NAMES}
+        row = {column: getattr(result, column) for column in _SAME_NAMES}
         for column, place in _PLACES.items():
-            row[column] = _at(content, *place)
+            row[column] = _at(result, *place)
         row["path"] = path
         # A name is the user's own only if the run keeps a copy of its file, which few runs do:
         # looking for a folder is cheap, and reading it is not.
@@ -382,8 +392,8 @@ class Study:
         # The record's `metrics` are those of the kept epoch; other epochs have lines of their own.
         if name == EpochRule(run.report, run.selection).kept:
             return run.metrics.get(metric)
-        lines = self.records[run.path].get("epoch_metrics", [])
-        by_epoch = {line["epoch"]: line[metric] for line in lines if metric in line}
+        lines = self.results[run.path].epoch_metrics
+        by_epoch = {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
         if name == "max":
             return max(by_epoch.values(), default=None) if pd.notna(run.max) else None
         return by_epoch.get(getattr(run, f"epoch_{name}"))
@@ -424,9 +434,11 @@ def _versions_text(versions: dict[str, int]) -> str:
     return ", ".join(texts) or UNCHANGED_DRAWS
 
 
-def _at(content: dict[str, Any], key: str, inner: str | None = None) -> Any:
+def _at(result: RunResult, key: str, inner: str | None = None) -> Any:
     """What is at a key, or at `inner` in what is there; None where a part of the way is missing."""
+    part = getattr(result, key)
     if inner is None:
-        return content[key]
-    part = content[key] or {}
-    return part.get(inner)
+        return part
+    if isinstance(part, dict):
+        return part.get(inner)
+    return getattr(part, inner, None)

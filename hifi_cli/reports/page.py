@@ -102,8 +102,8 @@ def _scores_by_epoch(study: Study, runs: pd.DataFrame, metric: str) -> pd.DataFr
     """
     lines = []
     for run in runs[runs["limit"].isna()].itertuples():
-        for line in study.records[run.path]["epoch_metrics"]:
-            lines.append({**line, "method": run.method})
+        for line in study.results[run.path].epoch_metrics:
+            lines.append({**line.metrics, "epoch": line.epoch, "method": run.method})
     return pd.DataFrame(lines, columns=["epoch", "method", metric])
 
 

@@ -60,6 +60,28 @@ def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, f
     assert answer.code == 2 and "results-packed exists" in answer.err
 
 
+def test_runs_that_differ_in_their_seed_share_one_configuration_in_memory(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 2, 0.5)
+    first, second = Study(Path("results")).results.values()
+    assert first.config == {**second.config, "seed": 1}
+    assert first.config["backbone"] is second.config["backbone"]
+
+
+def test_a_seed_that_is_none_is_refused_beside_a_valid_configuration(hifi):
+    """Equal configurations are checked once, and the seed of each."""
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    for seed, wrong in enumerate([-1, 2**32, "two", None], start=2):
+        run = write_run("results", "full-ft", "rte", seed, 0.5)
+        change(
+            run, config={**json.loads((run / "results.json").read_text())["config"], "seed": wrong}
+        )
+    study = Study(Path("results"))
+    assert len(study.results) == 1
+    assert len(study.damaged) == 4
+    assert all("seed" in reason for reason in study.damaged.values())
+
+
 def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     run = finish_run()
     assert hifi("results pack results --out packed").code == 0

@@ -141,3 +141,13 @@ def test_a_report_of_some_tasks_and_claims_without_runs_in_one_line(hifi):
     assert text.index("<h2>Finished runs") < text.index("<h2>Full-FT minus")
     answer = hifi("report --tasks mrcp")
     assert answer.code == 2 and "did you mean 'mrpc'?" in answer.err
+
+
+def test_a_packed_study_without_predictions_is_refused_before_its_records_are_read(hifi):
+    Path("packed").mkdir()
+    Path("packed/runs.jsonl").write_text("damaged")
+    answer = hifi("report --results-dir packed")
+    assert answer.code == 3
+    assert "no packed/predictions.parquet" in answer.err
+    assert answer.err.count("\n") == 1
+    assert not Path("packed/report.html").exists()
