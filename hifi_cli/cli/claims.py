@@ -51,6 +51,11 @@ def claims(
     for asked in dict.fromkeys(file.protocol for file in files.values()):
         if len(study.table_runs) and registry.name_of(asked) not in study.names("protocol"):
             logger.warning(f"note: {study.no_such_runs_error(protocol=asked)}")
+    for name in files:
+        left_out = claims_spec.not_asked(name, protocol) if protocol else []
+        if left_out and name in (names or files):
+            listed = ", ".join(left_out)
+            logger.warning(f"note: {name} does not ask these claims under {protocol}: {listed}")
     tables = verdict_tables(
         names or [],
         study,

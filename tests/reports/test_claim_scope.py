@@ -1,6 +1,7 @@
 """What may decide a claim: tasks of the paper's table, above chance; runs with the paper's head and the protocol's settings."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -121,6 +122,27 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     assert (said in note) is is_left_out
     assert cells["ours"] == pytest.approx(2.0 if is_left_out else (3 * 2.0 - 1.0) / 4, abs=0.03)
     assert ("On CoLA, MRPC, STS-B." in note) is is_left_out
+
+
+@pytest.mark.parametrize(("rival", "is_left_out"), [(0.9, False), (0.6, True)])
+def test_all_comparisons_of_a_claim_are_about_the_same_tasks(hifi, rival, is_left_out):
+    """HiFi and Full-FT alone have a mean of 57, HiFi and the better BitFit one of 73: at chance is below 65."""
+    claim = {"kind": "difference", "text": "t", "where": "w", "first": "hifi-layerwise"}
+    file = {
+        "description": "d",
+        "protocol": "laptop",
+        "backbone": "minilm",
+        "tasks": ["rte", "cola"],
+    }
+    claims = {"mine": claim | {"second": ["full-ft", "bitfit"]}}
+    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": claims}))
+    write_pairs("cola", 2.0)
+    write_pairs("rte", 0.0, base=0.57, labels=RTE)
+    for seed in range(1, 10):
+        for task in ("rte", "cola"):
+            write_run("results", "bitfit", task, seed, rival, protocol="laptop", backbone="minilm")
+    _, note, _ = claim_of(hifi("claims mine.yaml --format json"), "mine")
+    assert ("RTE decides nothing" in note) is is_left_out
 
 
 def test_where_f1_is_the_score_accuracy_tells_whether_a_task_is_at_chance(hifi):

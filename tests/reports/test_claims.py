@@ -316,3 +316,11 @@ def test_wrong_names_are_told(hifi):
     assert "did you mean 'above-full-ft'?" in hifi("claims hifi/above-ful").err
     assert "unknown" in hifi("claims nothing").err
     assert hifi("claims none.yaml").code == 3
+
+
+def test_claims_that_a_protocol_does_not_ask_are_named(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
+    answer = hifi("claims hifi --protocol laptop")
+    assert "hifi does not ask these claims under laptop: above-sparse, " in answer.err
+    assert "not ask" not in hifi("claims hifi/above-full-ft --protocol laptop").err
+    assert "not ask" not in hifi("claims hifi").err

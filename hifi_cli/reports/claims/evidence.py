@@ -99,17 +99,27 @@ def _evidence_of_differences(
 ) -> list[Evidence]:
     """The evidence on every comparison of a claim; with `every_task` one for each task."""
     runs = runs.of_tasks(tasks_of(claim, file))
+    compared = [pair(runs, *names) for names in product(claim.first, claim.second)]
+    chance: dict[str, str] = {}
+    if claim.metric is None:
+        chance = _tasks_at_chance(runs.study, compared)
     evidence: list[Evidence] = []
-    for first, second in product(claim.first, claim.second):
-        evidence += _evidence_of_pairs(claim, file, runs.study, pair(runs, first, second))
+    for pairs in compared:
+        evidence += _evidence_of_pairs(claim, file, pairs, chance)
     return evidence
 
 
 def _evidence_of_pairs(
-    claim: DifferenceClaim, file: ClaimsFile, study: Study, pairs: Pairs
+    claim: DifferenceClaim, file: ClaimsFile, pairs: Pairs, chance: Mapping[str, str]
 ) -> list[Evidence]:
-    """The evidence of the pairs of two methods: one of all tasks, or one for each."""
-    chance = _tasks_at_chance(study, pairs) if claim.metric is None else {}
+    """The evidence of the pairs of two methods: one of all tasks, or one for each.
+
+    Args:
+        claim: that the comparison belongs to.
+        file: its file.
+        pairs: the paired runs.
+        chance: why a task decides nothing about the claim, by task.
+    """
     notes = [f"{label_of('tasks', task)} decides nothing: {why}" for task, why in chance.items()]
     tasks = [task for task in tasks_of(claim, file) if task not in chance]
     used = pairs.frame[pairs.frame["task"].isin(tasks)]
@@ -183,18 +193,27 @@ def published_effect(
 # Scores at chance
 
 
-def _tasks_at_chance(study: Study, pairs: Pairs) -> dict[str, str]:
-    """Why tasks decide nothing about two methods, by task; only tasks that decide nothing."""
+def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
+    """Why tasks decide nothing about a claim, by task; only tasks that decide nothing.
+
+    All comparisons of a claim are judged by the same runs, so that they are about the same tasks.
+    """
+    sides = []
+    for pairs in compared:
+        for side in ("first", "second"):
+            columns = {f"{name}_{side}": name for name in ("path", "metric", "points")}
+            sides.append(pairs.frame[["task", *columns]].rename(columns=columns))
+    runs = pd.concat(sides).drop_duplicates("path")
     found = {}
-    for task, of_task in pairs.frame.groupby("task"):
+    for task, of_task in runs.groupby("task"):
         why = _why_at_chance(study, of_task)
         if why:
             found[str(task)] = why
     return found
 
 
-def _why_at_chance(study: Study, pairs: pd.DataFrame) -> str:
-    """Why a task decides nothing about two methods; empty: it may decide.
+def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
+    """Why a task decides nothing about a claim; empty: it may decide.
 
     The rule: their mean score is less than 3 points, or less than two standard errors over the
     examples, above the best score of a constant prediction (of accuracy: the majority-class
@@ -202,11 +221,11 @@ def _why_at_chance(study: Study, pairs: pd.DataFrame) -> str:
 
     Args:
         study: where the runs come from.
-        pairs: rows of `Pairs.frame` of one task.
+        runs: of one task, all that the claim compares; columns `task`, `path`, `metric`, `points`.
     """
-    run = pairs.iloc[0]
-    metric = run["metric_first"]
-    stored = study.usable_predictions(run["path_first"])
+    run = runs.iloc[0]
+    metric = run["metric"]
+    stored = study.usable_predictions(run["path"])
     takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
     if stored is None or not takes_labels or metric == "f1_micro":
         return ""
@@ -214,10 +233,10 @@ def _why_at_chance(study: Study, pairs: pd.DataFrame) -> str:
         # A constant prediction has an F1 of 81 on MRPC: the accuracy of what is stored counts.
         metric = "accuracy"
         name = "accuracy"
-        mean = _mean_accuracy(study, [*pairs["path_first"], *pairs["path_second"]])
+        mean = _mean_accuracy(study, [*runs["path"]])
     else:
         name = "score"
-        mean = float(pairs[["points_first", "points_second"]].to_numpy().mean())
+        mean = float(runs["points"].mean())
     labels = _labels_as_numbers(run["task"], stored)
     constant = _best_constant_score(metric, labels)
     error = _standard_error(constant, len(labels))

@@ -211,6 +211,17 @@ def _under_protocol(file: ClaimsFile, content: dict[str, Any], protocol: str) ->
     return {**content, **changes, "claims": claims}
 
 
+def not_asked(name: str, protocol: str) -> list[str]:
+    """Return the claims of a file that are not asked under another protocol than the file's.
+
+    Args:
+        name: of the file, as `load` takes it.
+        protocol: the other protocol.
+    """
+    asked = load(name, protocol=protocol).claims
+    return [claim for claim in load(name).claims if claim not in asked]
+
+
 def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
     """Return the files that words name, each with the claims that were named.
 
