@@ -21,6 +21,20 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
+def has_copy_of_dataset(name: str) -> bool:
+    """Say whether a dataset is on this machine: a directory, or in the hub's caches.
+
+    Args:
+        name: `owner/name`, or a local directory.
+    """
+    from huggingface_hub import constants
+
+    datasets_cache = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
+    converted = Path(datasets_cache) / name.replace("/", "___").lower()
+    downloaded = Path(constants.HF_HUB_CACHE) / f"datasets--{name.replace('/', '--')}"
+    return any(path.is_dir() for path in (Path(name), converted, downloaded))
+
+
 def resolve_commit(
     kind: Literal["model", "dataset"], name: str, revision: str | None
 ) -> str | None:

@@ -12,10 +12,10 @@ from rich.console import Console
 from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten, parse
-from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.run_config import DEFAULT, RunConfig, TrainingConfig
 from hifi_cli.config.sources import parse_override, repeats_run
 from hifi_cli.config.unused import may_be_unused, why_unused
-from hifi_cli.errors import RunFailed, UsageError, logger
+from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
 from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
@@ -25,6 +25,7 @@ from hifi_cli.text import abbreviate
 # The modules that import torch are imported by the functions below that call them, because torch
 # takes seconds to import, and `hifi train --help` needs none of them.
 if TYPE_CHECKING:
+    from hifi_cli.runs.plan import Planner
     from hifi_cli.runs.workspace import Workspace
 
 # The trackers of accelerate, which would import torch to name them.
@@ -70,6 +71,14 @@ def train(
             rich_help_panel=options.HOW,
         ),
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="With --dry-run: exit with 3 if anything is missing.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
     allow_unused: Annotated[
         bool,
         typer.Option(
@@ -95,6 +104,8 @@ def train(
     from hifi_cli.runs.workspace import Workspace
     from hifi_cli.training import processes
 
+    if strict and not dry_run:
+        raise UsageError("--strict is for --dry-run: a run always needs what is missing")
     configs = _resolve(
         task, method, backbone, protocol, seeds, files, overrides or [], heads, trust=trust
     )
@@ -103,7 +114,10 @@ def train(
     check_trackers(report_to or ())
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
-        return _print_plans(configs, workspace)
+        is_complete = _print_plans(configs, workspace, format)
+        if strict and not is_complete:
+            raise typer.Exit(MissingError.exit_code)
+        return
     # Every run is checked before the first one trains: a wrong setting of the last run must not
     # show after hours.
     for config in configs:
@@ -270,37 +284,85 @@ def _read_heads(file: Path) -> tuple[str, str | None]:
 # --- a dry run
 
 
-def _print_plans(configs: Sequence[RunConfig], workspace: "Workspace") -> None:
-    """Print configurations as YAML documents; comments have the source of each value, and the run's plan.
+def _print_plans(configs: Sequence[RunConfig], workspace: "Workspace", form: str) -> bool:
+    """Print what the runs of a command would be; say whether nothing is missing.
 
-    On a terminal, a run after the first shows only what differs from the one before, and long texts
-    take several lines.
+    Args:
+        configs: of the runs.
+        workspace: has data and results.
+        form: `text`, or `json` for a list of all values, their sources and the plan of each run.
     """
     from hifi_cli.runs.plan import Planner
 
     planner = Planner(workspace)
-    is_terminal = sys.stdout.isatty()
-    width = Console().width if is_terminal else sys.maxsize
+    if form == "json":
+        plans = [planner.plan(config) for config in configs]
+        documents = [_document(*pair) for pair in zip(configs, plans, strict=True)]
+        options.print_json(documents)
+    else:
+        plans = _print_documents(configs, planner)
+    missing = [text for lines in plans for name, text in lines if name == "missing"]
+    return set(missing) == {"nothing"}
+
+
+def _document(config: RunConfig, plan: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Give the values of a run, the source of each by dotted key, and its plan."""
+    values = _values(config)
+    return {
+        "config": values,
+        "sources": {key: config.source_of(key) for key in flatten(values)},
+        "plan": [{"about": name, "text": text} for name, text in plan],
+    }
+
+
+def _print_documents(
+    configs: Sequence[RunConfig], planner: "Planner"
+) -> list[list[tuple[str, str]]]:
+    """Print the first run as a YAML document and of each other run what differs from the one before.
+
+    Comments have the source of each value, and the run's plan. On a terminal, long texts take
+    several lines.
+
+    Returns:
+        The plans.
+    """
+    width = Console().width if sys.stdout.isatty() else sys.maxsize
     before: dict[str, Any] = {}
-    printed: set[tuple[str, str]] = set()
+    plans: list[list[tuple[str, str]]] = []
     for config in configs:
         values = _values(config)
         flat = flatten(values)
         if before:
             print("--- # as before, except for")
-            _print_yaml(
-                {key: flat[key] for key in flat if before.get(key, ...) != flat[key]}, config
-            )
+            changed = {key: flat[key] for key in flat if before.get(key, ...) != flat[key]}
+            _print_yaml(changed, config)
         else:
             print("---")
-            _print_yaml(values, config)
+            _print_whole(values, config)
+        before = flat
         lines = planner.plan(config)
+        printed = plans[-1] if plans else []
         for line in lines:
             if line not in printed:
                 _print_plan_line(*line, width)
-        if is_terminal:
-            before = flat
-            printed = set(lines)
+        plans.append(lines)
+    return plans
+
+
+def _print_whole(values: Mapping[str, Any], config: RunConfig) -> None:
+    """Print a configuration as YAML: first the keys and sections in which anything is set."""
+    of_default = {}
+    others = {}
+    for key, value in values.items():
+        inner = {key: value}
+        sources = {config.source_of(name) for name in flatten(inner)}
+        if sources <= {DEFAULT}:
+            of_default[key] = value
+        else:
+            others[key] = value
+    _print_yaml(others, config)
+    print("# defaults")
+    _print_yaml(of_default, config)
 
 
 def _print_plan_line(name: str, text: str, width: int) -> None:

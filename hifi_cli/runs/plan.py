@@ -10,6 +10,7 @@ from torch import nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
@@ -84,6 +85,8 @@ class Planner:
         data = None
         if is_local:
             data = unless_missing(lambda: self.workspace.data(task))
+        elif is_local is False:
+            unless_missing(lambda: _check_hub(task))
         size = unless_missing(lambda: self.model_size(config, task))
         start = config.start_from
         if start:
@@ -92,7 +95,9 @@ class Planner:
         state = _directory_state(directory, config)
         lines = [("directory", f"{directory.path} ({state})")]
         lines.append(("steps", _steps(config, task, data, size)))
-        if is_local is False:
+        if is_local is False and is_offline():
+            lines.append(("data", "not read: the steps are of the official number of rows"))
+        elif is_local is False:
             lines.append(("data", "not on this machine: the hub would be asked"))
         lines.append(("parameters", _parameters(size)))
         if size and size.is_decoder and not task.rules.reads_all_tokens:
@@ -128,6 +133,17 @@ class Planner:
                 config.backbone, task_head=head, dropout=config.dropout
             )
         return self._models[key]
+
+
+def _check_hub(task: TaskSpec) -> None:
+    """Refuse a task of the hub where the network is forbidden and no copy is here.
+
+    Raises:
+        MissingError: it is so.
+    """
+    if task.hub and is_offline() and not has_copy_of_dataset(task.hub.id):
+        reason = OSError("HF_HUB_OFFLINE is set")
+        raise unavailable_error("dataset", task.hub.id, reason)
 
 
 def _model_size(config: RunConfig, encoder: Encoder) -> ModelSize:

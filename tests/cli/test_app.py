@@ -338,17 +338,32 @@ def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(name):
 def test_a_list_is_given_once_with_commas_or_more_often(hifi):
     words = ["train", "--protocol", "demo", "--dry-run", "--method"]
     listed = [hifi(*words, "bitfit,full-ft"), hifi(*words, "bitfit", "--methods", "full-ft")]
-    assert listed[0].out == listed[1].out and listed[0].out.count("\n---\n") == 1
+    assert listed[0].out == listed[1].out and listed[0].out.count("\n--- ") == 1
 
 
-def test_a_terminal_is_shown_what_runs_have_in_common_once(hifi, monkeypatch):
-    words = ["train", "--protocol", "demo", "--dry-run", "--method", "bitfit", "--seeds", "1,2"]
-    whole = hifi(*words).out
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    first, second = hifi(*words).out.split("--- # as before, except for\n")
-    assert whole.startswith(first) and re.fullmatch(
-        r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second
-    )
+def test_a_dry_run_says_once_what_runs_have_in_common(hifi):
+    words = ["train", "--protocol", "demo", "--dry-run", "--method", "bitfit", "--seeds"]
+    alone = hifi(*words, "1").out
+    first, second = hifi(*words, "1,2").out.split("--- # as before, except for\n")
+    assert first == alone
+    assert re.fullmatch(r"seed: 2 .*\n# directory .*seed2 \(new\)\n", second)
+
+
+def test_a_dry_run_begins_with_what_is_set(hifi):
+    words = "train --protocol demo --dry-run --method bitfit adam_epsilon=1e-7"
+    chosen, defaults = hifi(words).out.split("# defaults\n")
+    assert "adam_epsilon" in chosen and "eval_batch_size" not in chosen
+    values = [line for line in defaults.splitlines() if "  # " in line]
+    assert values and all(line.endswith("  # default") for line in values)
+
+
+def test_a_dry_run_as_json_has_every_run_whole(hifi):
+    words = "train --protocol demo --dry-run --method bitfit,full-ft --format json"
+    runs = json.loads(hifi(words).out)
+    assert [run["config"]["method"] for run in runs] == ["bitfit", "full-ft"]
+    assert [run["sources"]["method"] for run in runs] == ["command line", "command line"]
+    assert all(run["config"].keys() == runs[0]["config"].keys() for run in runs)
+    assert {"about": "missing", "text": "nothing"} in runs[1]["plan"]
 
 
 def test_the_rankings_are_those_that_are_implemented():

@@ -216,8 +216,8 @@ def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
     """The training keys of the first method; of the others by task and method what differs from it."""
     tasks, methods = ",".join(PROTOCOLS[protocol]), ",".join(CONFIGURED)
     line = f"train --dry-run --protocol {protocol} --task {tasks} --method {methods} --quiet"
-    printed = hifi(line, cwd=cwd)
-    documents = list(yaml.load_all(printed, Loader=yaml.CSafeLoader))
+    runs = json.loads(hifi(f"{line} --format json", cwd=cwd))
+    documents = [run["config"] for run in runs]
     flat = {
         f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS})
         for keys in documents

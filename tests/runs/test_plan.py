@@ -102,13 +102,22 @@ def test_what_is_missing_is_told_and_nothing_is_asked_or_written(
     words = ("train", "--task", "rte", "--method", "hifi-layerwise", "--dry-run")
     answer = hifi(*words, "--backbone", "owner/encoder")
     assert answer.code == 0, answer.err
+    assert hifi(*words, "--strict", "--backbone", "owner/encoder").code == 3
     assert "owner/encoder" in answer.out.partition("# missing")[2]
     assert "parameters unknown" in answer.out
-    assert "# data       not on this machine: the hub would be asked" in answer.out
+    # The tests forbid the network, as HF_HUB_OFFLINE=1 does.
+    assert "the dataset 'nyu-mll/glue' is not available" in answer.out.partition("# missing")[2]
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    online = hifi(*words, "--backbone", encoders["bert"])
+    assert "# data       not on this machine: the hub would be asked" in online.out
+    assert "# missing    nothing" in online.out
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     answer = hifi(*words, "start_from=results/runs/none")
     assert "start_from=results/runs/none: no run there" in answer.out.partition("# missing")[2]
     assert "no folder RTE" in hifi(*words, "--data-dir", tmp_path).out
     answer = hifi(*words, "--backbone", encoders["bert"], "--data-dir", data)
+    assert hifi(*words, "--strict", "--backbone", encoders["bert"], "--data-dir", data).code == 0
+    assert "--strict is for --dry-run" in hifi(*words[:-1], "--strict").err
     assert "# missing    nothing" in answer.out and yaml.safe_load(answer.out)["task"] == "rte"
     assert not Path("results").exists() and not (tmp_path / "cache").exists()
 
