@@ -188,7 +188,9 @@ def run(
         bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
         while queue.is_busy:
             queue.start_ready()
-            for _ in queue.settle_ended():
+            for cell in queue.settle_ended():
+                if cell in state.finished:
+                    logger.info(_outcome(cell, state.finished[cell]))
                 ended = len(state.finished) + len(state.failed)
                 progress.update(bar, completed=ended, description=str(state))
                 if not has_bar:
@@ -314,6 +316,19 @@ class Queue:
         """Give the file to which all commands of a cell append what they print."""
         name = safe_name(cell.config.run_label.replace("/", "-"))
         return self.logs / f"{name}.log"
+
+
+def _outcome(cell: GridCell, result: RunResult) -> str:
+    """Say what became of a finished cell: its score and what stands against it."""
+    label = cell.config.run_label
+    if not result.is_done:
+        return f"{label}: diverged: {result.reason}"
+    text = f"{label}: {result.primary_metric} {100 * result.score():.2f}"
+    if result.collapsed:
+        text += ", collapsed"
+    if result.limit is not None:
+        text += ", limited"
+    return text
 
 
 def _reason(log: Path, start: int, code: int) -> str:

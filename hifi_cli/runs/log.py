@@ -44,6 +44,8 @@ class MetricLogger(Callback):
         self.shows_memory = shows_memory
         self.run = config.run_label
         self.trackers: list[Any] = []
+        # The training loss of the last line that has one.
+        self.loss: float | None = None
         console = Console(stderr=True)
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -71,6 +73,9 @@ class MetricLogger(Callback):
         step = trainer.progress.step
         history = trainer.progress.log_history
         self.directory.write_metrics(history)
+        for line in history:
+            if isinstance(line, StepMetrics):
+                self.loss = line.loss
         if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
@@ -88,6 +93,8 @@ class MetricLogger(Callback):
     def on_log(self, trainer: Trainer, line: MetricsLine) -> None:
         """Write a line, show it and send it."""
         self.directory.append_metrics(line)
+        if isinstance(line, StepMetrics):
+            self.loss = line.loss
         step = trainer.progress.step
         status = self.describe(line, trainer.runner.task.primary)
         for tracker in self.trackers:
@@ -117,7 +124,10 @@ class MetricLogger(Callback):
         if line.selection is not None:
             name = f"{primary} on the selection split"
         score = f"{100 * line.selecting_score(primary):.2f}"
-        return f"epoch {line.epoch} of {self.config.epochs}, {name} {score}"
+        text = f"epoch {line.epoch} of {self.config.epochs}, {name} {score}"
+        if self.loss is not None:
+            text += f", loss {self.loss:.4f}"
+        return text
 
 
 def check_trackers(names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
         not evaluated["differing"]
         and evaluated["compared"]["accuracy"][0] == result["metrics"]["accuracy"]
     )
+
+
+def test_an_unfinished_run_is_listed_with_epoch_loss_and_age(hifi):
+    unfinished = run_folder(backbone="bert-large", method="lora")
+    unfinished.mkdir(parents=True)
+    (unfinished / "config.yaml").touch()
+    lines = [
+        '{"step": 2, "loss": 0.75, "learning_rate": 1e-4}',
+        '{"epoch": 1, "accuracy": 0.5}',
+        '{"step": 4, "loss": 0.5, "learning_rate": 1e-4}',
+        '{"step": 6, "lo',
+    ]
+    (unfinished / "metrics.jsonl").write_text("\n".join(lines))
+    (run,) = printed(hifi("ls runs --format json"))
+    assert (run["state"], run["epoch"]) == ("unfinished", 1)
+    assert re.fullmatch(r"epochs done: 1, loss 0\.5000, last line 0:0\d:\d\d ago", run["detail"])
 
 
 def test_runs_are_listed_with_a_header(hifi):

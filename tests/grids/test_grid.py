@@ -152,6 +152,9 @@ def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog):
     assert len(state.finished) == 6 and not state.left
     assert ran.count("demo-entailment/bitfit/seed1") == 2
     assert "grid: 6/8 done, 2 failed, about 0:00:00 to go" in caplog.messages[-1]
+    finished = [message for message in caplog.messages if message.endswith(": accuracy 50.00")]
+    labels = {cell.config.run_label for cell in state.finished}
+    assert {message.partition(": ")[0] for message in finished} == labels
 
 
 def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):

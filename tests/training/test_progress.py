@@ -79,7 +79,8 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
         {"epoch": 1, "accuracy": 0.5, "f1": 0.25},
     ]
     first, second = (record.message for record in caplog.records if record.levelno == logging.INFO)
-    for line, said in ((first, r"1 of 2, accuracy 50\.00"), (second, r"2 of 2, accuracy 75\.00")):
+    expected = (r"1 of 2, accuracy 50\.00, loss 0\.7500", r"2 of 2, accuracy 75\.00, loss 0\.5000")
+    for line, said in zip((first, second), expected, strict=True):
         assert re.fullmatch(
             rf"rte/full-ft/seed1: epoch {said}, peak memory [\d.]+ GB, \d:\d\d:\d\d left", line
         )
