@@ -339,8 +339,8 @@ class RunConfig(TrainingConfig):
     record_steps: Annotated[bool, Decides("computation")] = True
     """Whether one GPU repeats recorded training steps as CUDA graphs, with `kernels=auto` and where method, task and attention
     allow it; the log says what does not. `false` launches the kernels of the same steps one by one, for a comparison or if a
-    recording fails: the same numbers, three to six times as slow. It is not part of the hash, and the record says how many
-    steps were repeated."""
+    recording fails: the same numbers, more slowly (docs/performance.md). It is not part of the hash, and the record
+    says how many steps were repeated."""
     padding_free: Annotated[bool, Decides("run", "warm-up", "computation")] = True
     """Compute the encoder's layers on real tokens only: batches are padded at most inside attention (see `kernels`). Equal to
     padded batches within rounding, with other dropout masks. No effect on encoders with attention of their own
