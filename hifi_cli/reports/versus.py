@@ -158,7 +158,9 @@ class Baselines:
             values = [config.get(key) for config in self.runs["config"]]
             if key == "precision":
                 values = [*self.runs["precision"]]
-            if all(value == values[0] for value in values):
+            # A run that was stored before there was the key says nothing about it.
+            is_known = all(key in config for config in self.runs["config"])
+            if is_known and all(value == values[0] for value in values):
                 shared[key] = values[0]
         return shared
 
