@@ -151,3 +151,16 @@ def test_a_packed_study_without_predictions_is_refused_before_its_records_are_re
     assert "no packed/predictions.parquet" in answer.err
     assert answer.err.count("\n") == 1
     assert not Path("packed/report.html").exists()
+
+
+def test_the_contents_lead_to_every_section(hifi):
+    curve = [{"epoch": epoch, "accuracy": 0.5} for epoch in (1, 2)]
+    for method in ("full-ft", "bitfit"):
+        for seed in (1, 2):
+            write_run("results", method, "rte", seed, 0.5, curve=curve)
+    assert hifi("report").code == 0
+    page = Path("results/report.html").read_text()
+    places = re.findall(r'<section[^>]* id="([^"]+)"', page)
+    assert re.findall(r'<a href="#([^"]+)"', page) == places
+    assert "learning-curves" in places
+    assert len(places) == page.count("<section")
