@@ -319,6 +319,16 @@ def _as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+# What a note says to somebody at a shell: a command or an option, in parentheses or as its last part.
+_HINT_IN_PARENTHESES = re.compile(r" \((?=[^()]*(?:--[a-z]|\bhifi [a-z]))[^()]*\)")
+_HINT_AT_THE_END = re.compile(r"[;:] [^;:]*(?:--[a-z]|\bhifi [a-z])[^;:]*$")
+
+
+def _without_hints(note: str) -> str:
+    """A note as a paper may print it: without commands and options."""
+    return _HINT_AT_THE_END.sub("", _HINT_IN_PARENTHESES.sub("", note))
+
+
 def _as_latex(table: Table) -> str:
     """A table with booktabs; comments before it name the missing runs."""
     styler = _cells(table, _TEX).style.hide(axis="index")
@@ -326,7 +336,7 @@ def _as_latex(table: Table) -> str:
     # A minus sign instead of a hyphen
     body = re.sub(r"(?<=[ \n])-(?=\d)", "$-$", body)
     notes = [f"{_TEX.mark.format(mark)} {_TEX.line(text)}" for text, mark in table.marks.items()]
-    notes += [_TEX.line(text) for text in table.notes]
+    notes += [_TEX.line(_without_hints(text)) for text in table.notes]
     lines = [f"% missing: {' '.join(text.split())}" for text in table.missing]
     lines.append(r"\begin{table}")
     lines.append(r"\centering\footnotesize\setlength{\tabcolsep}{3pt}")

@@ -122,3 +122,16 @@ def test_rows_of_several_tables_in_a_csv_name_their_table(hifi):
     assert hifi("table --protocol hifi --format csv").out.startswith(
         "method,label,source,rte,rte_std,rte_seeds,"
     )
+
+
+def test_a_papers_table_has_no_hints_for_the_shell(hifi):
+    """In LaTeX alone: a reader of a terminal needs them."""
+    pilot = Path(__file__).parents[2] / "results/laptop-pilot"
+    command = ["table", "laptop", "--results-dir", pilot]
+    assert "--score last has the last epoch" in hifi(*command).out
+    latex = hifi(*command, "--format", "tex").out
+    assert "--" not in latex and "hifi table" not in latex
+    for fact in ("59 runs of searches and other variants left out;", "scores are too high;"):
+        assert fact in latex
+    # A label in parentheses is no hint.
+    assert "HiFi (layer-wise) on CoLA" in latex
