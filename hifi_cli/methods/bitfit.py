@@ -23,7 +23,8 @@ class BitFit(Method):
     def prepare(self, encoder: Encoder) -> None:
         head = list(encoder.task_head)
         names = [name for name, _ in encoder.model.named_parameters()]
-        # MPNet's `relative_attention_bias.weight` is an embedding of distances, no bias.
+        # The last part of a name decides: MPNet's `relative_attention_bias.weight` is an embedding
+        # of distances, no bias.
         biases = [name for name in names if "bias" in name.rpartition(".")[2]]
         if not set(biases) - set(head):
             raise UsageError(

@@ -134,6 +134,8 @@ class _Search(Method):
         for value in self.searched.values():
             gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
             value.grad = None
+        # The model's parameters are copies of the sampled weights, and autograd ends at them: their
+        # gradient is handed on here.
         self._sampled.backward(torch.cat([gradient.flatten() for gradient in gradients]))
         # The graph is as large as the model, and the next step makes another one.
         del self._sampled

@@ -22,7 +22,7 @@ class PreparedRun(ModelRunner):
 
     Attributes:
         task: with the primary metric that the configuration names.
-        config: with the batch size of a few-shot run.
+        config: of the run; the batch size of a few-shot run is the number of all its examples.
         method: has prepared the model.
         pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
     """
@@ -125,7 +125,8 @@ def _check_layer_decay(
     if added:
         why = f"adds {added[0]}, which is in no layer"
     elif not any(is_inside.values()) and not config.stage1:
-        # A frozen first stage trains none, and the second one may.
+        # The second of two stages has not prepared the model yet. It may train the layers that the
+        # first one freezes.
         why = "trains no layer"
     else:
         return

@@ -217,7 +217,7 @@ def result_of(
 
     Args:
         inputs: what it was computed from, with the run's own configuration.
-        prepared: its model, in the last stage that it reached.
+        prepared: its model, in the method's last stage.
         splits: its examples.
         progress: how far training came.
         outcome: its scores, or why it diverged.
@@ -355,7 +355,7 @@ def prediction_rows(
         task: says what labels are called.
         examples: of a split, in its order.
         logits: of the examples.
-        predictions: of the examples' rows, as `predictions_of` makes them of the logits.
+        predictions: of the examples' rows, as the task's rules make them of the logits.
     """
     rules = task.rules
     outputs: list[tuple[Any, list[float]]]

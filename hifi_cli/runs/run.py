@@ -164,6 +164,7 @@ def _say_what_rows_share_and_lose(config: RunConfig, splits: Splits) -> None:
             f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
             f" longer than max_length={config.max_length} and cut"
         )
+    # Where no rows of their own select the epoch, there are none that could share a text.
     if not config.epoch_rule.selects_apart:
         return
     selecting = rows_of(splits.selection)

@@ -28,6 +28,7 @@ def load_splits(inputs: RunInputs) -> Splits:
     def load(split: Split) -> list[EncodedExample]:
         if config.limit is None:
             return inputs.examples(split)
+        # The cache holds whole splits: a limited one is tokenized apart.
         return tokenizer.tokenize(data.rows(split)[: config.limit])
 
     extra = {

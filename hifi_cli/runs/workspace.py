@@ -98,6 +98,7 @@ class Workspace:
                 loaded = self._started_from(config.start_from, loaded, config)
             if config.kernels != "torch" and select_device(config.device).type == "cpu":
                 cpu_kernels.install(Encoder(loaded.model))
+            # The run to start from has put its own encoder there, which is let go.
             self._pretrained = {key: loaded}
         return self._pretrained[key]
 

@@ -144,6 +144,8 @@ def _steps_of_stages(stages: Sequence[Stage], total: int) -> list[range]:
         )
     steps: list[range] = []
     start = 0
+    # A stage ends at the sum of the fractions up to it: were each stage's own number of steps
+    # rounded, the errors would add up.
     fractions = accumulate(stage.fraction for stage in stages)
     for index, fraction in enumerate(fractions, start=1):
         # Rounding may leave a short stage empty. It gets one step, and leaves one for each later
@@ -287,6 +289,7 @@ class Trainer:
         else:
             self.begin_stage(0)
         progress = self.progress
+        # This process has taken no step yet; `read_clock` brings its entry up to date.
         progress.processes.append(
             {
                 **self.process,
@@ -441,7 +444,11 @@ class Trainer:
         self.callback.on_step_end(self)
 
     def log_loss(self) -> None:
-        """Log the mean loss of the steps since the last logged one of the epoch."""
+        """Log the mean loss of the steps since the last logged one of the epoch.
+
+        Raises:
+            Diverged: the mean is not finite.
+        """
         # Reading the loss waits for a GPU, so it is read once in `log_every` steps. A loss that is
         # not finite is noticed here, up to as many steps late.
         loss = float(sum(self.losses)) / len(self.losses)

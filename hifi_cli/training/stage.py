@@ -173,6 +173,7 @@ class TrainingStage:
 
         The first step of a warm-up has a learning rate of 0 and trains nothing.
         """
+        # Each parameter group has a function that gives its factor in a step.
         factors = self.lr_scheduler.lr_lambdas
         steps = range(self.steps_done)
         return any(factor(step) > 0 for factor, step in product(factors, steps))
