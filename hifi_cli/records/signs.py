@@ -99,9 +99,11 @@ def _on_losses(results: Sequence[RunResult]) -> Iterator[str]:
 def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
     """The share of the reported rows that each class has, by task, and the class that F1 counts."""
     shares: dict[str, str] = {}
-    for result in results:
-        if result.classes is None:
-            continue
+    with_classes = [result for result in results if result.classes is not None]
+    # Of the runs of a task the last one speaks.
+    last_of_tasks = {result.task: result for result in with_classes}
+    for result in last_of_tasks.values():
+        assert result.classes is not None
         rows = result.classes.labels
         positive = ""
         if OF_SECOND_CLASS.intersection(result.metrics):
@@ -124,12 +126,15 @@ def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
 def _names(results: Sequence[RunResult]) -> list[str]:
     """What each run's method and task are called, with its encoder where there are several."""
     has_several = len({result.backbone for result in results}) > 1
+    # Labels lie in files: each is read once, not for every run.
+    methods = {name: label_of("methods", name) for name in {each.method for each in results}}
+    tasks = {name: label_of("tasks", name) for name in {each.task for each in results}}
     names = []
     for result in results:
-        name = label_of("methods", result.method)
+        name = methods[result.method]
         if result.variant:
             name += f"/{result.variant}"
-        name += f" on {label_of('tasks', result.task)}"
+        name += f" on {tasks[result.task]}"
         if has_several:
             name += f" with {result.backbone}"
         names.append(name)
