@@ -122,7 +122,7 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
             )
     write_run("results", "linear-probing", "rte", 9, 0.5)
     text = unescape(page_of(hifi("report")))
-    comparison = text[text.index("Full-FT minus each other method") :]
+    comparison = text[text.index("<h2>Full-FT minus each other method") :]
     assert (cells_of(comparison, "BitFit")[0], cells_of(comparison, "LoRA")[0]) == (
         "better",
         "no conclusion",
