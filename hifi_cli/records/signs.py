@@ -100,7 +100,7 @@ def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
     """The share of the reported rows that each class has, by task, and the class that F1 counts."""
     shares: dict[str, str] = {}
     with_classes = [result for result in results if result.classes is not None]
-    # Of the runs of a task the last one speaks.
+    # The last run of a task speaks for it.
     last_of_tasks = {result.task: result for result in with_classes}
     for result in last_of_tasks.values():
         assert result.classes is not None
@@ -127,8 +127,11 @@ def _names(results: Sequence[RunResult]) -> list[str]:
     """What each run's method and task are called, with its encoder where there are several."""
     has_several = len({result.backbone for result in results}) > 1
     # Labels lie in files: each is read once, not for every run.
-    methods = {name: label_of("methods", name) for name in {each.method for each in results}}
-    tasks = {name: label_of("tasks", name) for name in {each.task for each in results}}
+    # A label is read from a YAML, and thousands of runs share it.
+    method_names = {result.method for result in results}
+    methods = {name: label_of("methods", name) for name in method_names}
+    task_names = {result.task for result in results}
+    tasks = {name: label_of("tasks", name) for name in task_names}
     names = []
     for result in results:
         name = methods[result.method]

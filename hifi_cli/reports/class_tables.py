@@ -495,8 +495,9 @@ def _chosen(task: TaskSpec, outputs: Floats) -> list[Any]:
     if task.rules.labels_are_numbers:
         return outputs[:, 0].tolist()
     if task.rules.has_any_number_of_labels:
-        return [
-            [name for name, value in zip(task.labels, row, strict=True) if value > 0.5]
-            for row in outputs
-        ]
+        chosen = []
+        for row in outputs:
+            pairs = zip(task.labels, row, strict=True)
+            chosen.append([name for name, value in pairs if value > 0.5])
+        return chosen
     return [task.labels[place] for place in outputs.argmax(axis=1)]

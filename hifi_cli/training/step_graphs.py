@@ -203,7 +203,8 @@ class StepGraphs:
                 loss, is_repeated = self.accumulate_part(part, weight, is_first=not losses)
                 losses.append(loss)
                 repeated.append(is_repeated)
-            self.repeated += all(repeated)
+            if all(repeated):
+                self.repeated += 1
             penalty = regularization_loss(runner.encoder.model)
             if isinstance(penalty, Tensor):
                 penalty.backward()
