@@ -31,7 +31,7 @@ _SETTLED_SECONDS = 2.0
 # A record has far less; a file with a line for each run or prediction may have more.
 MAX_JSON_BYTES = 1 << 28
 MAX_LINES_BYTES = 1 << 33
-# What a user can do about most damaged files.
+# Advice about most damaged files.
 MAKE_AGAIN = "delete it and make it again"
 # A table of data with more columns is none.
 MAX_COLUMNS = 10_000
@@ -356,7 +356,7 @@ def _open_regular(path: Path, limit: int | None) -> Iterator[BinaryIO]:
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     try:
-        # What was opened is looked at: the path may name another file by now.
+        # The opened file is looked at: the path may name another file by now.
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):
             raise UsageError(f"{path} is no regular file: name one")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 LEVEL = 0.05
 Floats = NDArray[np.float64]
-# Of each task, one number per seed
+# One number per seed, for each task.
 Groups = Sequence[Sequence[float] | Floats]
 # Variances below are rounding errors of equal differences.
 _NO_VARIANCE = 1e-15
@@ -169,7 +169,7 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
         return None
     distance = abs(np.mean([np.mean(task) for task in tasks]))
     seeds = np.arange(2, 201)
-    # Of the mean, with each number of seeds
+    # The mean's, with each number of seeds.
     errors = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
     degrees = len(tasks) * (seeds - 1)
     quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)

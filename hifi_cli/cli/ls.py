@@ -23,7 +23,7 @@ from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
 from hifi_cli.text import format_duration, spreadsheet_cell
 
-# What each word after `hifi ls` lists.
+# The list that each word after `hifi ls` prints.
 _WORDS = {
     "tasks": "data, inputs, labels and metrics",
     "methods": "fine-tuning methods: which parameters train, and how",

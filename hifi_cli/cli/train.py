@@ -40,7 +40,7 @@ TRACKERS = (
     "swanlab",
     "trackio",
 )
-# Of a dry run; a longer value moves its source to the right.
+# The column of a dry run's sources; a longer value moves its source to the right.
 _SOURCE_COLUMN = 44
 
 

@@ -65,7 +65,7 @@ def one_of(names: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
-# What transformers' Trainer, peft and scripts have in another form: what to write here instead.
+# Names of transformers' Trainer, peft and scripts that have another form here, with what to write instead.
 _ADVICE = {
     "warmup_steps": "warmup, a fraction of all steps",
     "adam_beta1": "adam_betas=[BETA1,BETA2]",

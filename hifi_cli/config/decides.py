@@ -62,7 +62,7 @@ def decides(model: type[BaseModel], key: str, effect: Effect) -> bool:
             return False
         section = section_of(within.model_fields[name])
         if section is None:
-            # What follows is a name in a mapping, which has no fields.
+            # The rest is a name in a mapping, which has no fields.
             return True
         within = section
     return True

@@ -73,7 +73,7 @@ _TYPES_OF_SETTINGS = (bool, int, float, str, type(None))
 _TYPES_IN_LISTS = (str, int)
 
 
-# What most keys decide; the others name their effects at the field.
+# The effects of most keys; the others name theirs at the field.
 NOTHING = Decides()
 RUN = Decides("run")
 # Where the encoder is, which is in no hash: its digest says which one it was.

@@ -65,7 +65,7 @@ def why_unused_for_heads(key: str, config: RunConfig, *, selects: bool, is_measu
         if not selects:
             return "hifi score chooses no heads"
         return _why_unused_to_select(key, config)
-    # What is left changes scores through the steps that are trained before, if there are any.
+    # The remaining keys change scores through the steps that are trained before, if there are any.
     if key == "limit":
         return "heads are scored on scoring.samples rows"
     has_task_head = section == "task_head" and selects and is_measured

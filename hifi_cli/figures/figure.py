@@ -214,7 +214,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
     logger.info(f"numbers: {csv}")
-    # What is drawn is what is stored.
+    # The picture shows what is stored.
     return pd.read_csv(csv)
 
 

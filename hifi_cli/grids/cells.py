@@ -171,7 +171,7 @@ class GridCell:
         """The expected duration in training examples seen."""
         config = self.config
         if config.shots:
-            # As most tasks have two classes.
+            # Most tasks have two classes.
             return float(config.epochs * 2 * config.shots)
         rows = config.limit
         if not rows:

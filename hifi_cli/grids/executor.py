@@ -559,6 +559,6 @@ def _provider(arguments: Mapping[str, Any]) -> Any:
         arguments["launcher"] = launcher_class(**launcher)
     volumes = arguments.get("persistent_volumes")
     if volumes:
-        # Of Kubernetes: Parsl wants tuples, which YAML does not have.
+        # Parsl wants tuples for Kubernetes, which YAML does not have.
         arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
     return getattr(providers, arguments.pop("kind"))(**arguments)

@@ -43,8 +43,8 @@ _PATTERNS = ("rank_pattern", "alpha_pattern")
 # Types that train something else than modules, need the number of a task, or cannot be merged.
 REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 
-# Of these types a run on a GPU that was stopped and resumed ended with other numbers (losses 2 % off
-# on an H200), for an unknown reason.
+# A run with these types that was stopped and resumed on a GPU ended with other numbers (losses 2 %
+# off on an H200), for an unknown reason.
 NOT_REPRODUCIBLE_ON_A_GPU = ("c3a",)
 
 

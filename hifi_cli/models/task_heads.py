@@ -82,7 +82,7 @@ class EncoderWithTaskHead(nn.Module):
                 inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
             )
         else:
-            # As wide as a pooler, with a pooler's tanh.
+            # The layer is as wide as a pooler, with a pooler's tanh.
             self.task_head = MLPTaskHead(
                 inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range
             )

@@ -14,7 +14,7 @@ from hifi_cli.records.share import refuse_existing
 from hifi_cli.records.study import Study
 from hifi_cli.tasks.metrics import is_lower_better, metric_of
 
-# Of the schema: github.com/evaleval/every_eval_ever at 9bce413
+# The schema is that of github.com/evaleval/every_eval_ever at 9bce413.
 EEE_VERSION = "0.3.0"
 
 

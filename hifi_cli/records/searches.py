@@ -34,7 +34,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
     )
     most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
     complete = tried["score"].where(tried["seeds"] == most_seeds)
-    # Of equal scores the first is the best.
+    # The first of equal scores is the best.
     ranks = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first")
     tried["best"] = ranks == 1
     return tried.reset_index()

@@ -13,7 +13,7 @@ from hifi_cli.run_paths import RUN_PATTERNS
 
 # The file of a packed study: one line a run, sorted by path
 PACKED = "runs.jsonl"
-# What a user can do about a damaged line, who may not have the runs that were packed
+# Advice about a damaged line for a user who may not have the runs that were packed.
 _ADVICE = "remove this line, or ask who packed the study"
 
 # Of each run by its path, or why it cannot be used. A line of a packed study that names no path is

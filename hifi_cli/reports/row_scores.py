@@ -15,7 +15,8 @@ from hifi_cli.row_tests import Floats, RowScore
 from hifi_cli.tasks.metrics import entities, exact_match, word_f1
 from hifi_cli.tasks.task_spec import TaskSpec
 
-Sums = Callable[[Floats], Floats]  # from sums over rows, [..., sums], to scores, [...]
+# From sums over rows, [..., sums], to scores, [...].
+Sums = Callable[[Floats], Floats]
 
 
 def score_of_rows(task: TaskSpec, metric: str, predictions: pd.DataFrame) -> RowScore | None:
@@ -180,7 +181,7 @@ def _weighted_pearson(first: Floats, second: Floats, row_counts: Floats) -> Floa
     covariance = mean(first * second) - mean(first) * mean(second)
     variance = mean(first**2) - mean(first) ** 2
     other_variance = mean(second**2) - mean(second) ** 2
-    # Rounding leaves a little more than nothing of a constant column
+    # Rounding leaves a little more than nothing of a constant column.
     is_constant = np.minimum(variance, other_variance) < 1e-12
     return _ratio(
         np.where(is_constant, 0.0, covariance), np.sqrt(np.abs(variance * other_variance))
@@ -194,7 +195,7 @@ def _ranks(values: Floats, row_counts: Floats) -> Floats:
     """
     ascending = np.argsort(values, kind="stable")
     _, first_places, places = np.unique(values[ascending], return_index=True, return_inverse=True)
-    # How often a sample has each distinct value, in ascending order
+    # How often a sample has each distinct value, in ascending order.
     counts = np.add.reduceat(row_counts[:, ascending], first_places, axis=1)
     lower = np.cumsum(counts, axis=1) - counts
     mean_ranks = lower + (counts + 1) / 2
