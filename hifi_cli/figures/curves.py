@@ -17,11 +17,9 @@ from hifi_cli.records.study import Study
 
 
 class Curves(OfFinishedRuns):
-    """What is shown."""
+    """Score by epoch and training loss by optimizer step, a line per method."""
 
-    explanation = (
-        "Mean over seeds; shade: standard deviation. Losses are means since the point before."
-    )
+    explanation = "Mean over seeds; shade: standard deviation."
     losses: bool = True
     """Whether the training loss is shown too, where the runs' own directories are there: a packed
     study has none."""
@@ -62,7 +60,7 @@ class Curves(OfFinishedRuns):
         tasks = data["task"].map(lambda task: label_of("tasks", task))
         is_score = data["curve"] == "score"
         named = (tasks + ", " + data["metric"] + " [%]").where(is_score, tasks + ", training loss")
-        # The losses of a task stand beside its scores
+        # The losses of a task stand beside its scores.
         has_losses = not is_score.all()
         figure = style.line_panels(
             data.assign(panel=named),
@@ -75,8 +73,10 @@ class Curves(OfFinishedRuns):
             rows_are_full=False,
         )
         for ax in figure.axes:
-            is_loss = "training loss" in ax.get_title()
-            ax.set_xlabel("optimizer step" if is_loss else "epoch")
+            if "training loss" in ax.get_title():
+                ax.set_xlabel("optimizer step; mean loss since the point before")
+            else:
+                ax.set_xlabel("epoch")
         return figure
 
 

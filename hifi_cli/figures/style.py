@@ -209,7 +209,7 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
         figure.legends[0].get_title().set(fontsize=9, multialignment="center")
     else:
         figure.suptitle(title, fontsize=9)
-    lines = textwrap.wrap(note, round(23 * width))
+    lines = textwrap.wrap(note, round(20 * width))
     # The panels keep their height.
     figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
