@@ -29,7 +29,7 @@ _INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids",
 
 @dataclass(frozen=True)
 class ScoredHeads:
-    """What `score_heads` found.
+    """The result of `score_heads`.
 
     Attributes:
         richness: I_h, mean over the samples, float64 [layers, heads].

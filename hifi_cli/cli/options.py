@@ -1,4 +1,4 @@
-"""What commands share: options, the runs that options name, and how results are printed."""
+"""Parts that commands share: options, the runs that options name, and how results are printed."""
 
 import json
 import logging

@@ -146,7 +146,7 @@ def _plain_types(annotation: Any) -> set[Any]:
 
 
 class KnownAs:
-    """What transformers' Trainer and other scripts call a field: `Annotated[float, KnownAs("lr")]`."""
+    """Name of a field in transformers' Trainer and other scripts: `Annotated[float, KnownAs("lr")]`."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

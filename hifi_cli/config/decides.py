@@ -1,4 +1,4 @@
-"""What a configuration key decides, said once, at its field.
+"""Marks that say at each field what a configuration key decides.
 
 Caches, the hash of a run and the comparison of runs ask for the keys with an effect. A key that is left
 out of one of them would give a stale cache or a wrong mean without a word; so every field has a mark.

@@ -14,7 +14,7 @@ class FigureSpec(ConfigModel):
     """A figure: what it is computed from."""
 
     description: str
-    """What the figure shows, in one line."""
+    """The content of the figure, in one line."""
     source: str = ""
     """The paper's figure."""
     kind: str

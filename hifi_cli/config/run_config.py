@@ -108,7 +108,7 @@ class BackboneConfig(ConfigModel):
     package: Annotated[str | None, ENCODER_FILES] = Field(None, pattern=r"^\w+$")
     """An installed top-level Python package that contains such a directory."""
     directory: Annotated[str | None, ENCODER_FILES] = None
-    """That directory, inside `package` or relative to the YAML."""
+    """The directory, inside `package` or relative to the YAML."""
     extra: Annotated[str | None, ENCODER_FILES] = None
     """The extra of this distribution that installs `package`, or the library of the extra's name that the tokenizer needs."""
 
@@ -432,7 +432,7 @@ class RunConfig(TrainingConfig):
 
     @property
     def run_label(self) -> str:
-        """What messages call the run: task, method, variant if it has one, and seed."""
+        """Name of the run in messages: task, method, variant if it has one, and seed."""
         parts = (self.task, self.method, self.variant, f"seed{self.seed}")
         return "/".join(part for part in parts if part)
 

@@ -27,7 +27,7 @@ class BasedSpec(ConfigModel):
     base: str | None = None
     """Name of the YAML that this one changes."""
     description: str
-    """What it is, in one line."""
+    """The YAML's subject, in one line."""
     config: dict[str, Any] = {}
     """Configuration keys that it sets."""
 
@@ -62,7 +62,7 @@ class MethodSpec(BasedSpec):
     kind: MethodKind = "others"
     """Where `hifi ls methods` lists it: under a paper, a paper's comparisons, or others."""
     implementation: str
-    """What implements it: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
+    """Its implementation: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
     tasks: dict[str, dict[str, Any]] = {}
     """Configuration keys that it sets for single tasks (HiFi, table 5)."""
     deviations: list[str] = []
@@ -134,7 +134,7 @@ class Unstated(ConfigModel):
     source: Source
     """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
     reason: str = ""
-    """What is known and why this value is used; default: the reason that the base gives."""
+    """The known facts, and why this value is used; default: the reason that the base gives."""
 
 
 class CaseSpec(ConfigModel):

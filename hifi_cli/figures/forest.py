@@ -18,7 +18,7 @@ from hifi_cli.reports.pairs import pair
 
 
 class Forest(OfFinishedRuns):
-    """What is compared with what."""
+    """Differences of methods, with intervals."""
 
     explanation = (
         "Runs are paired by seed: mean and 95 % t-interval for new seeds on these tasks. hifi compare has the tests"

@@ -55,7 +55,7 @@ def _layer(data: style.Frame) -> style.Frame:
 
 
 class ScoresBySetting(Kind):
-    """What is scored under several settings."""
+    """Scores of heads under several settings."""
 
     explanation = (
         "ST: batch 32, learning rate 2e-5, 128 tokens, 300 samples. BS: batch 16. LR: learning rate 5e-5. SL: 64 tokens."
@@ -291,7 +291,7 @@ class Damping(Kind):
 
 
 class HeadRanking(Kind):
-    """What decides which heads are chosen: rankings side by side."""
+    """Rankings of heads side by side."""
 
     explanation = (
         "Dots: chosen heads, the top k of a layer. Where a heatmap has one color, its values give no basis for a choice:"

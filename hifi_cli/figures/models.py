@@ -1,4 +1,4 @@
-"""What training does to a model: features (EH-FT, figures 1, 4), curves (5, 7), landscape (HiFi, 7).
+"""Effects of training on a model: features (EH-FT, figures 1, 4), curves (5, 7), landscape (HiFi, 7).
 
 The numbers of a figure are rows of a CSV; each class's `rows` says which columns they have.
 """
@@ -335,7 +335,7 @@ class TrajectoryRecorder(Callback):
 
 
 class TrainingCurves(Kind):
-    """What is trained."""
+    """Curves of trainings with several methods."""
 
     explanation = (
         "Mean over seeds, running mean over 5 % of the iterations. Gradients are those before clipping. EH-FT: stage 2,"

@@ -21,7 +21,7 @@ from hifi_cli.records.study import Study
 
 
 class Sweep(Kind):
-    """What is varied."""
+    """The keys that are varied."""
 
     explanation = "Mean over seeds; shade: standard deviation."
     key: str

@@ -41,7 +41,7 @@ class GridSpec(ConfigModel):
     """A grid. What it does not say is taken from its table, figure or claims."""
 
     description: str = ""
-    """What the grid is for, in one line."""
+    """The purpose of the grid, in one line."""
     table: str | None = None
     """A table's name or YAML, for its protocol, backbone, methods, tasks and seeds."""
     figure: str | None = None

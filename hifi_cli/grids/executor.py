@@ -53,7 +53,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass
 class GridState:
-    """What became of the cells of a grid.
+    """State of the cells of a grid.
 
     Attributes:
         finished: cells with a result, those of former grids first.
@@ -466,7 +466,7 @@ class SiteSpec(ConfigModel):
     """A site: Parsl's own names and arguments."""
 
     description: str = ""
-    """What the site is, in one line."""
+    """The site, in one line."""
     provider: dict[str, Any]
     """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers
     by name, or a mapping of its `kind` and arguments."""

@@ -1,4 +1,4 @@
-"""What a fine-tuning method is: it prepares an encoder, and has hooks around a step."""
+"""The interface of a fine-tuning method: it prepares an encoder, and has hooks around a step."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _SCALES = {"ia3_l", "boft_s"}
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method knows besides its settings and the model.
+    """Context of a method besides its settings and the model.
 
     Attributes:
         heads: the selected heads, one list per layer; None unless the method needs them.

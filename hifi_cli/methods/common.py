@@ -1,4 +1,4 @@
-"""What methods share: sparse training, what is frozen, rows of heads, a generator for each step."""
+"""Parts that methods share: sparse training, freezing, rows of heads, a generator for each step."""
 
 from collections.abc import Iterable
 from itertools import chain

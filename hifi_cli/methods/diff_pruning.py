@@ -218,7 +218,7 @@ class DiffPruning(SparseMethod):
         penalty: float = Field(1.25e-7, ge=0)
         """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
         l0: Literal["sum", "product"] = "product"
-        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors'
+        """The penalized gates: `sum`, the gates of entries and those of tensors, as in the authors'
         code; `product`, the expected number of non-zero differences, as in the text. With `product`
         and the authors' other values, small learning rates and large tensors, the tensors' gates
         close in the first steps, and nothing is left to keep."""

@@ -12,7 +12,7 @@ class HiFi(Method):
     """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head."""
 
     class Settings(Method.Settings):
-        """What of a head trains."""
+        """The parts of a head that train."""
 
         biases: bool = True
         """Whether the biases of the rows train too (the paper's notation omits them)."""

@@ -32,7 +32,7 @@ class TwoStage(Method):
         reserve: bool = False
         """Keep what stage 1 trained of the backbone, and continue to train it (EH-FT, table 3)."""
         carry: Literal["all", "weights"] = "all"
-        """What stage 2 keeps of the task head: all, or its weights only (EH-FT's code after
+        """The part of the task head that stage 2 keeps: all, or its weights only (EH-FT's code after
         BitFit). With `reserve` it keeps all."""
 
     def __init__(self, settings: Settings, context: MethodContext) -> None:

@@ -275,7 +275,7 @@ class Encoder:
 
     @property
     def attention_function(self) -> AttentionFunction:
-        """What computes attention, from transformers' attention interface.
+        """The function that computes attention, from transformers' attention interface.
 
         Raises:
             UsageError: this family computes attention by itself.

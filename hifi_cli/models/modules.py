@@ -1,4 +1,4 @@
-"""What methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
+"""Modules that methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
 
 from collections.abc import Callable
 from functools import partial

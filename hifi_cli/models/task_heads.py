@@ -14,7 +14,7 @@ from hifi_cli.tasks.kinds import Kind, TaskKind
 
 @dataclass(frozen=True)
 class TaskHeadSpec:
-    """What a task requires of its head.
+    """A task's requirements of its head.
 
     Attributes:
         kind: of task, for messages.

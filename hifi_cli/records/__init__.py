@@ -1,1 +1,1 @@
-"""What a run leaves: its record, its place, and all runs of a directory. Without torch."""
+"""The traces of a run: its record, its place, and all runs of a directory. Without torch."""

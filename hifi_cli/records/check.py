@@ -1,4 +1,4 @@
-"""What `hifi results check` finds: runs that cannot be what their record says.
+"""Find runs for `hifi results check`: runs that cannot be what their record says.
 
 A run is judged by its own record, by the files beside it, by its predictions, and by the other runs
 of the study: runs on the same data have the same rows and the same correct labels.
@@ -27,7 +27,7 @@ _UNREADABLE = (HifiError, OSError, KeyError, TypeError, ValueError, AttributeErr
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
         runs: how many finished runs there are.

@@ -1,4 +1,4 @@
-"""What the files beside a record show: settings, epochs and weights that are not the record's.
+"""Checks of the files beside a record: settings, epochs and weights that are not the record's.
 
 Each function yields one sentence for each problem.
 """

@@ -1,4 +1,4 @@
-"""What the task and the stored predictions of a run show.
+"""Checks of a run against its task and its stored predictions.
 
 Each function yields one sentence for each problem.
 """

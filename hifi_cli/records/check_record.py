@@ -1,4 +1,4 @@
-"""What a record alone shows: contradictions between its configuration, its counts and its epochs.
+"""Checks of a record alone: contradictions between its configuration, its counts and its epochs.
 
 Each function yields one sentence for each problem.
 """

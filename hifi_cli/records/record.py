@@ -265,7 +265,7 @@ class RunResult(StoredFile):
     config: dict[str, Any]
     """The resolved configuration, as in config.yaml."""
     config_hash: str
-    """Of every setting of the run, seed included; see `config_hash_of` for what is none."""
+    """Hash of every setting of the run, seed included; see `config_hash_of` for what is none."""
     setting_hash: str
     """The same without the seed; runs with the same one may be averaged."""
     task: StoredName
@@ -334,7 +334,7 @@ class RunResult(StoredFile):
     processes: list[TrainingProcess] = []
     """Every process that trained the run, in order."""
     precision: str
-    """Of training's matrix products, fp32 or bf16; both where processes differed."""
+    """Precision of training's matrix products, fp32 or bf16; both where processes differed."""
     gradient_accumulation_steps: int
     """Parts that every batch was cut into."""
     time_s: float | None = None
@@ -343,12 +343,12 @@ class RunResult(StoredFile):
     """Seconds of all processes that trained the run, from the prepared model to the stored
     predictions. Schema 1: of the last process."""
     peak_memory_bytes: int
-    """Of a GPU, or of the process that trained the run last."""
+    """Peak memory of a GPU, or of the process that trained the run last."""
     memory_is_own: bool | None = None
     """Whether no other run had trained in the process, whose memory the peak would have too; None:
     not known."""
     delta_sha256: str | None = None
-    """Of delta.safetensors; None: diverged."""
+    """SHA-256 of delta.safetensors; None: diverged."""
     delta_bytes: int | None = None
     """Its size; None: diverged."""
     provenance: dict[str, Any]

@@ -158,7 +158,7 @@ def _patterns(*, trust: bool) -> list[str]:
 
 
 def _state_of(path: str, ours: Study, theirs: Study) -> str:
-    """What a run of theirs is to the one in its place here; see `_state`."""
+    """Compare a run of theirs with the one in its place here; see `_state`."""
     own = ours.records.get(path)
     file = ours.directory / path / "results.json"
     if own is None and file.is_file():
@@ -168,7 +168,7 @@ def _state_of(path: str, ours: Study, theirs: Study) -> str:
 
 
 def _state(own: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What a record is to that of the run in its place.
+    """Compare a record with that of the run in its place.
 
     Args:
         own: of the run in its place; empty if that is not finished.

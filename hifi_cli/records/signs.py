@@ -124,7 +124,7 @@ def _on_shares(results: Sequence[RunResult]) -> Iterator[str]:
 
 
 def _names(results: Sequence[RunResult]) -> list[str]:
-    """What each run's method and task are called, with its encoder where there are several."""
+    """Return the labels of each run's method and task, with its encoder where there are several."""
     has_several = len({result.backbone for result in results}) > 1
     # Labels lie in files: each is read once, not for every run.
     # A label is read from a YAML, and thousands of runs share it.

@@ -106,7 +106,7 @@ def _read_packed(directory: Path) -> Records:
 
 
 def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:
-    """What a line of a packed study says: the path of a run, and its record.
+    """A line of a packed study: the path of a run, and its record.
 
     Raises:
         UsageError: it says something else; the message names `place`.

@@ -144,7 +144,7 @@ class Study:
 
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
-        """What results.json holds of each run in `results`, unknown keys included.
+        """Content of results.json of each run in `results`, unknown keys included.
 
         It is read a second time: only commands that copy runs need it.
         """
@@ -435,7 +435,7 @@ def _versions_text(versions: dict[str, int]) -> str:
 
 
 def _at(result: RunResult, key: str, inner: str | None = None) -> Any:
-    """What is at a key, or at `inner` in what is there; None where a part of the way is missing."""
+    """Return the value at a key, or at `inner` in that value; None where a part of the way is missing."""
     part = getattr(result, key)
     if inner is None:
         return part

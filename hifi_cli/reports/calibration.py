@@ -1,4 +1,4 @@
-"""What stored predictions of classes say besides a score: calibration, and agreement between seeds."""
+"""Measures of stored predictions besides a score: calibration, and agreement between seeds."""
 
 from collections.abc import Mapping
 from contextlib import suppress

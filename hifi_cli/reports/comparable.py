@@ -160,7 +160,7 @@ class ComparableRuns:
 
 
 def _facts(run: Any) -> list[str]:
-    """What a reader must know of a run, a row of `ComparableRuns.frame`."""
+    """Return the notes on a run, a row of `ComparableRuns.frame`."""
     if run.excluded_because:
         return [f"left out: {run.excluded_because}"]
     facts = []

@@ -35,7 +35,7 @@ NUMBERS = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is concluded from the pairs of the first method with another.
+    """The conclusion from the pairs of the first method with another.
 
     Attributes:
         pairs: the paired runs.
@@ -265,7 +265,7 @@ def _notes(
     runs: pd.DataFrame,
     metric: str | None,
 ) -> list[str]:
-    """What stands below the table of verdicts.
+    """Return the notes below the table of verdicts.
 
     Args:
         comparisons: those of the table.

@@ -1,4 +1,4 @@
-"""What methods cost beside full fine-tuning."""
+"""Costs of methods beside full fine-tuning."""
 
 import pandas as pd
 

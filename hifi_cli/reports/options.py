@@ -1,4 +1,4 @@
-"""What a user says about all tables of one command."""
+"""Options of all tables of one command."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

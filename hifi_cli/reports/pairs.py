@@ -34,7 +34,7 @@ class Pairs:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What readers call the two."""
+        """Labels of the two for readers."""
         return label_of("methods", self.first), label_of("methods", self.second)
 
     @property
@@ -105,7 +105,7 @@ def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFra
 
 
 def _notes_on_runs(runs: ComparableRuns) -> list[str]:
-    """What a reader must know of single runs: `BitFit on RTE: 1 run left out`."""
+    """Return the notes on single runs: `BitFit on RTE: 1 run left out`."""
     notes = []
     for (row, task), texts in runs.notes().items():
         subject = f"{label_of('methods', row)} on {label_of('tasks', task)}"

@@ -220,7 +220,7 @@ def _cells(table: Table, style: Style) -> pd.DataFrame:
 
 
 def _label(table: Table, style: Style, row: int, label: str) -> str:
-    """What stands before a row, with the marks of footnotes on the row as a whole."""
+    """Return the label before a row, with the marks of footnotes on the row as a whole."""
     text = style.line(label) + _marks(table, style, row, "")
     if label.startswith(" "):
         return style.indent + text

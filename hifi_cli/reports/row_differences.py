@@ -1,4 +1,4 @@
-"""What `hifi compare --rows` adds: whether a difference holds for new rows of the data."""
+"""The table of `hifi compare --rows`: whether a difference holds for new rows of the data."""
 
 from collections.abc import Sequence
 

@@ -17,7 +17,7 @@ Place = tuple[int, str]
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table says at one place.
+    """The content of a table at one place.
 
     Attributes:
         value: a mean over seeds (of scores in percent), another number, or a text; None: nothing.
@@ -141,7 +141,7 @@ class Table:
 
     @property
     def labels(self) -> list[str]:
-        """What stands before each row: below one of ours whose numbers they are, indented."""
+        """Labels of the rows: below one of ours whose numbers they are, indented."""
         ours = {row.name for row in self.rows if row.source == "runs"}
         labels = []
         for row in self.rows:

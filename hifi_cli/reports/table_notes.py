@@ -1,4 +1,4 @@
-"""What stands below a table of scores: what was left out, and what the numbers are of."""
+"""Notes below a table of scores: runs that were left out, and what the numbers are of."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What a table's YAML says, how the command line changes it, and the papers' printed numbers."""
+"""The YAML of a table, how the command line changes it, and the papers' printed numbers."""
 
 from collections.abc import Iterable, Sequence, Set
 from functools import cache, partial
@@ -56,10 +56,10 @@ class ColumnSpec(ConfigModel):
 
 
 class TableSpec(ConfigModel):
-    """What the YAML of a table says."""
+    """The content of a table's YAML."""
 
     description: str = ""
-    """What the table shows, in one line."""
+    """The content of the table, in one line."""
     kind: Literal["scores", "settings", "costs", "statistics"] = "scores"
     """Scores of finished runs, settings of methods, costs of finished runs, or numbers of rows."""
     protocol: str
@@ -247,7 +247,7 @@ class PublishedFile(ConfigModel):
     """A paper's tables."""
 
     description: str
-    """What the paper is, in one line."""
+    """The paper, in one line."""
     paper: str
     """Short name of the paper."""
     tables: dict[str, PublishedTable]

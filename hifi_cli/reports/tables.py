@@ -109,7 +109,7 @@ class Layout:
 
     @property
     def labels(self) -> list[str]:
-        """What readers call the rows."""
+        """Labels of the rows for readers."""
         return _distinct(
             [row.label or label_of("methods", row.method or "") for row in self.rows],
             [str(row.method) for row in self.rows],
@@ -483,7 +483,7 @@ def _columns(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> list[C
 
 
 def _headings(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> dict[str, str]:
-    """What readers see above the columns: tasks, the average, and shares that a row has."""
+    """Headings of the columns: tasks, the average, and shares that a row has."""
     headings = dict(layout.headings)
     if AVERAGE in keys:
         headings[AVERAGE] = "Avg."
@@ -521,7 +521,7 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str]:
-    """What stands below the table.
+    """Return the notes below the table.
 
     Args:
         layout: the table.

@@ -226,7 +226,7 @@ def comparable_with(
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a planned comparison can say at best: every pair of runs differs in one direction.
+    """The best case of a planned comparison: every pair of runs differs in one direction.
 
     Attributes:
         method: the baseline.

@@ -1,4 +1,4 @@
-"""What is stored of attention heads: their scores, their measured values, and the selected ones."""
+"""Stored files about attention heads: their scores, their measured values, and the selected ones."""
 
 import numpy as np
 from pydantic import ConfigDict

@@ -1,4 +1,4 @@
-"""What a run is: all that decides its numbers. A finished run is the same run only if all of it is the same.
+"""The identity of a run: all that decides its numbers. A finished run is the same run only if all of it is the same.
 
 Configuration, task as it is read, data, encoder, own code, and the versions of the random draws. Data
 and encoder may be on another machine, as for a grid whose commands are only listed: the
@@ -24,7 +24,7 @@ from hifi_cli.tasks.task_spec import TaskData, TaskSpec, task_digest
 
 
 class RunIdentity:
-    """What decides a run's numbers besides its configuration and the draws.
+    """The parts of an identity besides the configuration and the draws.
 
     Task and code are read at once. Data and encoder are read when they are first asked for: they
     take long, and rows of another task may not even be readable.

@@ -1,4 +1,4 @@
-"""What a run computes from: its task, the task's rows, an encoder, and a tokenizer of rows."""
+"""Inputs of a run: its task, the task's rows, an encoder, and a tokenizer of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -111,7 +111,7 @@ class RowTokenizer:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What a run computes from; runs of a command share all but the configuration.
+    """Inputs of a run; runs of a command share all but the configuration.
 
     Attributes:
         task: as its YAML has it.

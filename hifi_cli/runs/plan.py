@@ -1,4 +1,4 @@
-"""What a run would do, for `--dry-run`: nothing is written, and the network is not asked."""
+"""The plan of a run, for `--dry-run`: nothing is written, and the network is not asked."""
 
 import copy
 from collections.abc import Callable

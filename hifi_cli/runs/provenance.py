@@ -1,4 +1,4 @@
-"""What a record says of the machine and the program; never environment variables."""
+"""Facts about the machine and the program for a record; never environment variables."""
 
 import ctypes
 import functools

@@ -117,7 +117,7 @@ class StoredDelta:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run, as fields of its record.
+    """The outcome of a run, as fields of its record.
 
     The defaults are the values of a run that diverged: it has no scores, and no model that tells
     classes apart.
@@ -188,7 +188,7 @@ def outcome_of(
 
 @dataclass(frozen=True)
 class Costs:
-    """What a process of a run took.
+    """The costs of a process of a run.
 
     Attributes:
         seconds: from the prepared model to the stored predictions.

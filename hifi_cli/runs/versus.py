@@ -420,7 +420,7 @@ def train_method(plan: VersusPlan, workspace: Workspace, rate: float | None) -> 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the runs of a plan are expected to take.
+    """The expected cost of a plan's runs.
 
     Attributes:
         minutes: of each part (`canary`, `search`, `method`), without finished runs.

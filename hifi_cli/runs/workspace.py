@@ -1,4 +1,4 @@
-"""What the runs of a command share: directories, and what was loaded from them so far."""
+"""Parts that the runs of a command share: directories, and what was loaded from them so far."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,7 +42,7 @@ class Workspace:
 
     @cached_property
     def identities(self) -> IdentityReader:
-        """What the runs of the command are, read once for all of them."""
+        """The reader of identities, which all runs of the command share."""
         return IdentityReader(self.results_dir, self.data_dir, self.data)
 
     def directory(self, config: RunConfig) -> RunDirectory:

@@ -31,7 +31,7 @@ class DataOptions(ConfigModel):
     kind: Literal["classification", "multi-label", "regression", "token-classification"] | None = (
         None
     )
-    """What is predicted."""
+    """Kind of prediction."""
     labels: Names = []
     """Class names, in label order; default: sorted. They name the integers of a file in their order."""
     missing: Names = []

@@ -1,4 +1,4 @@
-"""What is said about a data file before training: its labels with counts, its empty cells, and doubts."""
+"""Summary of a data file before training: its labels with counts, its empty cells, and doubts."""
 
 import re
 from collections import defaultdict

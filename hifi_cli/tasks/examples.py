@@ -1,4 +1,4 @@
-"""What is learnt from: a row as texts, the row as tokens, and what is predicted of it."""
+"""Examples in their forms: a row as texts, the row as tokens, and what is predicted of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ class EncodedExample:
 
 
 class Output(NamedTuple):
-    """What is predicted of a row that has no single number.
+    """A prediction of a row that is no single number.
 
     Attributes:
         prediction: the answer's text, empty if no window has a valid one; or the tag of each word,

@@ -1,4 +1,4 @@
-"""What a task's kind decides: one class per kind, without torch. Its loss is in `training/losses.py`.
+"""The rules of task kinds: one class per kind, without torch. Its loss is in `training/losses.py`.
 
 `TaskSpec.rules` is the object of a task's kind. A new kind is a class here, with its name in `Kind`
 and its entry in `KINDS`, and a loss; no other module asks which kind a task has.
@@ -43,7 +43,7 @@ MAX_ANSWER_TOKENS = 30
 
 @dataclass(frozen=True)
 class TaskKind:
-    """What follows from the kind of a task.
+    """The rules of a kind of task.
 
     Attributes:
         labels: class names or tags in label order; for regression the name of the number; none for
@@ -59,9 +59,9 @@ class TaskKind:
     formats: ClassVar[tuple[str, ...]] = ("plain",)
     """The formats of records that fit, the most general first; see `hifi_cli.tasks.rows`."""
     predicts: ClassVar[tuple[Predicted, ...]]
-    """What is predicted, by which metrics fit."""
+    """Form of a prediction, by which metrics fit."""
     number_type: ClassVar[type] = int
-    """What a prediction is for a metric of the `evaluate` library."""
+    """Form of a prediction for a metric of the `evaluate` library."""
     predicts_numbers: ClassVar[bool] = True
     """Whether predictions are numbers, [rows] or [rows, classes], and not outputs."""
     has_any_number_of_labels: ClassVar[bool] = False
@@ -89,7 +89,7 @@ class TaskKind:
     problem_type: ClassVar[str | None] = None
     """By which a pipeline of transformers chooses between softmax, sigmoid and neither."""
     unit: ClassVar[str] = "rows"
-    """What has a label: rows or words."""
+    """The unit that has a label: rows or words."""
     has_class_names: ClassVar[bool] = False
     """Whether the labels of a data file are names of classes, some of which may stand for none."""
     has_one_label: ClassVar[bool] = False

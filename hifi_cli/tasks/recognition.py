@@ -1,4 +1,4 @@
-"""What data show of the task that they are for: columns of texts and labels, the kind, the labels."""
+"""Recognition of a task by its data: columns of texts and labels, the kind, the labels."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ class FoundLabels:
 
     @property
     def rules(self) -> TaskKind:
-        """What follows from the kind."""
+        """The rules of the kind."""
         return KINDS[self.kind](self.labels)
 
 

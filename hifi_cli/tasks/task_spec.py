@@ -133,13 +133,13 @@ class TaskSpec(ConfigModel):
     """A task: its inputs, labels, metrics and sources."""
 
     description: str
-    """What the task is, in one line."""
+    """The task, in one line."""
     label: str
     """The task's name in tables."""
     source: str
     """Where the task comes from."""
     kind: Kind = "classification"
-    """What is predicted: a class, any number of classes, a number, one of several texts, a part of the
+    """Kind of prediction: a class, any number of classes, a number, one of several texts, a part of the
     text, or a tag of each word."""
     format: Literal[
         "plain", "words", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"
@@ -186,7 +186,7 @@ class TaskSpec(ConfigModel):
     skip_incomplete: bool = False
     """Skip and count rows without a text or label instead of refusing the file."""
     one_text_suffices: bool = False
-    """Of two texts one may be empty; a row is incomplete only if both are."""
+    """One of two texts may be empty; a row is incomplete only if both are."""
     config: dict[str, Any] = {}
     """Configuration keys that the task sets."""
 
@@ -214,7 +214,7 @@ class TaskSpec(ConfigModel):
 
     @property
     def rules(self) -> TaskKind:
-        """What follows from the task's kind, and for some from the format of its records."""
+        """The rules of the task's kind, and for some from the format of its records."""
         of_kind = class_of(self.kind, self.format)
         return of_kind(tuple(self.labels), self.label_separator, self.value_range)
 

@@ -24,7 +24,7 @@ ClassWeights = Sequence[float] | None
 
 @dataclass(frozen=True)
 class Targets:
-    """What a loss compares logits with.
+    """The labels that a loss compares logits with.
 
     Attributes:
         labels: of `label_array`, on the device of the logits.

@@ -35,7 +35,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was decided on one comparison of methods, or on one number.
+    """The decision on one comparison of methods, or on one number.
 
     Attributes:
         evidence: what it was decided from.

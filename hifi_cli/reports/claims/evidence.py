@@ -1,4 +1,4 @@
-"""What runs, stored predictions and figures say about a claim."""
+"""Evidence about a claim, from runs, stored predictions and figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ CHANCE_POINTS = 3.0
 
 
 class PublishedEffect(NamedTuple):
-    """What a paper prints about a comparison.
+    """The printed numbers of a paper about a comparison.
 
     Attributes:
         effect: the published difference or number; None: there is none, or it cannot be read.
@@ -49,7 +49,7 @@ NO_EFFECT = PublishedEffect()
 
 @dataclass(frozen=True)
 class Evidence:
-    """What our results say about one comparison of methods, or about one number.
+    """Our evidence on one comparison of methods, or on one number.
 
     Attributes:
         label: what readers call the comparison.

@@ -25,14 +25,14 @@ Margin = Annotated[float, Field(gt=0)]
 
 
 class BaseClaim(ConfigModel):
-    """What claims of both kinds say."""
+    """The parts that claims of both kinds have."""
 
     text: str
     """The claim in one sentence."""
     where: str
     """Section or table of the paper."""
     note: str = ""
-    """What a reader must know besides."""
+    """Further facts for the reader."""
     protocol: str | None = None
     """Protocol of the claim's runs; default: the file's. A claim that has one is not asked under
     another protocol."""
@@ -75,7 +75,7 @@ class DifferenceClaim(BaseClaim):
     """The paper's table with the scores, as `file/table` in `configs/published`."""
 
     metric: str | None = None
-    """What is compared: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the
+    """The compared number: a metric by name, or `nll`, `brier` or `ece` of the stored predictions, the
     lower the better; default: each task's primary metric."""
 
     @property
@@ -106,7 +106,7 @@ class NumberClaim(BaseClaim):
     compare: Literal["difference", "ratio"] = "difference"
     """How two numbers are compared."""
     take: Literal["mean", "last", "max"] = "mean"
-    """What one repetition's rows are reduced to."""
+    """The number that one repetition's rows are reduced to."""
     per: list[str] = ["seed"]
     """Columns that name a repetition within a task."""
     unit: str = ""
@@ -135,7 +135,7 @@ class ClaimsFile(ConfigModel):
     """The claims of a paper, or of a user's own work."""
 
     description: str
-    """What is claimed by whom, in one line."""
+    """The claims and their authors, in one line."""
     protocol: str
     """Protocol of the runs."""
     backbone: str
@@ -192,7 +192,7 @@ def load(
 
 
 def _under_protocol(file: ClaimsFile, content: dict[str, Any], protocol: str) -> dict[str, Any]:
-    """What a file's YAML says under another protocol.
+    """The changes to a file's YAML under another protocol.
 
     Args:
         file: the file.

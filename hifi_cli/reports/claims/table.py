@@ -313,7 +313,7 @@ def _missing(
 
 
 def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
-    """What stands below the table: a note on each claim, those that were not run together.
+    """Return the notes below the table: one on each claim, those that were not run together.
 
     Args:
         name: of the file, as the command line takes it.
