@@ -47,7 +47,7 @@ test-faults: $(READY)
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
 
-# Wall time of whole runs compared with transformers' Trainer, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
+# Wall time and memory of whole runs beside transformers' Trainer and CrossEncoder, about an hour: HIFI_DATA_DIR=path/to/glue_data make bench
 bench: $(READY)
 	$(BIN)/python scripts/bench.py
 

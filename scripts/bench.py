@@ -1,10 +1,15 @@
-"""Measure the wall seconds of whole runs as a user starts them, beside transformers' Trainer and beside a floor.
+"""Measure whole runs as a user starts them, beside the strongest rivals on the same machine and beside a floor.
 
     HIFI_DATA_DIR=glue_data python scripts/bench.py --tasks mrpc,cola    writes results/bench/whole_runs.json
 
 Each round starts every program once, in turn: start of the process, data, one epoch, evaluation on the whole validation
-split, saving. The table has the median over the rounds. The last program is two runs of HiFi at once, each with all
-threads. Run it on an idle machine.
+split, saving. The table has medians over the rounds: wall seconds, the ratio to the fastest rival of the same precision,
+the seconds of a run on 96 rows (one round), real tokens (no padding) of the epoch per second of the whole run, and the
+process's peak memory. Run it on an idle machine.
+
+The rivals are transformers' Trainer with padded batches, with batches of similar length, the same in the precision that
+`precision=auto` takes on this machine, and sentence-transformers' CrossEncoder (pairs of texts only), all Full-FT with the
+settings of their libraries' examples.
 
 The floor is the sum of the times that no program avoids: the products of the real tokens (no padding) at the rate that a large
 product reaches here, the bytes that AdamW moves at the bandwidth that a large addition reaches, and a process that imports
@@ -15,29 +20,81 @@ import argparse
 import json
 import math
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BATCH_SIZE, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
+BATCH_SIZE, EVAL_BATCH_SIZE, MAX_LENGTH, LEARNING_RATE = 32, 64, 128, 5e-5
 SETTINGS = [
     "epochs=1",
     f"batch_size={BATCH_SIZE}",
     f"max_length={MAX_LENGTH}",
     f"learning_rate={LEARNING_RATE}",
 ]
-# Method and precision of each program.
-OURS = {
-    "Full-FT, fp32": ("full-ft", "fp32"),
-    "Full-FT, bf16": ("full-ft", "bf16"),
-    "HiFi (layer-wise), bf16": ("hifi-layerwise", "bf16"),
-}
-TRAINER = "Trainer"
-TWICE, ONE_OF_THEM = "two runs of HiFi, bf16, at once", "HiFi (layer-wise), bf16"
+# What a processor says of the products it speeds up, as Linux names it.
+INSTRUCTIONS = {"avx2": "AVX2", "avx512_bf16": "AVX-512 bf16", "amx_bf16": "AMX bf16"}
+# A run on so few rows is little more than the start and the end of a process.
+START_ROWS = 3 * BATCH_SIZE
+TRAINER, CROSS_ENCODER, OURS = "Trainer", "CrossEncoder", "hifi"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One way to train a task.
+
+    Attributes:
+        library: that trains: TRAINER, CROSS_ENCODER or OURS.
+        method: of `hifi`; the rivals tune all parameters.
+        precision: of the products in training, fp32 or bf16.
+        is_grouped: whether the Trainer's batches have texts of similar length.
+    """
+
+    library: str
+    precision: str
+    method: str = "full-ft"
+    is_grouped: bool = False
+
+    @property
+    def name(self) -> str:
+        """How tables and files call it."""
+        if self.library == OURS:
+            from hifi_cli.config.registry import label_of
+
+            return f"hifi {label_of('methods', self.method)}, {self.precision}"
+        grouped = ", grouped by length" if self.is_grouped else ""
+        return f"{self.library}{grouped}, {self.precision}"
+
+    def takes(self, task: str) -> bool:
+        """Whether the library trains this kind of text: CrossEncoder's losses take pairs."""
+        return self.library != CROSS_ENCODER or task not in ("cola", "demo-acceptability")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one process took: wall seconds, and its peak memory in GB."""
+
+    seconds: float
+    memory: float
+
+
+def programs(precision: str) -> list[Program]:
+    """The programs of a machine whose `precision=auto` is this one."""
+    listed = [Program(TRAINER, "fp32")]
+    for each in dict.fromkeys(["fp32", precision]):
+        listed += [
+            Program(TRAINER, each, is_grouped=True),
+            Program(CROSS_ENCODER, each),
+            Program(OURS, each, "full-ft"),
+            Program(OURS, each, "lora"),
+            Program(OURS, each, "hifi-layerwise"),
+        ]
+    return listed
 
 
 def main() -> None:
@@ -54,121 +111,202 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("results/bench/whole_runs.json"))
     parser.add_argument(
-        "--trainer",
-        metavar="TASK",
-        help="train TASK with the Trainer in this process, and measure nothing",
+        "--rival",
+        metavar="NUMBER",
+        type=int,
+        help="train one task with this program in this process, and measure nothing",
     )
     arguments = parser.parse_args()
-    if arguments.trainer:
-        train_with_trainer(arguments.trainer, arguments.rows)
+    precision, instructions = machine()
+    listed = programs(precision)
+    if arguments.rival is not None:
+        train_rival(listed[arguments.rival], arguments.tasks, arguments.rows)
         return
+    print(f"{processor()}: {', '.join(instructions) or 'none of'}; precision=auto is {precision}")
+    tasks = arguments.tasks.split(",")
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(arguments.threads),
         "TOKENIZERS_PARALLELISM": "false",
     }
-    measured: dict[str, Any] = {}
-    for task in arguments.tasks.split(","):
-        seconds: dict[str, list[float]] = {}
-        for _ in range(arguments.rounds):
-            for name in (TRAINER, *OURS, TWICE):
-                with tempfile.TemporaryDirectory() as directory:
-                    programs = [
-                        command(name, task, arguments.rows, f"{directory}/{each}")
-                        for each in range(2 if name == TWICE else 1)
-                    ]
-                    seconds.setdefault(name, []).append(wall_seconds(programs, environment))
-                print(f"{task}: {name} {seconds[name][-1]:.1f} s", flush=True)
-        measured[task] = {
-            name: round(statistics.median(values), 1) for name, values in seconds.items()
-        }
-        measured[task] |= {
-            f"floor of {name}": value
-            for name, value in floors(task, arguments, environment).items()
-        }
+    started, measured = {}, {}
+    for task in tasks:
+        started[task] = rounds(task, listed, START_ROWS, 1, environment)
+        measured[task] = rounds(task, listed, arguments.rows, arguments.rounds, environment)
+    # The floors need torch in this process: a child's peak memory would count it.
+    results = {
+        task: summary(task, listed, started[task], measured[task], arguments, environment)
+        for task in tasks
+    }
     content = {
         "processor": processor(),
+        "instructions": instructions,
+        "precision": precision,
         "threads": arguments.threads,
         "rows": arguments.rows,
         "rounds": arguments.rounds,
+        "versions": versions(),
+        "tasks": results,
     }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({**content, "seconds": measured}, indent=1) + "\n")
-    print(table(measured))
+    arguments.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(table(results))
 
 
-def command(name: str, task: str, rows: int, directory: str) -> list[str]:
+def rounds(
+    task: str, listed: list[Program], rows: int, count: int, environment: dict[str, str]
+) -> dict[str, list[Measured]]:
+    """Start every program once a round, in turn; the processes of each program by its name."""
+    measured: dict[str, list[Measured]] = {}
+    for _ in range(count):
+        for number, program in enumerate(listed):
+            if not program.takes(task):
+                continue
+            with tempfile.TemporaryDirectory() as directory:
+                words = command(number, program, task, rows, directory)
+                process = measure(words, environment)
+            measured.setdefault(program.name, []).append(process)
+            load = os.getloadavg()[0]
+            print(
+                f"{task}, {rows} rows: {program.name} {process.seconds:.1f} s, {process.memory:.2f} GB"
+                f" (load {load:.1f})",
+                flush=True,
+            )
+    return measured
+
+
+def command(number: int, program: Program, task: str, rows: int, directory: str) -> list[str]:
     """The words of a program's Python process."""
-    if name == TRAINER:
-        return [__file__, "--trainer", task, "--rows", str(rows)]
-    method, precision = OURS[ONE_OF_THEM if name == TWICE else name]
-    words = [
-        "train",
-        "--task",
-        task,
-        "--method",
-        method,
-        "--protocol",
-        "laptop",
-        "--results-dir",
-        directory,
-        "--quiet",
-    ]
-    return ["-m", "hifi_cli", *words, *SETTINGS, f"precision={precision}", f"limit={rows}"]
+    if program.library != OURS:
+        return [__file__, "--rival", str(number), "--tasks", task, "--rows", str(rows)]
+    words = ["train", "--task", task, "--method", program.method, "--protocol", "laptop"]
+    words += ["--results-dir", directory, "--quiet"]
+    settings = [*SETTINGS, f"precision={program.precision}", f"limit={rows}"]
+    return ["-m", "hifi_cli", *words, *settings]
 
 
-def wall_seconds(programs: list[list[str]], environment: dict[str, str]) -> float:
-    """Wall time until the last of the Python processes, started at once, has ended."""
+def measure(words: list[str], environment: dict[str, str]) -> Measured:
+    """Run a Python process to its end."""
     start = time.perf_counter()
-    running = [
-        subprocess.Popen([sys.executable, *words], env=environment, stdout=subprocess.DEVNULL)
-        for words in programs
-    ]
-    codes = [process.wait() for process in running]
-    if any(codes):
-        raise SystemExit(f"exit codes {codes} of {programs}")
-    return time.perf_counter() - start
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{words} failed:\n{said}")
+    # Linux counts KiB, macOS bytes.
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return Measured(time.perf_counter() - start, usage.ru_maxrss * unit / 1e9)
 
 
-def table(measured: dict[str, Any]) -> str:
+def summary(
+    task: str,
+    listed: list[Program],
+    started: dict[str, list[Measured]],
+    measured: dict[str, list[Measured]],
+    arguments: argparse.Namespace,
+    environment: dict[str, str],
+) -> dict[str, Any]:
+    """A task's medians, ratios and floors, as the file has them."""
+    train, validation, pretrained = examples_of(task, arguments.rows)
+    tokens = sum(len(example) for example in train)
+    seconds = {
+        name: statistics.median(each.seconds for each in values)
+        for name, values in measured.items()
+    }
+    found = floors(listed, train, validation, pretrained, arguments.threads, environment)
+    rows = {}
+    for program in listed:
+        name = program.name
+        if name not in measured:
+            continue
+        rivals = [
+            seconds[other.name]
+            for other in listed
+            if other.library != OURS
+            and other.precision == program.precision
+            and other.name in seconds
+        ]
+        rows[name] = {
+            "seconds": round(seconds[name], 1),
+            "each round": [round(each.seconds, 1) for each in measured[name]],
+            "seconds of a start": round(started[name][0].seconds, 1),
+            "of the best rival": round(seconds[name] / min(rivals), 3),
+            "real tokens a second": round(tokens / seconds[name]),
+            "peak GB": round(statistics.median(each.memory for each in measured[name]), 2),
+        }
+        if name in found:
+            rows[name]["floor"] = round(found[name], 1)
+            rows[name]["of the floor"] = round(seconds[name] / found[name], 2)
+    return {"tokens": tokens, "programs": rows}
+
+
+def table(results: dict[str, Any]) -> str:
     """The table of docs/performance.md."""
     from hifi_cli.config.registry import label_of
 
     lines = [
-        ["a run of", *(label_of("tasks", task) for task in measured)],
-        ["---", *["---:"] * len(measured)],
+        "| a run of | task | seconds | of the best rival | start | real tokens/s | peak GB | of the floor |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name in OURS:
-        lines.append(
-            [name, *(f"{of_task[name] / of_task[TRAINER]:.2f}" for of_task in measured.values())]
-        )
-    for name in OURS:
-        ratios = (
-            f"{of_task[name] / of_task[f'floor of {name}']:.2f}" for of_task in measured.values()
-        )
-        lines.append([f"{name}, divided by its floor", *ratios])
-    lines.append(
-        [
-            f"{TWICE}, divided by one",
-            *(f"{of_task[TWICE] / of_task[ONE_OF_THEM]:.2f}" for of_task in measured.values()),
-        ]
+    for task, result in results.items():
+        for name, row in result["programs"].items():
+            cells = [
+                name,
+                label_of("tasks", task),
+                f"{row['seconds']:.0f}",
+                f"{row['of the best rival']:.2f}",
+                f"{row['seconds of a start']:.0f}",
+                f"{row['real tokens a second']:,}",
+                f"{row['peak GB']:.2f}",
+                f"{row['of the floor']:.1f}" if "of the floor" in row else "",
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def machine() -> tuple[str, list[str]]:
+    """What `precision=auto` takes here, and the instructions that speed up products.
+
+    In a process of its own: this one stays small, because a child's peak memory counts its parent's.
+    """
+    asked = (
+        "import torch; from hifi_cli.training.device import uses_bf16;"
+        " print('bf16' if uses_bf16('auto', torch.device('cpu')) else 'fp32')"
     )
-    lines.append(
-        [
-            "seconds of the Trainer's run",
-            *(f"{of_task[TRAINER]:.0f}" for of_task in measured.values()),
-        ]
-    )
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    flags = set(of_processor("flags").split())
+    return done.stdout.strip(), [name for flag, name in INSTRUCTIONS.items() if flag in flags]
 
 
 def processor() -> str:
     """The processor's name, where the system tells it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        "unknown",
-    )
+    return of_processor("model name") or "unknown"
+
+
+def of_processor(key: str) -> str:
+    """What Linux says of the first processor under a key; empty elsewhere."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that were compared."""
+    from importlib.metadata import version
+
+    names = ["torch", "transformers", "sentence-transformers"]
+    return {name: version(name) for name in names}
 
 
 def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
@@ -186,11 +324,42 @@ def examples_of(task: str, rows: int) -> tuple[list[Any], list[Any], Any]:
     inputs = workspace.inputs(config, load_task(config))
     train = inputs.examples("train", MAX_LENGTH)
     validation = inputs.examples("validation", MAX_LENGTH)
-    return train[:rows], validation, inputs.pretrained
+    # As `limit` does: so many rows of each split.
+    return train[:rows], validation[:rows], inputs.pretrained
 
 
-def train_with_trainer(task: str, rows: int) -> None:
-    """One epoch of transformers' Trainer as its GLUE example sets it, with dynamic padding, and its evaluation."""
+def train_rival(program: Program, task: str, rows: int) -> None:
+    """Train one epoch with another library, evaluate it and save it."""
+    from hifi_cli.config.sources import resolve
+    from hifi_cli.models.encoder_files import resolve_source
+
+    config = resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop")
+    source, _ = resolve_source(config.backbone)
+    with tempfile.TemporaryDirectory() as directory:
+        settings: dict[str, Any] = {
+            "output_dir": directory,
+            "num_train_epochs": 1,
+            "per_device_train_batch_size": BATCH_SIZE,
+            "per_device_eval_batch_size": EVAL_BATCH_SIZE,
+            "eval_strategy": "epoch",
+            "learning_rate": LEARNING_RATE,
+            "save_strategy": "no",
+            "report_to": "none",
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "dataloader_pin_memory": False,
+            "bf16": program.precision == "bf16",
+        }
+        if program.is_grouped:
+            settings["train_sampling_strategy"] = "group_by_length"
+        if program.library == CROSS_ENCODER:
+            train_with_cross_encoder(str(source), task, rows, settings)
+        else:
+            train_with_trainer(str(source), task, rows, settings)
+
+
+def train_with_trainer(source: str, task: str, rows: int, settings: dict[str, Any]) -> None:
+    """Train as transformers' GLUE example does, with batches padded to their longest text."""
     from transformers import (
         AutoModelForSequenceClassification,
         DataCollatorWithPadding,
@@ -198,59 +367,80 @@ def train_with_trainer(task: str, rows: int) -> None:
         TrainingArguments,
     )
 
-    from hifi_cli.config.sources import resolve
-    from hifi_cli.models.encoder_files import resolve_source
-
     train, validation, pretrained = examples_of(task, rows)
-    source, _ = resolve_source(
-        resolve(task=task, method="full-ft", backbone="minilm", protocol="laptop").backbone
-    )
-    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=2)
-    rows_of = (
+    trained, evaluated = (
         [{**each.sequences[0], "labels": each.row.label} for each in examples]
         for examples in (train, validation)
     )
-    with tempfile.TemporaryDirectory() as directory:
-        settings = TrainingArguments(
-            output_dir=directory,
-            num_train_epochs=1,
-            per_device_train_batch_size=BATCH_SIZE,
-            per_device_eval_batch_size=64,
-            eval_strategy="epoch",
-            learning_rate=LEARNING_RATE,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
+    trainer = Trainer(
+        model=AutoModelForSequenceClassification.from_pretrained(source, num_labels=2),
+        args=TrainingArguments(**settings),
+        train_dataset=trained,
+        eval_dataset=evaluated,
+        data_collator=DataCollatorWithPadding(pretrained.tokenizer),
+    )
+    trainer.train()
+    trainer.save_model(settings["output_dir"])
+
+
+def train_with_cross_encoder(source: str, task: str, rows: int, settings: dict[str, Any]) -> None:
+    """Train as sentence-transformers' example of pairs with classes does."""
+    from datasets import Dataset
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
+    from sentence_transformers.cross_encoder.losses import CrossEntropyLoss
+
+    train, validation, _ = examples_of(task, rows)
+    trained, evaluated = (
+        Dataset.from_list(
+            [
+                {
+                    "first": each.row.sequences[0][0],
+                    "second": each.row.sequences[0][1],
+                    "label": each.row.label,
+                }
+                for each in examples
+            ]
         )
-        collator = DataCollatorWithPadding(pretrained.tokenizer)
-        trained, evaluated = rows_of
-        trainer = Trainer(
-            model=model,
-            args=settings,
-            train_dataset=trained,
-            eval_dataset=evaluated,
-            data_collator=collator,
-        )
-        trainer.train()
-        trainer.save_model(directory)
+        for examples in (train, validation)
+    )
+    model = CrossEncoder(source, num_labels=2, max_length=MAX_LENGTH)
+    trainer = CrossEncoderTrainer(
+        model=model,
+        args=CrossEncoderTrainingArguments(**settings),
+        train_dataset=trained,
+        eval_dataset=evaluated,
+        loss=CrossEntropyLoss(model),
+    )
+    trainer.train()
+    model.save_pretrained(settings["output_dir"])
 
 
 def floors(
-    task: str, arguments: argparse.Namespace, environment: dict[str, str]
+    listed: list[Program],
+    train: list[Any],
+    validation: list[Any],
+    pretrained: Any,
+    threads: int,
+    environment: dict[str, str],
 ) -> dict[str, float]:
-    """The floor of each of our programs on a task, in seconds."""
+    """The floor of each of our programs on a task, in seconds, by the program's name."""
     import torch
 
-    torch.set_num_threads(arguments.threads)
-    train, validation, pretrained = examples_of(task, arguments.rows)
+    torch.set_num_threads(threads)
     config = pretrained.model.config
     layers, hidden, inner = config.num_hidden_layers, config.hidden_size, config.intermediate_size
     weights = layers * (4 * hidden**2 + 2 * hidden * inner)
-    # HiFi trains the rows of three heads in W_Q, W_K and W_V.
+    # HiFi trains the rows of three heads in W_Q, W_K and W_V; LoRA matrices of rank 8 beside W_Q and W_V.
     head_size = hidden // config.num_attention_heads
-    tuned = layers * 3 * 3 * head_size * hidden
-    parameters = sum(parameter.numel() for parameter in pretrained.model.parameters())
+    trained = {
+        "full-ft": sum(parameter.numel() for parameter in pretrained.model.parameters()),
+        "lora": layers * 2 * 2 * 8 * hidden,
+        "hifi-layerwise": layers * 3 * 3 * head_size * hidden,
+    }
 
     def operations(examples: list[Any], passes: float) -> float:
         """Multiplications and additions; `passes`: 1 forward, 3 with all gradients."""
@@ -259,7 +449,7 @@ def floors(
             2 * weights * length + 4 * layers * hidden * length**2 for length in lengths
         )
 
-    start = wall_seconds([["-c", STARTED, pretrained.model.config._name_or_path]], environment)
+    start = measure(["-c", STARTED, pretrained.model.config._name_or_path], environment).seconds
     rates = {
         "fp32": product_rate(torch.float32, hidden, inner),
         "bf16": product_rate(torch.bfloat16, hidden, inner),
@@ -267,15 +457,19 @@ def floors(
     bandwidth = copy_bandwidth()
     steps = math.ceil(len(train) / BATCH_SIZE)
     found = {}
-    for name, (method, precision) in OURS.items():
-        passes, trained = (3.0, parameters) if method == "full-ft" else (2 + tuned / weights, tuned)
-        training = operations(train, passes) / rates[precision]
+    for program in listed:
+        if program.library != OURS:
+            continue
+        tuned = trained[program.method]
+        passes = 3.0 if program.method == "full-ft" else 2 + tuned / weights
+        training = operations(train, passes) / rates[program.precision]
         evaluating = operations(validation, 1) / rates["fp32"]
         # AdamW reads w, g, m and v, and writes w, m and v, of four bytes each.
-        moving = steps * trained * 4 * 7 / bandwidth
-        found[name] = round(start + training + evaluating + moving, 1)
+        moving = steps * tuned * 4 * 7 / bandwidth
+        found[program.name] = start + training + evaluating + moving
         print(
-            f"{task}: floor of {name} {found[name]} s ({start:.1f} start, {training:.1f} training)",
+            f"floor of {program.name} {found[program.name]:.1f} s"
+            f" ({start:.1f} start, {training:.1f} training)",
             flush=True,
         )
     return found

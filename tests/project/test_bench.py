@@ -23,9 +23,13 @@ def test_whole_runs_on_generated_data(tmp_path):
         timeout=900,
     )
     assert done.returncode == 0, done.stderr
-    seconds = json.loads((tmp_path / "b.json").read_text())["seconds"]["demo-acceptability"]
-    assert f"| Full-FT, fp32 | {seconds['Full-FT, fp32'] / seconds['Trainer']:.2f} |" in done.stdout
-    assert 0 < seconds["floor of Full-FT, fp32"] < seconds["Full-FT, fp32"]
+    measured = json.loads((tmp_path / "b.json").read_text())
+    programs = measured["tasks"]["demo-acceptability"]["programs"]
+    ours, rival = programs["hifi Full-FT, fp32"], programs["Trainer, grouped by length, fp32"]
+    fastest = min(rival["seconds"], programs["Trainer, fp32"]["seconds"])
+    assert ours["of the best rival"] == pytest.approx(ours["seconds"] / fastest, abs=0.02)
+    assert f"| hifi Full-FT, fp32 | Accept. | {ours['seconds']:.0f} | " in done.stdout
+    assert 0 < ours["floor"] < ours["seconds"] and ours["peak GB"] > 0.1
 
 
 @pytest.mark.exhaustive
