@@ -10,7 +10,7 @@ DEMO_TASKS := demo-acceptability demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-fast test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables lint clean
+.PHONY: demo test test-fast test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables study-tables lint clean
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +90,19 @@ laptop-tables: $(READY)
 			--out $(LAPTOP)/tables/claims-$${claims%% *}.md || exit 1; \
 	done
 	env -u HIFI_DATA_DIR $(BIN)/hifi report --results-dir $(LAPTOP)
+
+# Tables and claims of the study's runs so far, those whose comparisons are complete (docs/study-design.md)
+STUDY := results/study
+STUDY_CLAIMS := hifi/above-full-ft hifi/above-random ehft/cb
+study-tables: $(READY)
+	$(BIN)/hifi table study --methods full-ft,hifi-layerwise,hifi-random --results-dir $(STUDY) \
+		--format md --out $(STUDY)/tables/study.md
+	$(BIN)/hifi table study-ehft --tasks cb --results-dir $(STUDY) --format md --out $(STUDY)/tables/study-ehft.md
+	for claim in $(STUDY_CLAIMS); do \
+		case $$claim in hifi/*) protocol=study;; *) protocol=study-ehft;; esac; \
+		$(BIN)/hifi claims $$claim --protocol $$protocol --results-dir $(STUDY) --format md \
+			--out $(STUDY)/tables/claim-$${claim##*/}.md || exit 1; \
+	done
 
 lint: $(READY)
 	$(BIN)/ruff check .

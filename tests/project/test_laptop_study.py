@@ -1,5 +1,7 @@
-"""The study and its pilot: their claims, tables and grids fit each other."""
+"""The study and its pilot: their claims, tables, grids and pages fit each other."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from project_files import ROOT
 
+import hifi_cli
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import resolve
@@ -76,18 +79,80 @@ def test_the_study_differs_from_its_pilot_in_what_the_design_page_says(pilot, ta
 
 
 @pytest.mark.slow
-def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(tmp_path):
-    """`make laptop-tables` writes them again, byte for byte."""
-    committed, rebuilt = ROOT / "results/laptop-pilot", tmp_path / "results/laptop-pilot"
+@pytest.mark.parametrize(
+    ("target", "study", "files"),
+    [("laptop-tables", "laptop-pilot", 6), ("study-tables", "study", 5)],
+)
+def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(
+    tmp_path, target, study, files
+):
+    """`make laptop-tables` and `make study-tables` write them again, byte for byte."""
+    committed, rebuilt = ROOT / "results" / study, tmp_path / "results" / study
     shutil.copytree(
         committed, rebuilt, ignore=shutil.ignore_patterns("tables", "report.html", "*.lock")
     )
-    for name in ("pyproject.toml", "constraints.txt", "environment"):  # nothing is installed
+    # Nothing is installed.
+    for name in ("pyproject.toml", "constraints.txt", "environment"):
         (tmp_path / name).touch()
-    make = ["make", "-f", ROOT / "Makefile", "laptop-tables", "READY=environment"]
+    make = ["make", "-f", ROOT / "Makefile", target, "READY=environment"]
     bin_directory = f"BIN={Path(sys.executable).parent}"
     subprocess.run([*make, bin_directory], cwd=tmp_path, check=True, capture_output=True)
-    for files in (committed, rebuilt):
-        assert len(list(files.glob("tables/*.md"))) == 5
-    for path in [*committed.glob("tables/*.md"), committed / "report.html"]:
+    found = [*committed.glob("tables/*.md"), *committed.glob("report.html")]
+    assert len(found) == files
+    for path in found:
         assert (rebuilt / path.relative_to(committed)).read_bytes() == path.read_bytes(), path
+
+
+def _numbers(text):
+    return [float(number) for number in re.findall(r"[+-]?\d+\.\d+", text)]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tasks", "methods"),
+    [
+        ("study", ["cola", "mrpc", "stsb"], ["full-ft", "hifi-layerwise", "hifi-random"]),
+        (
+            "study-ehft",
+            ["cb"],
+            ["full-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "lp-ft", "linear-probing"],
+        ),
+    ],
+)
+def test_the_page_of_results_has_the_scores_of_the_study(protocol, tasks, methods):
+    """Mean and deviation over the seeds, of the best and of the last epoch, task by task."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    section = page.partition("## The study with new seeds")[2].partition("\n## ")[0]
+    part = section.partition(f"protocol `{protocol}`")[2].partition("\n\n**")[0]
+    rows = {line.split("|")[1].strip(): line for line in part.splitlines() if "±" in line}
+    runs = hifi_cli.read_results(ROOT / "results" / "study")
+    runs = runs[(runs["protocol"] == protocol) & runs["variant"].isna()]
+    assert {*rows} == {registry.label_of("methods", method) for method in methods}
+    for method in methods:
+        measured = []
+        for task, column in product(tasks, ["best", "last"]):
+            scores = runs[(runs["method"] == method) & (runs["task"] == task)][column]
+            measured += [scores.mean(), scores.std()]
+        printed = _numbers(rows[registry.label_of("methods", method)])
+        assert printed[: len(measured)] == pytest.approx(measured, abs=0.051), method
+
+
+@pytest.mark.parametrize(
+    ("claim", "protocol"),
+    [
+        ("hifi/above-full-ft", "study"),
+        ("hifi/above-random", "study"),
+        ("ehft/cb", "study-ehft"),
+    ],
+)
+def test_the_page_of_results_has_the_verdicts_of_the_study(hifi, claim, protocol):
+    page = (ROOT / "docs" / "results.md").read_text()
+    section = page.partition("## The study with new seeds")[2].partition("\n## ")[0]
+    words = ["claims", claim, "--protocol", protocol, "--results-dir", str(ROOT / "results/study")]
+    (row,) = json.loads(hifi(*words, "--format", "json").out)["rows"]
+    said = [
+        line
+        for line in section.splitlines()
+        if line.startswith("| ") and row["verdict"] in line and "scores" in line
+    ]
+    measured = pytest.approx([row["ours"], row["low"], row["high"], row["published"]], abs=0.051)
+    assert any(_numbers(line) == measured for line in said)
