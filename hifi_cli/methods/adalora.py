@@ -69,12 +69,17 @@ class AdaLoRA(Peft):
         total = len(steps)
         config.total_step = total
         config.tinit = round(self.settings.warmup_fraction * total)
-        # peft chooses singular values from the second step on.
+        # peft makes its last choice in the step total - tfinal. That step must come after the warm-up,
+        # and after the first step, which begins the averages that the choice reads. In a short run,
+        # rounding could bring it earlier.
         latest = total - max(config.tinit, 1) - 1
         config.tfinal = min(round(self.settings.final_fraction * total), latest)
+        # peft counts the steps of the stage from 1.
         self._step = step - steps.start + 1
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:
+        # Q is peft's `lora_A`, [r, in], and P its `lora_B`, [out, r]: both as rows, so that one
+        # product gives P'P and QQ'.
         rows: list[Tensor] = []
         for name, factor in model.named_parameters():
             if ".lora_A." in name:

@@ -41,6 +41,7 @@ class ChildTuningD(SparseMethod):
             return
         parameters = {name: model.get_parameter(name) for name in self._masked}
         fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        # The sum over the batches is enough: dividing it by their number changes no order.
         for _ in gradients:
             for name, parameter in parameters.items():
                 if parameter.grad is None:
@@ -51,6 +52,8 @@ class ChildTuningD(SparseMethod):
         self.choose(model, top_k_masks(fisher, self.settings.p))
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
+        # Equation 4 masks the clipped gradient: the norm is that of all parameters, also of those
+        # that the mask will leave out.
         return [list(model.parameters())]
 
     def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002

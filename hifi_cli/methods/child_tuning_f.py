@@ -35,8 +35,10 @@ class ChildTuningF(Method):
         sizes = [gradient.numel() for gradient in gradients]
         device = gradients[0].device
         generator = step_generator(self.context.seed, self._step, device)
+        # One draw for all tensors, and one call for all below: hundreds of small operations would
+        # keep a GPU waiting for the host.
         draws = torch.rand(sum(sizes), generator=generator, device=device)
-        # 1.0 and 0.0: multiplying by bool is slower on a GPU.
+        # In place, so that the mask is of 1.0 and 0.0: multiplying by bool is slower on a GPU.
         kept = draws.lt_(self.settings.p).split(sizes)
         masks = [mask.view_as(value) for mask, value in zip(kept, gradients, strict=True)]
         torch._foreach_mul_(gradients, masks)

@@ -24,6 +24,8 @@ class SparseMethod(Method):
 
     def __init__(self, settings: Any, context: MethodContext) -> None:
         super().__init__(settings, context)
+        # A method may choose its entries only when its stage begins. Until then it has none, so that
+        # every other method of this class can be called.
         self.choose(nn.Module(), {})
 
     def choose(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -37,6 +39,8 @@ class SparseMethod(Method):
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         whole = super().trainable_parameters(model)
         chosen = self.chosen.values
+        # The optimizer gets the vector of a matrix's chosen entries in the place of the matrix,
+        # under the same name.
         others = {name: value for name, value in whole.items() if name not in chosen}
         return others | chosen
 
@@ -47,6 +51,7 @@ class SparseMethod(Method):
         return super().delta(model) | self.chosen.masks
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        # The masks come first: they say which entries the vectors of the delta are.
         self.choose(model, SparseParameters.masks_of_delta(model, delta))
         super().load_delta(model, delta)
         self.chosen.scatter()
@@ -113,4 +118,5 @@ def step_generator(seed: int, step: int, on: device) -> Generator:
         step: the number of the step in the run.
         on: the device that draws.
     """
+    # The factor exceeds the steps of any usual run, so that no two seeds share a generator.
     return Generator(on).manual_seed(seed * 1_000_003 + step)

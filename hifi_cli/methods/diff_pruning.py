@@ -106,10 +106,12 @@ class _Search(Method):
         return [*groups, of_difference, of_gates]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
-        # The gates' gradients are tiny: one norm over all would clip them below AdamW's epsilon.
+        # The gates' gradients are tiny: clipped by one norm over all parameters, they would fall
+        # below AdamW's epsilon.
         return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
 
     def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
+        # `after_backward` needs the graph behind these weights.
         self._sampled = self.weights(step_generator(self.context.seed, step, self.gate.device))
         self.write(self._sampled)
 
@@ -183,6 +185,7 @@ class _Search(Method):
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
         # A draw of exactly 0 or 1 would have an infinite logit.
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
+        # Even parts are a tensor's entries, and odd ones the tensor itself.
         sizes: list[int] = []
         for size in self.sizes:
             sizes.extend((size, 1))

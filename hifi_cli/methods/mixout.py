@@ -38,7 +38,8 @@ class MixoutLinear(nn.Module):
         mixed = torch.where(kept.bool(), self.weight, self.pretrained) - self.p * self.pretrained
         mixed = mixed / (1 - self.p)
         if self.released_backward:
-            # The same value. Its gradient is only masked, not divided by 1 - p.
+            # The added term is 0, so the value stays. The gradient comes from `masked` alone: it is
+            # masked and not divided by 1 - p, as in the authors' code.
             masked = self.weight * kept
             mixed = mixed.detach() + (masked - masked.detach())
         return nn.functional.linear(x, mixed, self.bias)
@@ -68,6 +69,8 @@ class Mixout(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
+        # Mixout stands in the place of dropout, not beside it. The rates are kept for `merge`: a
+        # merged model has its family's dropout again.
         self._dropouts = []
         for module, key in self._replaced_dropouts(encoder):
             rate = getattr(module, key)
@@ -101,7 +104,8 @@ class Mixout(Method):
         """Return the dropouts that Mixout replaces: each a module and the name of its rate."""
         if self.settings.place == "all":
             return _all_dropouts(encoder)
-        # A mixed Linear does not read the output of these.
+        # No mixed Linear reads what these drop: attention probabilities, the inner states of the
+        # feed-forward network, and the last layer's output.
         not_read: list[str] = []
         for layer in range(encoder.num_layers):
             not_read.extend(encoder.module_paths(layer, "inner_dropouts"))

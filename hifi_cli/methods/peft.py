@@ -21,7 +21,7 @@ from hifi_cli.models.families import PROJECTIONS
 
 PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
-# Types of plain values that a field of such a type takes
+# Types of plain values that a field of such a type takes.
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -33,9 +33,16 @@ _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 # Options that peft applies to other parts of the model than the adapted modules, or that need a
 # pass over data before the training: here they would do nothing, or something else.
 _NOT_HERE = (
-    *("trainable_token_indices", "target_parameters", "layer_replication", "ensure_weight_tying"),
-    *("alora_invocation_tokens", "arrow_config", "megatron_config"),
-    *("eva_config", "corda_config", "lora_ga_config"),
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+    "ensure_weight_tying",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "megatron_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
 )
 _INITIAL_VALUES_FROM_DATA = ("eva", "corda", "lora_ga")
 # Options with a value for each ending of the modules' names.
@@ -95,34 +102,27 @@ class Peft(Method):
             UsageError: unknown type, or an option or a value that peft refuses.
         """
         kind, options = self.adapter()
-        types = {
-            member.value.lower(): config_class
-            for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
-            if hasattr(config_class, "target_modules") and member.value.lower() not in REFUSED
-        }
-        config_class = types.get(kind.lower())
-        if config_class is None:
-            known = ", ".join(sorted(types))
-            raise UsageError(
-                f"settings.type: unknown '{kind}'{did_you_mean(kind, types)}; known are {known}"
-            )
+        config_class = config_class_of(kind)
         check_options(encoder, options)
-        own = {"modules_to_save"}
-        if options.get("layers_to_transform") is not None:
-            own |= {"layers_to_transform", "layers_pattern"}
         modules = in_layers(encoder, self.target_modules(encoder), options)
         check_patterns(modules, options)
         check_types(config_class, options)
-        options = {key: value for key, value in options.items() if key not in own}
         if not modules:
             raise UsageError("settings.targets: names no module of the encoder")
+        # These are done here, and peft would do them once more: the task head trains anyway, and
+        # the modules are those of the chosen layers already.
+        done_here = {"modules_to_save"}
+        if options.get("layers_to_transform") is not None:
+            done_here |= {"layers_to_transform", "layers_pattern"}
+        given = {key: value for key, value in options.items() if key not in done_here}
         derived: dict[str, Any] = {"target_modules": modules}
         # IA3 scales the input of these, and the outputs of all others.
         if kind.lower() == "ia3":
             inner = modules_of(encoder, "ffn_output") if encoder.is_supported_family else []
             derived["feedforward_modules"] = [name for name in inner if name in modules]
+        # An option that is given and derived is refused here, as a keyword that is given twice.
         with _peft_errors(kind):
-            return config_class(**options, **derived)
+            return config_class(**given, **derived)
 
     def prepare(self, encoder: Encoder) -> None:
         model = encoder.model
@@ -131,11 +131,13 @@ class Peft(Method):
         model.requires_grad_(False)
         # Otherwise SHiRA's updates make PyTorch warn.
         torch.sparse.check_sparse_tensor_invariants.disable()
-        # On the device of a plan, only sizes matter.
+        # A plan's model has no values to compute with, and only its sizes matter.
         if encoder.device.type == "meta":
             for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
                 setattr(config, option, _WITHOUT_WEIGHTS[option])
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
+        # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
+        # would leave those changed.
         with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
             torch.default_generator.manual_seed(self.context.seed)
             self.tuner: Any = tuner(model, config, adapter_name="default")
@@ -163,6 +165,25 @@ class Peft(Method):
         super().merge(encoder)
 
 
+def config_class_of(kind: str) -> Any:
+    """Return peft's class of the configuration of a type of adapters.
+
+    Raises:
+        UsageError: peft has no such type, or one that adapts no modules.
+    """
+    types: dict[str, Any] = {}
+    for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items():
+        name = member.value.lower()
+        if hasattr(config_class, "target_modules") and name not in REFUSED:
+            types[name] = config_class
+    if kind.lower() not in types:
+        known = ", ".join(sorted(types))
+        raise UsageError(
+            f"settings.type: unknown '{kind}'{did_you_mean(kind, types)}; known are {known}"
+        )
+    return types[kind.lower()]
+
+
 def modules_of(encoder: Encoder, target: str) -> list[str]:
     """Return the names in the whole model of the modules that a target of `Peft.Settings` means.
 
@@ -177,7 +198,7 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
             paths.extend(encoder.module_paths(layer, target))
         return paths
     backbone = set(encoder.base.modules())
-    # A pooler trains whole.
+    # A pooler is a module of the backbone, and a part of the task head, which trains whole.
     in_head = {name.rpartition(".")[0] for name in encoder.task_head}
     names = [
         name
@@ -233,7 +254,7 @@ def check_types(config_class: type[Any], options: dict[str, Any]) -> None:
                 f"settings.options: {config_class.__name__} of peft has no '{name}'"
                 f"{did_you_mean(name, fields)}"
             )
-        # Annotations are types or their names
+        # Annotations are types, or their names where a module postpones them.
         kind = str(getattr(fields[name], "__name__", fields[name]))
         wanted = _PLAIN_TYPES.get(kind)
         if wanted and type(value) not in wanted:

@@ -81,9 +81,11 @@ def prefix_attention(
     prefix_keys, prefix_values = values
     if attention_mask is None:
         attention_mask = key.new_zeros(batch, 1, 1, tokens)
-    # Every token sees the prefix.
+    # The mask is added to the scores: zeros let every token see the prefix.
     visible = attention_mask.new_zeros(*attention_mask.shape[:3], values.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
+    # Attention has no order of its own, so the prefix may stand behind the tokens, whose positions
+    # then stay as they are.
     key = torch.cat([key, prefix_keys], 2)
     value = torch.cat([value, prefix_values], 2)
     return attention(module, query, key, value, mask, **settings)
@@ -114,6 +116,8 @@ class PrefixTuning(Method):
         freeze_except(encoder, encoder.task_head)
         settings = self.settings
         size = encoder.num_key_value_heads * encoder.head_size
+        # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
+        # would leave those changed.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.context.seed)
             prefixes = PrefixEncoder(
@@ -124,6 +128,7 @@ class PrefixTuning(Method):
         encoder.base.register_forward_hook(prefixes.after_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.module_path(layer, "attention"))
+            # In a tuple, PyTorch does not register the prefixes as a submodule of every layer.
             attention.prefix = (prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
@@ -135,11 +140,13 @@ class PrefixTuning(Method):
         return delta | {f"{self._prefix}values": self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        # A delta has the finished prefixes, and no MLP that they could be made by.
         if self.settings.mlp:
             self._prefixes.fix_values()
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
+        # A checkpoint needs the MLP, which trains on.
         return super().delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:

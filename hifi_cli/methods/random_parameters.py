@@ -48,6 +48,8 @@ def random_masks(sizes: dict[str, int], count: int, seed: int) -> dict[str, Tens
         seed: of the draw.
     """
     total = sum(sizes.values())
+    # The entries of all tensors are numbered one after the other, so that each has the same chance,
+    # however large its tensor is.
     chosen = np.random.default_rng(seed).choice(total, count, replace=False, shuffle=False)
     mask = torch.zeros(total, dtype=torch.bool)
     mask[torch.from_numpy(chosen)] = True

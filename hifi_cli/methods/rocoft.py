@@ -44,22 +44,27 @@ class RoCoFT(Method):
             UsageError: the matrix has fewer rows or columns.
         """
         r = self.settings.r
-        by_row = self.settings.axis == "row"
-        size = linear.out_features if by_row else linear.in_features
+        axis = self.settings.axis
+        size = linear.out_features if axis == "row" else linear.in_features
         if r > size:
-            raise UsageError(
-                f"settings.r={r}: a matrix of the encoder has only {size} {self.settings.axis}s"
-            )
-        numbers = list(range(r))
-        module = (
-            RowLinear(linear, numbers, biases=False) if by_row else ColumnLinear(linear, numbers)
-        )
-        # The module has frozen the bias.
+            raise UsageError(f"settings.r={r}: a matrix of the encoder has only {size} {axis}s")
+        module = self._with_own_parameters(linear, list(range(r)))
+        # The module has frozen the whole Linear.
         if self.settings.biases and linear.bias is not None:
             linear.bias.requires_grad_(True)
         return module
 
+    def _with_own_parameters(self, linear: nn.Linear, numbers: list[int]) -> nn.Module:
+        """Make the module in which the rows or columns of these numbers train."""
+        if self.settings.axis == "row":
+            # The bias trains whole or not at all, so that its rows are no parameters of their own.
+            return RowLinear(linear, numbers, biases=False)
+        return ColumnLinear(linear, numbers)
+
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the trained tensors, and the numbers of their rows or columns."""
+        """Return the trained tensors, and the numbers of their rows or columns.
+
+        So the stored file says by itself which part of W each tensor is.
+        """
         index = {name: buffer for name, buffer in model.named_buffers() if name.endswith(".index")}
         return super().delta(model) | index

@@ -48,11 +48,17 @@ class TwoStage(Method):
         self.mergeable = self.stage1_method.mergeable or not settings.reserve
 
     def prepare(self, encoder: Encoder) -> None:
-        self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
+        # Stage 1 may replace modules of the backbone and change any of its weights. Stage 2 starts
+        # from the pretrained ones bit for bit, so they are kept before stage 1 touches anything.
+        self._pretrained = None
+        if not self.settings.reserve:
+            self._pretrained = copy.deepcopy(encoder.model)
         self.stage1_method.prepare(encoder)
         head = encoder.task_head
         for parameter in head.values():
             parameter.requires_grad_(True)
+        # `requires_grad` alone does not make a parameter train: Diff-Pruning's search trains vectors
+        # of its own in the place of a pretrained pooler.
         trained = self.stage1_method.stages()[0].method.trainable_parameters(encoder.model)
         untrained = sorted(head.keys() - trained.keys())
         if untrained:
@@ -64,6 +70,7 @@ class TwoStage(Method):
     def stages(self) -> list[Stage]:
         fraction = self.settings.stage1_fraction
         training = self.context.stage1_config
+        # The method of stage 1 may have stages itself: each gets its part of stage 1's fraction.
         stages = [
             replace(stage, fraction=stage.fraction * fraction, training=training)
             for stage in self.stage1_method.stages()
@@ -74,9 +81,13 @@ class TwoStage(Method):
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:
         """Make everything train, from the pretrained backbone and the head that stage 1 trained."""
+        # With `reserve`, what stage 1 trained of the backbone stays, and trains on.
         if self._pretrained is None:
             self.stage1_method.unfreeze_all(encoder)
             return
+        # The pretrained copy's modules take the place of stage 1's, with whatever its method has put
+        # into them. That brings back the initial task head too, so its trained values are kept first
+        # and copied into it.
         head = {name: value.clone() for name, value in encoder.task_head.items()}
         for name, module in self._pretrained.named_children():
             encoder.model.set_submodule(name, module)
@@ -87,5 +98,6 @@ class TwoStage(Method):
         encoder.model.requires_grad_(True)
 
     def merge(self, encoder: Encoder) -> None:
+        # Without `reserve`, stage 2 trains a plain model: stage 1's modules are gone.
         if self.settings.reserve:
             self.stage1_method.merge(encoder)
