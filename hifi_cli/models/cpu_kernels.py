@@ -25,6 +25,7 @@ def install(encoder: Encoder) -> None:
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     for name, module in list(encoder.model.named_modules()):
+        # Only PyTorch's own: a subclass may do something else.
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
     if encoder.is_supported_family and encoder.module_names.interface:
@@ -101,15 +102,19 @@ class _Attention(Function):
         keep = NOISE.keep(weights.shape, p)
         ctx.save_for_backward(query, key, value, weights, keep)
         ctx.scale = 1 / (1 - p)
-        # There are more weights than values, so that the values are scaled.
+        # Dropout divides what it keeps by 1 - p. The values are scaled instead of the weights,
+        # because there are fewer of them.
         return (weights * keep) @ (value * ctx.scale)
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
+        # The factor of dropout is that of `forward`, for all three gradients.
         gradient = gradients[0] * ctx.scale
         value_grad = (weights * keep).mT @ gradient if ctx.needs_input_grad[2] else None
+        # In the lowest layer that trains, a method may tune W_V alone: nothing that Q and K depend
+        # on trains then.
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
         weights_grad = (gradient @ value.mT).mul_(keep)
@@ -143,8 +148,10 @@ def attention(
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
         attention_mask = None if attention_mask is None else attention_mask.to(torch.bfloat16)
     p = settings.get("dropout", 0.0)
+    # Without dropout, as in every evaluation, PyTorch has a fused kernel.
     if p == 0:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+    # With grouped queries, several heads share a head of K and V.
     heads_per_key = query.shape[1] // key.shape[1]
     key = repeat_kv(key, heads_per_key)
     value = repeat_kv(value, heads_per_key)

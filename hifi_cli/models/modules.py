@@ -60,12 +60,16 @@ class _RowProduct(Function):
         x, weight, index = ctx.saved_tensors
         needs_x, _, needs_row_bias, _, needs_bias, _ = ctx.needs_input_grad
         gradient = gradients[0]
+        # All rows of W read x, the tuned and the frozen ones.
         x_grad = gradient @ weight if needs_x else None
-        gradient = gradient.flatten(0, -2)
-        bias_grad = gradient.sum(0) if needs_bias and not needs_row_bias else None
-        gradient = gradient.index_select(-1, index)
-        row_bias_grad = gradient.sum(0) if needs_row_bias else None
-        return x_grad, gradient.T @ x.flatten(0, -2), row_bias_grad, None, bias_grad, None
+        of_tokens = gradient.flatten(0, -2)
+        bias_grad = of_tokens.sum(0) if needs_bias and not needs_row_bias else None
+        # Here HiFi saves time and memory: the gradient of W exists for the tuned rows alone.
+        of_rows = of_tokens.index_select(-1, index)
+        rows_grad = of_rows.T @ x.flatten(0, -2)
+        row_bias_grad = of_rows.sum(0) if needs_row_bias else None
+        # One gradient for each argument of `forward`: the weight is frozen, and the index is none.
+        return x_grad, rows_grad, row_bias_grad, None, bias_grad, None
 
 
 class RowLinear(TunedLinear):
@@ -88,8 +92,11 @@ class RowLinear(TunedLinear):
         self.row_bias = nn.Parameter(base_layer.bias[rows]) if has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
+        # The tuned rows are copied into W, so that the layer is one product, as it was before.
         self.merge()
         device = x.device.type
+        # Autocast does not reach the backward pass of a Function of our own: x, W and b are cast
+        # here.
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             x = x.to(torch.get_autocast_dtype(device))
         # DeBERTa calls its projections twice in a pass, and so merges twice before the backward
@@ -120,7 +127,8 @@ class ColumnLinear(TunedLinear):
         self.columns = nn.Parameter(base_layer.weight[:, columns])
 
     def forward(self, x: Tensor) -> Tensor:
-        # W keeps its pretrained columns, and only what they have changed by is added.
+        # W keeps its pretrained columns, and only their change is added: autograd then gives the
+        # columns their gradient, without a Function like that of the rows.
         change = self.columns - self.base_layer.weight[:, self.index]
         output = self.base_layer(x)
         return output + functional.linear(x[..., self.index], change.to(x.dtype)).to(output.dtype)
@@ -147,6 +155,7 @@ class WordRows:
 
     def __init__(self, embedding: nn.Embedding, word_ids: set[int]) -> None:
         ids = sorted(word_ids)
+        # The padding's row gets no gradient, as in the embedding itself.
         self._padding = None
         if embedding.padding_idx in word_ids:
             self._padding = ids.index(embedding.padding_idx)
@@ -170,6 +179,7 @@ class WordRows:
     @torch.no_grad()
     def merge(self) -> None:
         """Bring all of W to what training has reached."""
+        # The decay is meant for the other rows. Those of `rows` are shrunk too, and then replaced.
         self._weight.mul_(self._pending_decay)
         self._pending_decay = 1.0
         self._weight.index_copy_(0, self._index, self.rows)
@@ -192,8 +202,11 @@ class WordRows:
         self, embedding: nn.Module, args: tuple[Tensor, ...], _: Tensor
     ) -> Tensor | None:
         """In training, what takes the place of the embedding's output."""
+        # An evaluation reads all of W, which `merge` has brought up to date: its texts may have
+        # words that no train example has.
         if not embedding.training:
             return None
+        # The index is sorted, so that a token id's place in it is the row of the word.
         places = torch.searchsorted(self._index, args[0])
         return functional.embedding(places, self.rows, self._padding)
 
@@ -261,6 +274,7 @@ class SparseParameters:
             index = mask.nonzero()[:, 0].to(parameter.device)
             self._index[name] = index
             self.values[name] = nn.Parameter(parameter.detach().flatten()[index])
+            # torch stores a bool in a byte, and a delta is to be small.
             self.masks[name + _MASK] = torch.from_numpy(np.packbits(mask.cpu().numpy()))
 
     @staticmethod

@@ -74,6 +74,7 @@ def load_backbone(
     transformers.logging.disable_progress_bar()
     source, revision = resolve_source(backbone)
     commit = resolve_commit("model", source, revision)
+    # There is no commit of a local copy, and none where the hub cannot be asked.
     where = {
         "revision": commit or revision,
         "local_files_only": commit is None,
@@ -86,6 +87,7 @@ def load_backbone(
     leave_out_unknown_types(tokenizer, config, source)
     with _reading(backbone, source):
         model, missing_keys = _read_weights(model_class, source, where, config)
+    # transformers applies an adapter that it finds beside weights on the hub.
     if getattr(model, "_hf_peft_config_loaded", False):
         raise _adapter_beside(source)
     encoder = Encoder(model)
@@ -97,7 +99,8 @@ def load_backbone(
     encoder.unfuse_qkv()
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-    # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
+    # A checkpoint that was fine-tuned may hold another task's classifier. It counts as missing, so
+    # that every run draws its own. ModernBERT's `head` was pretrained and stays.
     classifier = Encoder(model).classifier_names
     missing_keys |= {name for name in classifier if not name.startswith("head.")}
     commit = commit or getattr(config, "_commit_hash", None)

@@ -75,9 +75,15 @@ class EncoderWithTaskHead(nn.Module):
         config: Any = backbone.config
         self.config = config
         self.is_causal = Encoder(backbone).is_causal
-        inputs = config.hidden_size * (5 if spec.rules.reads_words else 1)
+        inputs = config.hidden_size
+        if spec.rules.reads_words:
+            # `forward` joins five states, as EH-FT's code does for WiC: that of the first token,
+            # those of both target words, their distance and their product.
+            inputs = 5 * config.hidden_size
         if spec.config.kind == "mlp":
-            activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
+            activation: nn.Module = nn.Identity()
+            if spec.config.activation == "relu":
+                activation = nn.ReLU()
             self.task_head = MLPTaskHead(
                 inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
             )

@@ -25,7 +25,8 @@ from torch.nn import functional
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_packed"
-# attention weights of a group and head: with 12 heads two megabytes, which a core's cache holds
+# The attention weights of a group, in one head. With 12 heads they take two megabytes, which a
+# core's cache holds.
 GROUP_SIZE = 40_000
 
 
@@ -40,7 +41,8 @@ def copy_to_device(values: Any, device: torch.device) -> Tensor:
 class _Pack(Function):
     """Take the rows of a tensor that an index names.
 
-    The backward pass of `index_select` would add the gradients to zeros, one by one.
+    An index names each row once, so that the backward pass can copy the gradients. That of
+    `index_select`, whose index may repeat, would add them to zeros one by one.
     """
 
     @staticmethod
@@ -115,6 +117,7 @@ class PaddingLayout:
         Returns:
             [sequences, 1, width or 1, width]; None if every token attends to every other.
         """
+        # Without a mask, PyTorch may choose a faster attention kernel.
         if not self.has_padding and window is None:
             return None
         if (dtype, window) not in self._attention_masks:
@@ -128,6 +131,8 @@ class PaddingLayout:
             distances = (positions[:, None] - positions).abs()
             visible = visible & (distances < window)
         mask = torch.zeros_like(visible, dtype=dtype)
+        # As in transformers, the lowest finite number hides a token. With -inf, a padding token that
+        # has no token in its window would get NaN.
         return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
@@ -186,6 +191,7 @@ class PackedBatch(PaddingLayout):
         if not torch.is_autocast_enabled("cpu"):
             return 0
         tokens = len(self.index)
+        # A power of two between a 32nd and a 16th of the tokens: sixteen sizes per doubling.
         multiple = 1 << max(tokens.bit_length() - 5, 0)
         return -tokens % multiple
 
@@ -208,6 +214,7 @@ def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
     """Split ascending lengths into groups with little padding, and few attention weights."""
     group: list[int] = []
     for length in lengths:
+        # Lengths ascend, so that the whole group would be padded to this one.
         if group and (len(group) + 1) * length**2 > GROUP_SIZE:
             yield group
             group = []
@@ -304,6 +311,7 @@ def attend_by_kernel(
     from transformers.integrations.sdpa_attention import repeat_kv
 
     assert batch.offsets is not None
+    # The kernels have as many heads in K and V as in Q.
     heads_per_key = query.shape[1] // key.shape[1]
     key = repeat_kv(key, heads_per_key)
     value = repeat_kv(value, heads_per_key)
@@ -394,17 +402,21 @@ def varlen_attention(
     Raises:
         ValueError: dropout or a window in float32.
     """
-    lengths = (offsets, offsets, longest, longest)
     if query.dtype == torch.float32:
         if dropout or window is not None:
             raise ValueError("attention in float32 has no dropout and no window")
-        return _efficient_attention(query, key, value, lengths, scale)
+        return _efficient_attention(query, key, value, offsets, longest, scale)
+    # The kernel counts how many tokens are seen on each side, and `window` the own one too.
     reach = None if window is None else window - 1
     output, *_ = torch.ops.aten._flash_attention_forward(
         query,
         key,
         value,
-        *lengths,
+        # Queries and keys are of the same tokens.
+        offsets,
+        offsets,
+        longest,
+        longest,
         dropout,
         # Not causal, and no mask for debugging.
         False,
@@ -420,14 +432,30 @@ def _efficient_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    lengths: tuple[Tensor, Tensor, int, int],
+    offsets: Tensor,
+    longest: int,
     scale: float | None,
 ) -> Tensor:
-    """Call PyTorch's memory-efficient kernel, without bias, dropout and causal mask."""
-    batch = (states.unsqueeze(0) for states in (query, key, value))
-    for_backward = torch.is_grad_enabled()
+    """Call PyTorch's memory-efficient kernel, without bias, dropout and causal mask.
+
+    The arguments are those of `varlen_attention`.
+    """
+    # To the kernel, the packed tokens are a batch of one sequence, with offsets in it.
     output, *_ = torch.ops.aten._efficient_attention_forward(
-        *batch, None, *lengths, 0.0, 0, for_backward, scale=scale
+        query.unsqueeze(0),
+        key.unsqueeze(0),
+        value.unsqueeze(0),
+        bias=None,
+        cu_seqlens_q=offsets,
+        cu_seqlens_k=offsets,
+        max_seqlen_q=longest,
+        max_seqlen_k=longest,
+        dropout_p=0.0,
+        # Not causal.
+        custom_mask_type=0,
+        # The backward pass reads them.
+        compute_log_sumexp=torch.is_grad_enabled(),
+        scale=scale,
     )
     return output.squeeze(0)
 
@@ -443,7 +471,9 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     """
 
     def before_base(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        # `packed_attention` knows where the sequences are: no mask is made for the padded batch.
         settings = settings | {"attention_mask": None}
+        # Other families add positions in the embeddings, which still see the padded batch.
         if encoder.module_names.rotary:
             settings["position_ids"] = batch.position_ids
         return args, settings
