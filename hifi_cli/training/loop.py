@@ -278,6 +278,8 @@ class Trainer:
             Diverged: the loss or the model's predictions are not finite.
             RunFailed: a batch does not fit in memory.
         """
+        # Dropout draws from the global generators. The order of the examples and the task head have
+        # generators of their own, made from the same seed.
         set_seed(self.config.seed)
         # Two clocks: this process's own, and the run's, which `resume` sets back by the seconds of
         # the processes before.
@@ -301,6 +303,8 @@ class Trainer:
         )
         self.callback.on_train_begin(self)
         try:
+            # A signal that comes in the middle of a step is only noted. `stop_or_save` reads it
+            # between two steps, when the state is whole and can be saved.
             with deferred_signals() as signals:
                 self._train_epochs(signals)
         finally:
@@ -325,7 +329,7 @@ class Trainer:
                 step = self.progress.step
                 if step % self.config.log_every == 0 or step == self.plan.total:
                     self.log_loss()
-                # The caller of a warm-up reads the model's weights, as an evaluation would.
+                # Whoever asks for `max_steps` reads the model's weights, as an evaluation would.
                 if step == self.max_steps:
                     self.stage.before_evaluation()
                     return
@@ -498,16 +502,16 @@ class Trainer:
         selecting_score = None
         scores: dict[str, float] = {}
         logits: Values | None = None
-        # Where the same rows select and are reported, one evaluation serves both. `is_best_so_far`
-        # also notes a better epoch, so it is called before `is_finished`, which counts the epochs
-        # since then.
         if rule.selects_apart:
             selecting_scores, _ = self.runner.measure(self.splits.selection)
             selecting_score = selecting_scores[primary]
+            # It also notes a better epoch, so it comes before `is_finished`, which counts the epochs
+            # since the best one.
             is_best = self.is_best_so_far(selecting_score)
             if rule.measures_reported(is_best=is_best, is_last=self.is_finished):
                 scores, logits = measure_reported(self.runner, self.splits)
         else:
+            # The same rows select and are reported: one evaluation serves both.
             scores, logits = measure_reported(self.runner, self.splits)
             is_best = self.is_best_so_far(scores[primary])
         epoch = self.progress.epoch
@@ -521,6 +525,7 @@ class Trainer:
         Args:
             score: the primary metric on the selecting examples.
         """
+        # Of equal scores the first one stays the best: a later epoch must be higher.
         is_best = self.is_candidate() and score > self.progress.best_score
         if is_best:
             self.progress.best_epoch = self.progress.epoch
@@ -561,7 +566,9 @@ class Trainer:
         """Save the state, on the main process."""
         if not self.checkpoint or not self.runner.processes.is_main_process:
             return
+        # The seconds up to here count, also if the process is killed after it has saved.
         self.read_clock()
+        # The file holds plain values only: torch loads no classes from a checkpoint.
         history = [line.model_dump() for line in self.progress.log_history]
         state: dict[str, Any] = {
             "progress": {**vars(self.progress), "log_history": history},
@@ -590,7 +597,8 @@ class Trainer:
         self.delta = saved["delta"]
         self.logits = saved["logits"]
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
-        # The method has prepared the model for its first stage.
+        # The method has prepared the model for its first stage. Each later stage builds on the one
+        # before it, so all of them are gone through.
         for stage in self.stages[1 : self.progress.stage + 1]:
             stage.prepare_model(self.encoder)
         method = self.stages[self.progress.stage].method

@@ -58,7 +58,9 @@ def task_loss(
     class_weights: ClassWeights = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Return the loss, summed over examples, of tags over their words; see `loss_normalizer`.
+    """Return the loss, summed over examples, or over words for tags.
+
+    `loss_normalizer` says what the sum is divided by to be a mean.
 
     Args:
         spec: the task; the loss is the one of its kind in `LOSSES`.

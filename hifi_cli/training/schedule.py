@@ -8,7 +8,9 @@ from hifi_cli.config.run_config import TrainingConfig
 def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
     """Return the factor on the learning rate in a step of a stage.
 
-    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay, or none.
+    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay to
+    `final_factor`, or none. Before, the first `hold_steps` steps have `hold_factor`, as in EH-FT's
+    code; they count as steps of the warm-up.
 
     Args:
         training: the settings of the stage.

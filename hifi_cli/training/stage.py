@@ -80,6 +80,7 @@ class TrainingStage:
             lr=training.learning_rate,
             betas=training.adam_betas,
             eps=training.adam_epsilon,
+            # One pass over a parameter's memory updates it, not one for each operation of AdamW.
             fused=True,
         )
         if self.word_rows:
@@ -100,6 +101,8 @@ class TrainingStage:
         if reason:
             logger.info(f"training steps are not recorded as CUDA graphs: {reason}")
             return None
+        # The rows of words and the entries of sparse methods train without being parameters of the
+        # model.
         trained = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
         parameters = [*self.model.parameters(), *trained]
         longest = max(map(len, examples))
@@ -180,6 +183,8 @@ class TrainingStage:
 
     def before_evaluation(self) -> None:
         """Bring the model's weights to what training has reached."""
+        # In training, some methods compute with other weights than their own: Diff-Pruning's search
+        # samples them in each step.
         self.method.before_evaluation(self.model)
         if self.word_rows:
             self.word_rows.merge()
@@ -230,6 +235,7 @@ def groups_by_layer(
     encoder = runner.encoder
     decay = runner.config.layer_decay
     trained = method.trainable_parameters(encoder.model)
+    # Parameters are compared by identity, so that one can be the key of a dictionary.
     distances = {value: encoder.layers_above(name) for name, value in trained.items()}
     by_layer = []
     for distance in sorted(set(distances.values())):

@@ -157,6 +157,8 @@ class StepGraphs:
         self.parameters = parameters
         self.is_packed = runner.is_padding_free
         self.width = _rounded_up(longest, runner.width_multiple)
+        # One token more than the longest example, so that every batch has padding, unless the encoder
+        # has no position for it: the top of this file says why.
         if not self.is_packed:
             positions = getattr(runner.encoder.model.config, "max_position_embeddings", 0)
             with_padding = _rounded_up(longest + 1, runner.width_multiple)
@@ -234,12 +236,15 @@ class StepGraphs:
         self.uses[size] += 1
         if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
             loss = compute()
+            # The optimizer's step takes the gradients off the parameters. They are kept here, because
+            # a recorded step adds into the very memory that it was recorded with.
             self.gradients = {
                 parameter: parameter.grad
                 for parameter in self.parameters
                 if parameter.grad is not None
             }
             return loss, False
+        # A recording computes nothing: its step is computed by the first replay, below.
         if size not in self.graphs:
             replay, loss = self.record(compute)
             self.graphs[size] = _RecordedStep(inputs, replay, loss)
@@ -250,6 +255,7 @@ class StepGraphs:
         # The optimizer's step before has removed the gradients.
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
+        # The next replay writes its loss into the same memory.
         return recorded.loss.clone(), True
 
     def batch_of(self, examples: list[EncodedExample], weight: float) -> dict[str, Tensor]:
