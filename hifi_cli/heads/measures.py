@@ -36,13 +36,15 @@ def measure_heads(
         The mean over the examples, float64 [layers, heads], on the CPU.
     """
     runner.encoder.model.eval().requires_grad_(False)
-    # One example of a packed batch could not be masked by itself.
+    # In a packed batch, a head's outputs for all examples are one sequence, which the mask of a
+    # single example cannot be applied to.
     padded = runner.config.model_copy(update={"padding_free": False})
     runner = replace(runner, config=padded)
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
     batches = batches_by_length(examples, batch_size)
     for batch in processes.progress(batches, f"measuring heads on {len(examples)} samples"):
         mean = measure(runner, batch.examples).double().cpu()
+        # The last batch may be smaller: a mean over batches would count its examples for more.
         total += len(batch.examples) * mean
     return total / len(examples)
 
@@ -102,6 +104,7 @@ def fisher(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
         for parameter in projection.parameters():
             parameter.requires_grad_(True)
             layer_of[parameter] = layer
+    # One example at a time: the gradient of a batch is a sum, of which the square is another.
     for example in examples:
         gradients = torch.autograd.grad(runner.loss([example]), [*layer_of])
         for layer, gradient_of_rows in zip(layer_of.values(), gradients, strict=True):
@@ -115,9 +118,9 @@ def fisher(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
 def confidence(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     """Measure a head's largest attention probability, mean over the tokens.
 
-    Voita et al. 2019, section 4. Attention to the end-of-sentence symbol does not count there; here it is the separator of an
-    encoder's inputs, to which many heads attend where they have nothing else to do. A decoder's
-    inputs end in none, and all its tokens count.
+    Voita et al. 2019, section 4. Attention to the end-of-sentence symbol does not count there. Here
+    the symbol is the separator of an encoder's inputs, to which many heads attend where they have
+    nothing else to do. A decoder's inputs have no separator at their end, and all its tokens count.
 
     Returns:
         float64 [layers, heads].
@@ -126,7 +129,7 @@ def confidence(runner: ModelRunner, examples: list[EncodedExample]) -> Tensor:
     token_mask = batch["attention_mask"].bool()
     counted = token_mask
     if not runner.encoder.is_causal:
-        # Every sequence of every encoder ends in a separator.
+        # The separator's token id differs between encoders. The last token of any sequence is one.
         ids = batch["input_ids"]
         last_token = ids.gather(1, token_mask.sum(1, keepdim=True) - 1)
         counted = token_mask & (ids != last_token)

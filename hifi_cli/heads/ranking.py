@@ -5,6 +5,7 @@ No torch here.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,8 @@ class Ranked:
 def transition_matrix(correlation: Array) -> Array:
     """Compute m_hh', the probability to move from head h to head h' (equation 9).
 
-    From a head without correlations the walk moves anywhere.
+    From a head without correlations the walk moves to any head, each with the same probability:
+    equation 9 would divide by zero there.
 
     Args:
         correlation: R, [heads, heads], non-negative, zero on the diagonal.
@@ -72,7 +74,7 @@ def transition_matrix(correlation: Array) -> Array:
     """
     total = correlation.sum(1, keepdims=True)
     is_correlated = total > 0
-    # Nothing is divided by zero, also where the quotient is not used.
+    # `np.where` computes both of its values everywhere: 1 keeps the unused quotient finite.
     divisor = np.where(is_correlated, total, 1)
     return np.where(is_correlated, correlation / divisor, 1 / len(correlation))
 
@@ -107,10 +109,18 @@ def pagerank(
     It is the only reading of equation 10 that can rank. It starts from p_h(0), each head's fraction
     of the layer's richness (equation 8), but its fixed point does not depend on the start: the
     richness has no influence on the converged values.
+
+    Args:
+        richness: I_h of the heads of a layer, [heads].
+        correlation: R of the layer, [heads, heads].
+        damping: d.
+        epsilon: bound of the change in the last step, in the Euclidean norm.
     """
     start = richness / richness.sum()
     teleport = 1 / len(richness)
-    return power_iteration(transition_matrix(correlation).T, start, teleport, damping, epsilon)
+    # Transposed: a head collects what the heads that are correlated with it pass on.
+    step = transition_matrix(correlation).T
+    return power_iteration(step, start, teleport, damping, epsilon)
 
 
 def pagerank_personalized(
@@ -119,9 +129,16 @@ def pagerank_personalized(
     """Rank by PageRank that teleports to heads in proportion to their richness.
 
     It is an extension in which both signals count.
+
+    Args:
+        richness: I_h of the heads of a layer, [heads].
+        correlation: R of the layer, [heads, heads].
+        damping: d, the weight of the correlation; 1 - d is that of the richness.
+        epsilon: bound of the change in the last step, in the Euclidean norm.
     """
     fractions = richness / richness.sum()
-    return power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon)
+    step = transition_matrix(correlation).T
+    return power_iteration(step, fractions, fractions, damping, epsilon)
 
 
 def pagerank_literal(
@@ -129,18 +146,44 @@ def pagerank_literal(
 ) -> Ranked:
     """Rank by equation 10 as printed, with the row-stochastic matrix.
 
-    Its only fixed point is 1/H for every head.
+    Its only fixed point is 1/H for every head: each row sums to 1, so that equal values stay equal.
+
+    The arguments are those of `pagerank`.
     """
     start = richness / richness.sum()
     teleport = 1 / len(richness)
-    return power_iteration(transition_matrix(correlation), start, teleport, damping, epsilon)
+    step = transition_matrix(correlation)
+    return power_iteration(step, start, teleport, damping, epsilon)
 
 
 def pagerank_inverse(
     richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
 ) -> Ranked:
-    """Rank by PageRank that prefers the lowest values (Table 3)."""
+    """Rank by PageRank that prefers the lowest values (Table 3).
+
+    The arguments are those of `pagerank`.
+    """
     return replace(pagerank(richness, correlation, damping, epsilon), lowest_first=True)
+
+
+def by_richness(richness: Array, *_: Any) -> Ranked:
+    """Rank by the highest information richness (Table 3, w/o corr)."""
+    return Ranked(richness)
+
+
+def by_lowest_richness(richness: Array, *_: Any) -> Ranked:
+    """Rank by the lowest information richness (Table 3, w/o corr + inv)."""
+    return Ranked(richness, lowest_first=True)
+
+
+def by_correlation(_: Array, correlation: Array, *__: Any) -> Ranked:
+    """Rank by the highest sum of correlations with the other heads (Table 3, w/o info)."""
+    return Ranked(correlation.sum(1))
+
+
+def by_number(richness: Array, *_: Any) -> Ranked:
+    """Rank by number, so that the first heads are chosen: a control that reads no scores."""
+    return Ranked(np.arange(len(richness), dtype=np.float64), lowest_first=True)
 
 
 # Rankings of one layer by its information richness and correlation; others are drawn (`random`) or
@@ -151,12 +194,10 @@ RANKINGS: dict[str, RankingFunction] = {
     "pagerank-personalized": pagerank_personalized,
     "pagerank-literal": pagerank_literal,
     "pagerank-inverse": pagerank_inverse,
-    "richness": lambda richness, *_: Ranked(richness),
-    "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
-    "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
-    "first": lambda richness, *_: Ranked(
-        np.arange(len(richness), dtype=np.float64), lowest_first=True
-    ),
+    "richness": by_richness,
+    "richness-inverse": by_lowest_richness,
+    "correlation": by_correlation,
+    "first": by_number,
 }
 
 
@@ -225,8 +266,8 @@ def rank_heads(
     is_level = all(np.ptp(layer.values) <= open_range for layer in ranked)
     if rank == "pagerank-literal" and is_level:
         raise UsageError(
-            f"equation 10 read literally gives every head 1/{richness.shape[1]}: there is nothing to choose by; use"
-            " heads.rank=pagerank (its transposed reading) or pagerank-personalized"
+            f"equation 10 read literally gives every head 1/{richness.shape[1]}: there is nothing to"
+            " choose by; use heads.rank=pagerank (its transposed reading) or pagerank-personalized"
         )
     return ranked
 

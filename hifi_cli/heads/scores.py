@@ -73,8 +73,10 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
     """
     sigma = singular_values(outputs, token_mask)
     cumulative = sigma.cumsum(-1)
+    # The last partial sum is the sum of all.
+    bound = xi * cumulative[..., -1:]
     # The partial sums below the bound are one fewer than the values it takes to reach it.
-    return 1 + (cumulative < xi * cumulative[..., -1:]).sum(-1)
+    return 1 + (cumulative < bound).sum(-1)
 
 
 def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
@@ -180,6 +182,7 @@ def head_outputs(
     with _before_output_projections(encoder, captured.__setitem__):
         for cpu_batch in batches:
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
+            # The pass is run for what the hooks capture; its result is not used.
             encoder.base(**batch)
             outputs = []
             for layer in range(encoder.num_layers):

@@ -24,6 +24,7 @@ from hifi_cli.runs.inputs import task_head_of
 from hifi_cli.runs.prepare import PreparedRun
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.metrics import hub_name_of
+from hifi_cli.tasks.task_spec import HubDataset, TaskSpec
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
 # It stands in the card for a directory of this machine.
@@ -195,23 +196,8 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
     task = prepared.task
     config = prepared.config
     method = method_spec(config.method)
-    # A local copy of a dataset has no page on the hub.
-    dataset = task.hub
-    if dataset and Path(dataset.id).is_dir():
-        dataset = None
-    scores = [
-        EvalResult(
-            task_type=task.rules.pipeline,
-            dataset_type=dataset.id if dataset else result.task,
-            dataset_name=task.label,
-            dataset_config=dataset.config if dataset else None,
-            dataset_split=result.split,
-            metric_type=hub_name_of(metric),
-            metric_name=metric,
-            metric_value=value,
-        )
-        for metric, value in result.metrics.items()
-    ]
+    dataset = _dataset_on_the_hub(task)
+    scores = _scores_of_card(task, result)
     base = _base_card(config.backbone)
     data = ModelCardData(
         language=base.language if registry.own_file(config.task) else "en",
@@ -234,7 +220,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         opener=task.rules.transformers_class,
         task=task,
         method=method,
-        # The run may have another k than the method
+        # The run may have another k than the method.
         description=re.sub(r"\bk = \d+ ", "", method.description),
         config=config,
         result=result,
@@ -242,6 +228,33 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         weights=prepared.pretrained.backbone_weights,
     )
     card.save(to / "README.md")
+
+
+def _dataset_on_the_hub(task: TaskSpec) -> HubDataset | None:
+    """Give the task's dataset on the hub; None: a local copy of one has no page there."""
+    if task.hub and Path(task.hub.id).is_dir():
+        return None
+    return task.hub
+
+
+def _scores_of_card(task: TaskSpec, result: RunResult) -> list[EvalResult]:
+    """Give the scores of a run in the form that the hub's front matter has."""
+    dataset = _dataset_on_the_hub(task)
+    scores = []
+    for metric, value in result.metrics.items():
+        scores.append(
+            EvalResult(
+                task_type=task.rules.pipeline,
+                dataset_type=dataset.id if dataset else result.task,
+                dataset_name=task.label,
+                dataset_config=dataset.config if dataset else None,
+                dataset_split=result.split,
+                metric_type=hub_name_of(metric),
+                metric_name=metric,
+                metric_value=value,
+            )
+        )
+    return scores
 
 
 def _command_of_others(result: RunResult) -> list[str]:

@@ -109,6 +109,11 @@ def rebuild(
 def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
     """Load the delta of a finished run into a prepared model.
 
+    Args:
+        method: of the run; it has prepared the model for its first stage.
+        encoder: with that model, which is brought to the last stage.
+        delta: tensors by the parameters' names.
+
     Raises:
         UsageError: the delta does not fit.
     """

@@ -61,6 +61,7 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
     """
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
+    # Heads of equal value: the strategy alone says how many there are, and in which layers.
     any_heads = [Ranked(np.ones(encoder.num_heads))] * encoder.num_layers
     return select_top_heads(any_heads, config.heads.k, config.heads.strategy).heads
 
@@ -71,7 +72,13 @@ def seed_of_random_heads(seed: int, task: str) -> int:
 
 
 def sample(examples: list[EncodedExample], number: int, seed: int) -> list[EncodedExample]:
-    """Draw `number` of the examples without replacement; all of them when there are fewer."""
+    """Draw some of the examples without replacement, all of them when there are fewer.
+
+    Args:
+        examples: those to draw from.
+        number: of examples to draw.
+        seed: of the draw.
+    """
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
     return [examples[index] for index in order[:number].tolist()]
 
@@ -138,6 +145,8 @@ class HeadSelector:
         selection = HeadSelection(
             backbone=config.backbone.name, task=config.task, **how, **asdict(chosen)
         )
+        # Two selections share a file only if they were asked for in the same way and chose from the
+        # same values.
         path = out or self._path("heads", digest([how, chosen.values]))
         # A selection is cheap to make, so a file that is there already, damaged or not, is replaced.
         selection.write(path)
@@ -201,6 +210,8 @@ class HeadSelector:
     def _importance_name(self) -> str:
         """Name the file of measured values by the ranking, and a hash of all that decides them."""
         decides = self._decides_scores()
+        # A measured ranking may read the loss, and with it the task head. HiFi's scores read
+        # neither.
         decides |= self.config.model_dump(mode="json", include={"task_head"})
         own = registry.own_file(self.config.heads.rank)
         if own:
@@ -223,6 +234,8 @@ class HeadSelector:
             "scoring": config.scoring.model_dump(),
             "encoding": encoding,
         }
+        # Without held-out rows the key is absent, so that such runs share their scores whatever
+        # their `selection` is.
         held_out = self._held_out()
         if held_out:
             decides["held out"] = held_out

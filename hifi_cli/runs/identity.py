@@ -1,8 +1,9 @@
-"""The identity of a run: all that decides its numbers. A finished run is the same run only if all of it is the same.
+"""The identity of a run: all that decides its numbers.
 
-Configuration, task as it is read, data, encoder, own code, and the versions of the random draws. Data
-and encoder may be on another machine, as for a grid whose commands are only listed: the
-configuration then decides, and the command says so.
+A finished run is the same run only if all of it is the same: configuration, task as it is read,
+data, encoder, own code, and the versions of the random draws. Data and encoder may be on another
+machine, as for a grid whose commands are only listed: the configuration then decides, and the
+command says so.
 """
 
 from collections.abc import Callable
@@ -60,6 +61,8 @@ class RunIdentity:
         Raises:
             ConflictError: the directory holds a run that differs; the message names the field.
         """
+        # The configuration is compared first: it is stored when a run begins, and the rest with its
+        # results.
         directory.check_is_of(self._config)
         if not directory.results.is_file():
             return None
@@ -151,6 +154,7 @@ class IdentityReader:
 
     def data_of(self, task: TaskSpec) -> dict[str, str] | None:
         """Give the digest of every labelled split's rows; None: not on this machine."""
+        # The task's whole YAML is the key, and not its name: a user's own task may have any name.
         key = task.model_dump_json()
         if key not in self._data:
             self._data[key] = self._read_digests(task)
@@ -183,6 +187,8 @@ class IdentityReader:
         encoder = self._encoders[key]
         if encoder is None or not config.start_from:
             return encoder
+        # The encoder is then the pretrained one with the changes of another run: a run that starts
+        # from it is the same only if that run's delta is.
         start = run_to_start_from(config.start_from, self.results_dir).read_result()
         return digest_of_start(encoder, str(start.delta_sha256))
 
@@ -218,10 +224,14 @@ def own_code_digest(config: RunConfig) -> str | None:
         None: there is none.
     """
     codes = []
+    # Both stages may be of one method, whose code counts once.
     for file in dict.fromkeys(registry.own_file(stage.method) for stage in config.stages):
-        # A method of this package, and a YAML that names one, has no code of the user's.
-        code = file and code_file(file)
-        if file and code:
+        # A method of this package has no file of the user's.
+        if file is None:
+            continue
+        # A user's YAML may name an implementation of this package: then there is no code either.
+        code = code_file(file)
+        if code:
             codes.append(file.parent / code)
     ranking = registry.own_file(config.heads.rank)
     if ranking:

@@ -179,6 +179,11 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
 def users_columns(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
     """Return each row of a file as the user wrote it, by column, in the order of `predict`.
 
+    Args:
+        run: the directory of the run whose task the file has rows of.
+        file: of any format that `predict` takes.
+        workspace: says whether code of the run is trusted.
+
     Raises:
         MissingError: there is no such run or file.
         UsageError: the file is malformed.

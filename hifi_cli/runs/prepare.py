@@ -39,7 +39,10 @@ def batch_size(config: RunConfig, task: TaskSpec) -> int:
 
 
 def own_encoder(pretrained: Pretrained, seed: int) -> Encoder:
-    """Copy a pretrained encoder for one run, with the task head that a seed draws."""
+    """Copy a pretrained encoder for one run, with the task head that a seed draws.
+
+    The runs of a command share the loaded encoder, and a method changes its copy in place.
+    """
     model = copy.deepcopy(pretrained.model)
     initialize_missing(model, pretrained.missing_keys, seed)
     return Encoder(model)
@@ -93,6 +96,7 @@ def build_and_prepare(
     # `_check_layer_decay` tells by these names which parameters the method has added.
     before = {name for name, _ in encoder.model.named_parameters()}
     method.prepare(encoder)
+    # The model is prepared for the first stage; a later stage prepares it when it begins.
     if not method.stages()[0].method.trainable_parameters(encoder.model):
         raise UsageError(
             f"method {config.method} trains nothing: after its prepare no parameter requires a gradient"
@@ -134,10 +138,15 @@ def _check_layer_decay(
 
 
 def enter_last_stage(method: Method, encoder: Encoder, current_stage: int = 0) -> None:
-    """Bring a model from stage `current_stage`, counted from 0, to its method's last stage.
+    """Bring a model to its method's last stage.
 
     The stages between are prepared one after the other: each builds on the modules and on what
     trains in the one before.
+
+    Args:
+        method: of the run.
+        encoder: with the model, which is changed in place.
+        current_stage: the stage that the model is in, counted from 0.
     """
     for stage in method.stages()[current_stage + 1 :]:
         stage.prepare_model(encoder)

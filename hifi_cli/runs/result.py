@@ -61,6 +61,11 @@ def kept_model(trainer: Trainer, prepared: PreparedRun, splits: Splits) -> KeptM
     Its logits are usually those of the epoch's own evaluation. Where other rows than the reported
     ones selected the epoch, the reported rows may not have been evaluated then. The delta of that
     epoch is then loaded, and they are evaluated now.
+
+    Args:
+        trainer: has trained to the end.
+        prepared: the model that it has trained.
+        splits: the examples of the run.
     """
     progress = trainer.progress
     epoch = progress.best_epoch
@@ -95,7 +100,14 @@ def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: s
 
 
 def run_epochs(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> Epochs:
-    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest."""
+    """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest.
+
+    Args:
+        config: says whether every epoch was measured.
+        progress: how far training came.
+        kept: has the metrics by epoch.
+        metric: by which the highest epoch is told.
+    """
     highest = None
     if config.epoch_rule.has_max:
         # An epoch without metrics was not evaluated on the reported split.
@@ -303,6 +315,11 @@ def class_counts(
     task: TaskSpec, examples: list[EncodedExample], predictions: Predictions
 ) -> ClassCounts | None:
     """Count the rows that have each class, and those that are predicted to have it.
+
+    Args:
+        task: has the classes.
+        examples: of a split.
+        predictions: one for each row of the examples.
 
     Returns:
         None where rows have no single class.

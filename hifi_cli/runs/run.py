@@ -83,6 +83,8 @@ def run(
         # A checkpoint with another digest belongs to another training and is not continued.
         training_digest = _training_digest(identity, inputs, prepared)
         checkpoint = Checkpoint(directory.checkpoint, training_digest)
+        # The peak memory is measured from here on. After another run of this process, the allocator
+        # makes a reading on a CPU too high: the record then says that it is not this run's alone.
         memory_is_own = reset_peak_memory(device)
         log = None
         if processes.is_main():
@@ -102,13 +104,16 @@ def run(
         with closing(log) if log else nullcontext():
             reason = _train(trainer, directory)
         outcome = _store(trainer, prepared, splits, directory, reason)
+        # `_store` may evaluate the kept epoch once more, which is a part of what the run takes.
         costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
         result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
         if processes.is_main():
             # The record comes last, because its presence is what makes a run finished: a kill
             # before this line leaves a checkpoint to continue from.
             directory.finish(result)
-    logger.info(f"{config.run_label}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
+    # A diverged run has no time of a whole training.
+    seconds = result.time_s or result.wall_s
+    logger.info(f"{config.run_label}: {summary(result)}, {seconds:.1f} s")
     return result
 
 
@@ -206,6 +211,7 @@ def _store(
     params = count_parameters(prepared)
     if reason:
         return Outcome(params, reason=reason)
+    # Every process takes part, because they share the batches of an evaluation. One of them writes.
     kept = kept_model(trainer, prepared, splits)
     delta = None
     if processes.is_main():

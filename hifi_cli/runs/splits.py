@@ -31,6 +31,7 @@ def load_splits(inputs: RunInputs) -> Splits:
         # The cache holds whole splits: a limited one is tokenized apart.
         return tokenizer.tokenize(data.rows(split)[: config.limit])
 
+    # Not every copy of a task has its extra splits, such as MNLI's mismatched rows.
     extra = {
         suffix: load(split)
         for suffix, split in task.extra_validation.items()
@@ -58,6 +59,11 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
 
     A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
     of MultiRC's questions, stay together: its metrics are about whole groups.
+
+    Args:
+        config: `shots`, `limit`, `selection`, `holdout` and the seed.
+        task: of the run; its classes are what shots are counted of.
+        rows: of the whole train split.
 
     Raises:
         UsageError: there are too few rows for `shots`.
