@@ -301,26 +301,12 @@ def _estimated_and_shown(plan: "VersusPlan", workspace: "Workspace", *, to_stdou
 
 def _lines(plan: "VersusPlan", cost: "Cost") -> list[tuple[str, str]]:
     """Return what is planned, as a name and a text for each line."""
-    baselines = plan.baselines
-    labels = [registry.label_of("methods", method) for method in baselines.methods]
-    first = plan.runs[0]
-    canary = plan.canary[0]
-    tasks = [*dict.fromkeys(config.task for config in plan.runs)]
-    seeds = [*dict.fromkeys(str(config.seed) for config in plan.runs)]
     lines = [
-        ("baselines", f"{', '.join(labels)} (protocol {first.protocol}, {first.backbone.name})"),
+        ("baselines", _baselines(plan)),
         ("device", _devices(plan)),
         ("rates", _learning_rates(plan, None)),
-        (
-            "canary",
-            f"{registry.label_of('methods', canary.method)}, seed {canary.seed}, once on each task:"
-            f" {counted_noun(len(plan.canary), 'run')}, in no mean",
-        ),
-        (
-            "method",
-            f"{registry.label_of('methods', plan.method)} on {', '.join(tasks)}, seeds"
-            f" {','.join(seeds)}: {counted_noun(len(plan.runs), 'run')}",
-        ),
+        ("canary", _canary(plan)),
+        ("method", _new_runs(plan)),
     ]
     count = len(plan.canary) + len(plan.search) + len(plan.runs)
     parts = [f"{name} {minutes:.2f}" for name, minutes in cost.minutes.items()]
@@ -335,6 +321,31 @@ def _lines(plan: "VersusPlan", cost: "Cost") -> list[tuple[str, str]]:
     lines += [("verdict", str(outlook)) for outlook in plan.outlooks]
     lines += [("left out", note) for note in plan.left_out]
     return lines
+
+
+def _baselines(plan: "VersusPlan") -> str:
+    """Say which baselines there are, and under what protocol and on what encoder they were trained."""
+    labels = [registry.label_of("methods", method) for method in plan.baselines.methods]
+    # All runs have the protocol and the encoder of the first one.
+    first = plan.runs[0]
+    return f"{', '.join(labels)} (protocol {first.protocol}, {first.backbone.name})"
+
+
+def _canary(plan: "VersusPlan") -> str:
+    """Say which stored runs are trained again as a check."""
+    canary = plan.canary[0]
+    label = registry.label_of("methods", canary.method)
+    runs = counted_noun(len(plan.canary), "run")
+    return f"{label}, seed {canary.seed}, once on each task: {runs}, in no mean"
+
+
+def _new_runs(plan: "VersusPlan") -> str:
+    """Say which runs of the new method are compared."""
+    label = registry.label_of("methods", plan.method)
+    tasks = [*dict.fromkeys(config.task for config in plan.runs)]
+    seeds = [*dict.fromkeys(str(config.seed) for config in plan.runs)]
+    runs = counted_noun(len(plan.runs), "run")
+    return f"{label} on {', '.join(tasks)}, seeds {','.join(seeds)}: {runs}"
 
 
 def _devices(plan: "VersusPlan") -> str:

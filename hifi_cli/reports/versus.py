@@ -21,7 +21,7 @@ from hifi_cli.reports.comparable import CONDITIONS, ComparableRuns, differences,
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.pairs import pair
 from hifi_cli.reports.selection import require_single_table, select_runs, table_keys
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.table import Row, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
 from hifi_cli.text import counted_noun
 
@@ -158,7 +158,7 @@ class Baselines:
             values = [config.get(key) for config in self.runs["config"]]
             if key == "precision":
                 values = [*self.runs["precision"]]
-            # A run that was stored before there was the key says nothing about it.
+            # A run that was stored before the key existed says nothing about it.
             is_known = all(key in config for config in self.runs["config"])
             if is_known and all(value == values[0] for value in values):
                 shared[key] = values[0]
@@ -168,12 +168,15 @@ class Baselines:
     def search(self) -> Search:
         """The search of the baseline that tried most learning rates on a task."""
         runs = self.study.runs
+        # Runs of a search are variants, which no table counts. Only a search under the baselines'
+        # own protocol, backbone and shots was for them.
         words = table_keys(runs)
         own_words = table_keys(self.runs).iloc[0]
         is_variant = runs["variant"].notna() & runs["method"].isin(self.methods)
         runs = runs[is_variant & (words == own_words).all(axis=1)]
         runs = runs.assign(rate=[config.get("learning_rate") for config in runs["config"]])
         counts = runs.groupby(["method", "task"])["rate"].nunique()
+        # A single rate was tried, and nothing chosen.
         if counts.empty or counts.max() < 2:
             return NO_SEARCH
         method = str(counts.idxmax()[0])
@@ -266,6 +269,7 @@ def outlooks(baselines: Baselines, seeds: Collection[int]) -> list[Outlook]:
     pairs = {}
     for method, of_method in runs.groupby("method", sort=False):
         pairs[str(method)] = {str(task): len(rows) for task, rows in of_method.groupby("task")}
+    # Where all n differences have one sign, two of the 2^n patterns of signs are that extreme.
     smallest = [2.0 ** (1 - sum(of_tasks.values())) for of_tasks in pairs.values()]
     corrected = holm(smallest)
     return [
@@ -410,30 +414,55 @@ def claims_of(study: Study, method: str, verdicts: Table) -> list[str]:
     for row in verdicts.rows:
         stored = study.runs[study.runs["method"] == row.name]
         tasks = sorted(set(own["task"]) & set(stored["task"]))
-        where = " and ".join(label_of("tasks", task) for task in tasks)
-        mean = row.cell("mean")
-        interval = ""
-        if mean.interval:
-            interval = f"95 % interval {mean.low:+.2f} to {mean.high:+.2f}, "
-        numbers = (
-            f"{interval}exact sign-flip test p = {row.cell('p_holm').value:.2g} after Holm's"
-            f" correction for {counted_noun(len(verdicts.rows), 'comparison')},"
-            f" {counted_noun(int(float(row.cell('pairs').value or 0)), 'pair')} of runs on {where}"
-        )
-        verdict = row.cell("verdict").value
-        if verdict in ("better", "worse"):
-            side = "above" if float(mean.value or 0) > 0 else "below"
-            points = abs(float(mean.value or 0))
-            text = (
-                f"{label} is {points:.2f} points {side} {row.label} ({numbers}), for new seeds on"
-                " these tasks with this encoder"
-            )
-        elif verdict == "no difference shown":
-            text = f"no difference between {label} and {row.label} was shown ({numbers}), which does not make them equal"
-        else:
-            text = f"nothing about {label} and {row.label} ({numbers})"
-        sentences.append(f"may be claimed: {text}")
+        evidence = _evidence_in_words(row, tasks, comparisons=len(verdicts.rows))
+        sentences.append(f"may be claimed: {_claim_in_words(label, row, evidence)}")
     return sentences
+
+
+def _evidence_in_words(row: Row, tasks: Sequence[str], *, comparisons: int) -> str:
+    """Say interval, p and number of pairs of one comparison.
+
+    Args:
+        row: of the table of verdicts.
+        tasks: on which both methods have runs.
+        comparisons: number of all comparisons, for which p is corrected.
+    """
+    mean = row.cell("mean")
+    interval = ""
+    if mean.interval:
+        interval = f"95 % interval {mean.low:+.2f} to {mean.high:+.2f}, "
+    pairs = int(float(row.cell("pairs").value or 0))
+    where = " and ".join(label_of("tasks", task) for task in tasks)
+    return (
+        f"{interval}exact sign-flip test p = {row.cell('p_holm').value:.2g} after Holm's"
+        f" correction for {counted_noun(comparisons, 'comparison')},"
+        f" {counted_noun(pairs, 'pair')} of runs on {where}"
+    )
+
+
+def _claim_in_words(label: str, row: Row, evidence: str) -> str:
+    """Say what one verdict allows to claim, with its evidence.
+
+    Args:
+        label: of the new method.
+        row: of the table of verdicts, about a baseline.
+        evidence: in words.
+    """
+    verdict = row.cell("verdict").value
+    if verdict in ("better", "worse"):
+        # The words follow the sign and not the verdict: of a loss, the better method is below.
+        difference = float(row.cell("mean").value or 0)
+        side = "above" if difference > 0 else "below"
+        return (
+            f"{label} is {abs(difference):.2f} points {side} {row.label} ({evidence}), for new seeds"
+            " on these tasks with this encoder"
+        )
+    if verdict == "no difference shown":
+        return (
+            f"no difference between {label} and {row.label} was shown ({evidence}), which does not"
+            " make them equal"
+        )
+    return f"nothing about {label} and {row.label} ({evidence})"
 
 
 @dataclass(frozen=True)
@@ -467,6 +496,7 @@ def further_seeds(study: Study, method: str, verdicts: Table) -> list[FurtherSee
         if row.cell("verdict").value in ("better", "worse"):
             continue
         by_task = pair(comparable, method, str(row.name)).by_task
+        # Each comparison gets its part of the level: all of them are to be decided together.
         needed = seeds_needed([*by_task.values()], level=LEVEL / len(verdicts.rows))
         if needed:
             plans.append(FurtherSeeds(str(row.name), needed, [*by_task]))
