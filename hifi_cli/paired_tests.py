@@ -57,8 +57,10 @@ def paired_statistics(differences: Groups, level: float = LEVEL) -> PairedStatis
         differences: of each task, one per seed.
         level: 1 minus the coverage of the interval.
     """
+    # Beyond nine digits a difference is rounding: equal scores have a difference of exactly 0.
     tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences]
     mean = float(np.mean([values.mean() for values in tasks]))
+    # Each task counts the same, however many seeds it has.
     terms = [values / (len(tasks) * len(values)) for values in tasks]
     return PairedStatistics(np.concatenate(terms), mean, mean_interval(tasks, level))
 
@@ -80,17 +82,21 @@ def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -
     values = np.asarray(terms, dtype=np.float64)
     magnitude = np.abs(values).sum() or 1.0
     steps = np.rint(values / magnitude * resolution).astype(np.int64)
-    # The probability of each sum of those steps whose sign is +
+    # `positive[n]` is the probability that the differences with the sign + have n steps together.
+    # Each difference adds its steps to them with probability 1/2.
     positive = np.ones(1)
+    # Ascending, so that the array stays short for as long as possible.
     for step in np.sort(np.abs(steps)):
         with_minus = np.pad(positive, (0, step))
         with_plus = np.pad(positive, (step, 0))
         positive = (with_minus + with_plus) / 2
-    # Each of two sums is off by half a step per difference at most.
+    # Rounding to whole steps moves a sum by half a step per difference at most. Our own sum and the
+    # one that it is compared with may both be off, so a sum counts from `reached` on.
     reached = abs(int(steps.sum())) - len(steps)
     if reached <= 0:
         return 1.0
-    # A sum of s has (total + s) / 2 positive steps: these are the sums of `-reached` and below.
+    # A sum of s has (total + s) / 2 positive steps. The sums of `-reached` and below are one side,
+    # and the other side is its mirror image.
     total = len(positive) - 1
     last = (total - reached) // 2
     one_sided = float(positive[: last + 1].sum())
@@ -106,6 +112,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     ascending = np.argsort(ps, kind="stable")
     factors = np.arange(len(ps), 0, -1)
     corrected = np.maximum.accumulate(np.array(ps)[ascending] * factors)
+    # The argsort of a permutation is its inverse, which puts the values back into the given order.
     as_given = corrected[np.argsort(ascending)]
     return [min(1.0, float(p)) for p in as_given]
 
@@ -125,12 +132,15 @@ def mean_interval(tasks: Groups, level: float = LEVEL) -> tuple[float, float] | 
     if min(map(len, tasks), default=0) < 2:
         return None
     mean = float(np.mean([np.mean(values) for values in tasks]))
+    # The variance of each task's mean over seeds.
     variances = np.array([np.var(values, ddof=1) / len(values) for values in tasks])
     variances[variances < _NO_VARIANCE] = 0.0
     if not variances.any():
         return mean, mean
     task_degrees = np.array([len(values) - 1 for values in tasks])
     degrees = _degrees(variances, task_degrees)
+    # The tasks are fixed and their seeds independent, so the mean of the tasks has the sum of their
+    # variances, divided by the squared number of tasks.
     error = np.sqrt(variances.sum() / len(tasks) ** 2)
     half = float(_t_quantile(degrees, 1 - level / 2) * error)
     return mean - half, mean + half
@@ -168,11 +178,15 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
     if min(map(len, tasks), default=0) < 2:
         return None
     distance = abs(np.mean([np.mean(task) for task in tasks]))
+    # Every array below has one entry for each number of seeds that is tried.
     seeds = np.arange(2, 201)
-    # The mean's, with each number of seeds.
+    # Standard errors of the mean over tasks.
     errors = np.sqrt(sum(np.var(task, ddof=1) for task in tasks) / seeds) / len(tasks)
     degrees = len(tasks) * (seeds - 1)
+    # The t-test shows a true difference of this many standard errors with the wanted power.
     quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
+    # The sign-flip test must agree. Its p is smallest where all differences have one sign: two of
+    # 2^n patterns.
     smallest_p = 2.0 ** (1 - len(tasks) * seeds)
     enough = seeds[(distance >= quantiles * errors) & (smallest_p < level)]
     if not len(enough):

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 LEVEL = 0.05
 REPLICATES = 2000
-# Replicates whose row counts are in memory at a time: numbers of rows times replicates
+# So many row counts are in memory at a time: rows times replicates.
 _COUNTS_AT_A_TIME = 4_000_000
 Floats = NDArray[np.float64]
 # The score of one model on each of some samples of rows: from how often each sample has each row,
-# [samples, rows], to the scores, [samples]
+# [samples, rows], to the scores, [samples].
 RowScore = Callable[[Floats], Floats]
 
 
@@ -50,7 +50,7 @@ def mcnemar_p(only_first: int, only_second: int) -> float:
     discordant = only_first + only_second
     smaller = min(only_first, only_second)
     as_extreme = sum(comb(discordant, count) for count in range(smaller + 1))
-    # Both are whole numbers of any size, whose quotient is a float
+    # Whole numbers are divided exactly. As floats, both would overflow from 1,024 rows on.
     return min(1.0, 2 * as_extreme / 2**discordant)
 
 
@@ -84,6 +84,7 @@ def bootstrap_difference(
     drawn: list[Floats] = []
     for row_counts in _resampled_counts(rows, replicates, generator):
         differences = _differences(first, second, row_counts)
+        # How often each pair of runs is drawn: drawing with replacement is a multinomial.
         pair_counts = generator.multinomial(pairs, [1 / pairs] * pairs, size=len(row_counts))
         drawn.append((differences * pair_counts).sum(axis=1) / pairs)
     values = np.concatenate(drawn)

@@ -264,7 +264,11 @@ def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMetho
 
 
 def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:
-    """Return the predictions in the order of the first seed's rows, without seeds of other rows."""
+    """Return the predictions in the order of the first seed's rows, without seeds of other rows.
+
+    Args:
+        predictions: of each seed; the index has the rows' ids, and the columns stay.
+    """
     ids = next(iter(predictions.values())).index
     return {
         seed: table.loc[ids]

@@ -39,9 +39,9 @@ _DRAWS = ("draws", "common_draws")
 # What makes the cell of a table: its runs differ by seed alone.
 _CELL = ["method", "backbone", "task"]
 
-# What a row of a table stands for
+# What a row of a table stands for.
 RowKey = Literal["method", "backbone"]
-# Sentences about runs, by row (method or backbone) and task
+# Sentences about runs, by row (method or backbone) and task.
 Notes = dict[tuple[str, str], list[str]]
 
 
@@ -116,7 +116,7 @@ class ComparableRuns:
 
     @property
     def usable(self) -> pd.DataFrame:
-        """The runs that count, with or without a score."""
+        """The rows of `frame` that count, with or without a score."""
         return self.frame[self.frame["excluded_because"] == ""]
 
     @property

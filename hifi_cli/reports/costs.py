@@ -18,7 +18,7 @@ from hifi_cli.reports.table_spec import (
 )
 from hifi_cli.text import counted_noun
 
-# The reference for costs
+# Costs are given relative to those of this method.
 FULL_FT = "full-ft"
 COSTS = {
     "trained_percent": "Trained %",
@@ -71,7 +71,7 @@ def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
 
 
 def _runs(spec: TableSpec, study: Study) -> pd.DataFrame:
-    """The runs of a table: rows of `Study.runs`."""
+    """Return the runs of a table: rows of `Study.runs` with its columns."""
     shots = str(spec.shots or shots_of(spec.protocol))
     runs = select_runs(study.runs, protocol=spec.protocol, backbone=spec.backbone, shots=shots)
     if spec.seeds:
@@ -153,7 +153,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     means = conditions[[*COSTS]].mean()
     is_reference = means.index.get_level_values("method") == FULL_FT
     reference = means.loc[is_reference, _RATIOS].droplevel("method")
-    # The line of Full-FT with the same task, device and threads; NaN where it was not run there
+    # Full-FT's costs with the same task, device and threads; NaN where it was not run so.
     references = reference.reindex(means.index.droplevel("method")).to_numpy()
     means[_RATIOS] = means[_RATIOS] / references
     return means.dropna(subset=["time"]).groupby(level="method").mean()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-# Okabe and Ito's without yellow, which is pale on paper, and three dark ones
+# The colors of Okabe and Ito, which color-blind readers can tell apart, without yellow, which is
+# pale on paper; and three dark ones.
 COLORS = (
     "#000000",  # black
     "#0072B2",  # blue
@@ -23,12 +24,12 @@ COLORS = (
     "#93003A",  # wine
     "#01665E",  # teal
 )
-# One for each color, so that a picture can be read in gray
+# One marker for each color, so that a picture can be read in gray.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 # As matplotlib has them: solid, dashed, dotted, ...
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 
-# Place among the colors, and among the lines
+# The places of a method's look: among the colors, and among the lines.
 _FIXED = {
     "full-ft": (0, 0),
     "hifi-layerwise": (1, 0),
@@ -87,6 +88,6 @@ def _free_place(name: str, taken: set[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _look(color: int, line: int) -> Look:
-    # Methods that share a color differ in their marker too
+    # Methods that share a color differ in their marker too, not only in their line.
     marker = MARKERS[(color + 3 * line) % len(MARKERS)]
     return Look(COLORS[color], LINES[line], marker)

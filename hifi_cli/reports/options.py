@@ -32,6 +32,12 @@ class ReportOptions:
         *,
         show_published: bool = False,
     ) -> "ReportOptions":
-        """Make the options from those of a command; `include` names flags beside the default."""
+        """Make the options from those of a command.
+
+        Args:
+            score: the epoch whose score is shown; None: the one that each run reports.
+            include: flags of runs that count, beside the default ones.
+            show_published: whether tables show the papers' numbers too.
+        """
         included = INCLUDED_BY_DEFAULT.union(include or ())
         return cls(score=score, included=included, show_published=show_published)

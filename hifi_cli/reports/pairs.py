@@ -12,7 +12,9 @@ from hifi_cli.text import counted_noun
 
 @dataclass(frozen=True)
 class Pairs:
-    """The runs of two methods, or of two backbones, with the same task and seed.
+    """Every run of one method beside the run of another with the same task and seed.
+
+    Two backbones are paired in the same way.
 
     Attributes:
         first: the method or backbone that is compared.
@@ -55,8 +57,9 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
         second: the one that it is compared with.
     """
     runs = runs.of_rows([first, second])
-    labels = label_of("methods", first), label_of("methods", second)
+    labels = (label_of("methods", first), label_of("methods", second))
     joined = _joined(runs.usable, first, second)
+    # Every pair has two runs; the others have no partner.
     unpaired = len(runs.usable) - 2 * len(joined)
     joined = _with_disagreement(joined, runs)
     frame = joined[joined["is_comparable"]]

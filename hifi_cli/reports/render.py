@@ -21,9 +21,9 @@ from hifi_cli.reports.table import DASH, Table
 from hifi_cli.text import spreadsheet_cell
 
 _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
-# Columns of text in a file or a pipe, where a table is not wider
+# Width of text in a file or a pipe, in characters, unless a table is wider.
 WIDTH = 100
-# Wider than any table
+# A width that no table reaches, so that nothing wraps where a table is measured.
 _ENDLESS = 10_000
 
 
@@ -100,7 +100,7 @@ def _as_csv(tables: Sequence[Table]) -> str:
 
 
 def _for_spreadsheets(table: Table) -> pd.DataFrame:
-    """The lines of a table for CSV, in which no text of a run is a formula."""
+    """Return `flat` for CSV: with its columns, and no text of a run as a formula."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, str) and value in table.own_texts:
@@ -208,7 +208,11 @@ _HTML = Style(
 
 
 def _cells(table: Table, style: Style) -> pd.DataFrame:
-    """The table as readers see it: texts of a format, the labels in the first column."""
+    """Return the table as readers see it, as texts of a format.
+
+    Returns:
+        Columns: the labels under `index_title`, then the table's headings.
+    """
     headings = [table.index_title, *table.headings.values()]
     lines = []
     for index, label in enumerate(table.labels):
@@ -333,7 +337,7 @@ def _as_latex(table: Table) -> str:
     """A table with booktabs; comments before it name the missing runs."""
     styler = _cells(table, _TEX).style.hide(axis="index")
     body = styler.to_latex(hrules=True, column_format="l" + "r" * len(table.headings)).rstrip()
-    # A minus sign instead of a hyphen
+    # LaTeX prints a hyphen before a number as a hyphen: a minus sign needs math mode.
     body = re.sub(r"(?<=[ \n])-(?=\d)", "$-$", body)
     notes = [f"{_TEX.mark.format(mark)} {_TEX.line(text)}" for text, mark in table.marks.items()]
     notes += [_TEX.line(_without_hints(text)) for text in table.notes]

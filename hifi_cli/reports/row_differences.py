@@ -31,7 +31,8 @@ NOTES = (
     f"bootstrap: {REPLICATES:,} draws of rows and of pairs of runs with replacement, percentile interval;"
     " with fewer than about five seeds it is too narrow for new seeds",
 )
-# A score of stored predictions that is further from the stored score is one of other predictions
+# Where the score of the stored predictions differs more from the stored score, they are not those
+# that the score is of.
 _TOLERANCE = 1e-4
 
 

@@ -6,6 +6,7 @@ it has each row. `hifi_cli.tasks.metrics` says what the metrics are; tests compa
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,65 @@ def _ratio(numerator: Floats, denominator: Floats) -> Floats:
 # --- classes
 
 
+@dataclass(frozen=True)
+class _ClassSums:
+    """Counts of a sample's rows by class, [..., classes] each.
+
+    Attributes:
+        correct: rows that have the class and are predicted to have it.
+        labelled: rows that have the class.
+        chosen: rows that are predicted to have the class.
+    """
+
+    correct: Floats
+    labelled: Floats
+    chosen: Floats
+
+    @classmethod
+    def of(cls, sums: Floats) -> "_ClassSums":
+        """Split the sums over rows, [..., 3 * classes], which stand in the order of the fields."""
+        return cls(*np.split(sums, 3, axis=-1))
+
+
+def _f1_of_each_class(sums: _ClassSums) -> Floats:
+    """Return the F1 of every class, [..., classes]."""
+    return _ratio(2 * sums.correct, sums.labelled + sums.chosen)
+
+
+def _f1_of_second_class(sums: _ClassSums) -> Floats:
+    """Return the F1 of the second of two classes, the positive one of GLUE and SuperGLUE."""
+    return _f1_of_each_class(sums)[..., 1]
+
+
+def _f1_macro(sums: _ClassSums) -> Floats:
+    """Return the mean F1 over the classes that a row has or is predicted to have, as scikit-learn's."""
+    occurs = sums.labelled + sums.chosen > 0
+    total = (_f1_of_each_class(sums) * occurs).sum(axis=-1)
+    return _ratio(total, occurs.sum(axis=-1))
+
+
+def _f1_macro_of_several(sums: _ClassSums) -> Floats:
+    """Return the mean F1 over all classes, where a row may have several."""
+    return _f1_of_each_class(sums).mean(axis=-1)
+
+
+def _f1_micro(sums: _ClassSums) -> Floats:
+    """Return the F1 of the counts of all classes together."""
+    correct = sums.correct.sum(axis=-1)
+    labelled = sums.labelled.sum(axis=-1)
+    chosen = sums.chosen.sum(axis=-1)
+    return _ratio(2 * correct, labelled + chosen)
+
+
+def _matthews(sums: _ClassSums) -> Floats:
+    """Return the correlation of labels and predictions for any number of classes (Gorodkin 2004)."""
+    rows = sums.labelled.sum(axis=-1)
+    covariance = sums.correct.sum(axis=-1) * rows - (sums.labelled * sums.chosen).sum(axis=-1)
+    spread_of_labels = rows**2 - (sums.labelled**2).sum(axis=-1)
+    spread_of_predictions = rows**2 - (sums.chosen**2).sum(axis=-1)
+    return _ratio(covariance, np.sqrt(spread_of_labels * spread_of_predictions))
+
+
 def _of_classes(
     metric: str, labels: Floats, predicted: Floats, *, has_one_class: bool
 ) -> RowScore | None:
@@ -90,54 +150,28 @@ def _of_classes(
         predicted: likewise.
         has_one_class: whether each row has exactly one class.
     """
-    classes = labels.shape[1]
-    both = labels * predicted
-    is_right = (labels == predicted).all(axis=1)
     if metric == "accuracy":
+        is_right = (labels == predicted).all(axis=1)
         return _mean(is_right.astype(float))
     if metric == "binary_accuracy":
-        return _mean((labels[:, 0] == predicted[:, 0]).astype(float))
-
-    def parts(sums: Floats) -> tuple[Floats, Floats, Floats]:
-        """Rows with a class that is predicted, with the class, and predicted to have it: [..., classes] each."""
-        return sums[..., :classes], sums[..., classes : 2 * classes], sums[..., 2 * classes :]
-
-    def f1_of_each_class(sums: Floats) -> Floats:
-        correct, labelled, chosen = parts(sums)
-        return _ratio(2 * correct, labelled + chosen)
-
-    def f1_macro(sums: Floats) -> Floats:
-        """Mean over the classes that a row has or is predicted to have, as scikit-learn's."""
-        _, labelled, chosen = parts(sums)
-        occurs = labelled + chosen > 0
-        total = (f1_of_each_class(sums) * occurs).sum(axis=-1)
-        return _ratio(total, occurs.sum(axis=-1))
-
-    def f1_macro_of_several(sums: Floats) -> Floats:
-        """Mean over all classes, where a row may have several."""
-        return f1_of_each_class(sums).mean(axis=-1)
-
-    def f1_micro(sums: Floats) -> Floats:
-        correct, labelled, chosen = (part.sum(axis=-1) for part in parts(sums))
-        return _ratio(2 * correct, labelled + chosen)
-
-    def matthews(sums: Floats) -> Floats:
-        """The correlation of labels and predictions for any number of classes (Gorodkin 2004)."""
-        correct, labelled, chosen = parts(sums)
-        rows = labelled.sum(axis=-1)
-        covariance = correct.sum(axis=-1) * rows - (labelled * chosen).sum(axis=-1)
-        spread_of_labels = rows**2 - (labelled**2).sum(axis=-1)
-        spread_of_predictions = rows**2 - (chosen**2).sum(axis=-1)
-        return _ratio(covariance, np.sqrt(spread_of_labels * spread_of_predictions))
-
-    scores: dict[str, Sums] = {"f1_micro": f1_micro, "f1_macro": f1_macro_of_several}
+        is_right = labels[:, 0] == predicted[:, 0]
+        return _mean(is_right.astype(float))
+    scores: dict[str, Callable[[_ClassSums], Floats]] = {
+        "f1_micro": _f1_micro,
+        "f1_macro": _f1_macro_of_several,
+    }
     if has_one_class:
-        scores |= {"f1_macro": f1_macro, "matthews": matthews}
-    if has_one_class and classes == 2:
-        scores["f1"] = scores["f1a"] = lambda sums: f1_of_each_class(sums)[..., 1]
+        scores["f1_macro"] = _f1_macro
+        scores["matthews"] = _matthews
+    if has_one_class and labels.shape[1] == 2:
+        scores["f1"] = _f1_of_second_class
+        scores["f1a"] = _f1_of_second_class
     if metric not in scores:
         return None
-    return _of_sums(np.concatenate([both, labels, predicted], axis=1), scores[metric])
+    score = scores[metric]
+    # What each row adds to the sums, in the order of the fields of `_ClassSums`.
+    row_sums = np.concatenate([labels * predicted, labels, predicted], axis=1)
+    return _of_sums(row_sums, lambda sums: score(_ClassSums.of(sums)))
 
 
 def _mean(values: Floats) -> RowScore:

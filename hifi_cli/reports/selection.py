@@ -31,6 +31,10 @@ def select_runs(runs: pd.DataFrame, **keys: str | None) -> pd.DataFrame:
     Args:
         runs: rows of `Study.runs`.
         keys: `protocol`, `backbone` and `shots`; None or left out: any.
+
+    Returns:
+        Rows of `runs` with its columns. `protocol` carries the file of the user's own YAML, if
+        `keys` does.
     """
     words = table_keys(runs)
     is_chosen = runs["variant"].isna()
@@ -54,6 +58,9 @@ def require_single_table(
         by: what the names are, `method` or `backbone`.
         keys: `protocol`, `backbone` and `shots`, as `select_runs` takes them.
 
+    Returns:
+        Rows of `runs` with its columns.
+
     Raises:
         MissingError: a method has no finished run.
         UsageError: there are runs of several protocols, backbones or shots; they are named.
@@ -66,6 +73,7 @@ def require_single_table(
             raise MissingError(
                 f"no finished run of {name}{options}; make one with hifi train --{by} {name}"
             )
+    # Several backbones are wanted where the names are backbones; `method` is no key of a table.
     for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
             choices = ", ".join(sorted(set(values)))

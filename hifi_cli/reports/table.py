@@ -9,9 +9,9 @@ from typing import Literal
 import pandas as pd
 
 DASH = "-"
-# Whose numbers a row has: ours, a paper's, or ours minus the paper's
+# Whose numbers a row has: ours, a paper's, or ours minus the paper's.
 Source = Literal["runs", "published", "difference"]
-# A row, by its index, and a column, by its key; the column is "" for the row as a whole
+# A row, by its index, and a column, by its key. The column is "" for the row as a whole.
 Place = tuple[int, str]
 
 

@@ -21,10 +21,10 @@ class Condition:
     """When a claim is true.
 
     Attributes:
-        required: between which bounds our effect must be.
-        possible: the bounds outside of which the claim is refuted. They are
-            narrower than `required` by the claim's margin: a difference that is shown, but to be
-            smaller than the margin, refutes the claim.
+        required: the bounds that our effect must be shown to lie within.
+        possible: the bounds outside of which the claim is refuted. They are narrower than
+            `required` by the claim's margin: a difference that is shown, but shown to be smaller
+            than the margin, refutes the claim.
         is_ratio: the effect is a ratio; it is averaged and decided as a logarithm.
     """
 
@@ -67,17 +67,18 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
     if isinstance(claim, DifferenceClaim) and claim.at_least is None and claim.at_most is None:
         # An effect above 0 is required, and one shown to be below half of the published difference
         # refutes the claim.
-        half = smallest
+        refuted_below = smallest
         if published and published > 0:
-            half = published / 2
-        return Condition((0.0, inf), (claim.margin or half, inf))
+            refuted_below = published / 2
+        return Condition((0.0, inf), (claim.margin or refuted_below, inf))
     low = -inf if claim.at_least is None else claim.at_least
     high = inf if claim.at_most is None else claim.at_most
-    least = low
+    # Without a margin, one bound serves both: above it the claim is reproduced, below it refuted.
+    refuted_below = low
     if claim.margin and low > -inf:
-        least = claim.margin
+        refuted_below = claim.margin
     is_ratio = isinstance(claim, NumberClaim) and claim.is_ratio
-    return Condition((low, high), (least, high), is_ratio)
+    return Condition((low, high), (refuted_below, high), is_ratio)
 
 
 # One comparison
@@ -110,8 +111,8 @@ def decide_comparison(evidence: Evidence, condition: Condition, level: float = L
         verdict = verdict_of_interval(groups, required, possible, level)
         if verdict == "undecided":
             reason = _why_undecided(groups, required, possible, level)
-        # The interval lies above the required bound and below the possible one: the reader sees an
-        # effect and must be told why it is not enough.
+        # The interval lies above the required bound, and yet the claim is refuted, by its margin:
+        # the reader sees an effect and must be told why it is not enough.
         elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
             least = condition.possible[0]
             reason = f"there is a difference, but smaller than {least:.3g}"
@@ -170,6 +171,7 @@ def verdict_of_interval(
     is_beyond = possible[1] < inf and shows_above(groups, possible[1], level)
     if is_below or is_beyond:
         return "not reproduced"
+    # A bound that is not there is always kept.
     is_above = required[0] == -inf or shows_above(groups, required[0])
     is_within = required[1] == inf or shows_above(negated, -required[1])
     if is_above and is_within:
@@ -182,7 +184,8 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
 
     The arguments are those of `verdict_of_interval`.
     """
-    # All of n values on one side of the bound are one of two extreme patterns of 2^n signs.
+    # The sign-flip test's p is smallest where all n values lie on one side of the bound: two of 2^n
+    # patterns of signs are that extreme.
     repetitions = sum(map(len, groups))
     smallest_p = 2.0 ** (1 - repetitions)
     if smallest_p >= LEVEL:
@@ -235,9 +238,9 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     not_run = verdicts.count("not run")
     if 0 < not_run < len(findings) and "not reproduced" not in verdicts:
         return "undecided", f"{not_run} of {len(findings)} comparisons not run"
-    # The claim gets the worst verdict of its comparisons, in this order.
-    order: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
-    verdict = min(verdicts, key=order.index)
+    # The claim gets the worst verdict of its comparisons.
+    from_the_worst: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
+    verdict = min(verdicts, key=from_the_worst.index)
     first = next(finding for finding in findings if finding.verdict == verdict)
     return verdict, first.reason
 

@@ -71,7 +71,13 @@ class Evidence:
 
 
 def lacks_runs(claim: Claim, file: ClaimsFile, runs: ComparableRuns) -> bool:
-    """Return whether a run that a claim asks for is not finished."""
+    """Return whether a run that a claim asks for is not finished.
+
+    Args:
+        claim: asks for its methods on its tasks.
+        file: has the seeds, and the tasks of a claim that names none.
+        runs: those of the claim's protocol and backbone.
+    """
     frame = runs.frame
     finished = set(zip(frame["method"], frame["task"], frame["seed"], strict=True))
     asked = set(product(methods_of(claim), tasks_of(claim, file), file.seeds))
@@ -123,6 +129,7 @@ def _evidence_of_pairs(
     notes = [f"{label_of('tasks', task)} decides nothing: {why}" for task, why in chance.items()]
     tasks = [task for task in tasks_of(claim, file) if task not in chance]
     used = pairs.frame[pairs.frame["task"].isin(tasks)]
+    # With `every_task`, each task is a comparison of its own.
     parts = [tasks]
     if claim.every_task and tasks:
         parts = [[task] for task in tasks]
@@ -135,7 +142,8 @@ def _evidence_of_pairs(
         published = NO_EFFECT
         if claim.published:
             backbone = claim.only_backbone or file.backbone
-            # Where no run is finished yet, the effect over the tasks that are asked about
+            # The published effect is that over the same tasks as ours. Where no run is finished yet,
+            # it is that over the tasks that are asked about.
             compared = [*values] or part
             published = published_effect(claim, pairs.first, pairs.second, compared, backbone)
         evidence.append(
