@@ -71,7 +71,7 @@ def score_heads(
             module.training = True
     if not scored:
         raise UsageError("score_heads: no batches; an iterator that was used before is empty")
-    # [samples, layers, heads] and [samples, layers, heads, heads]
+    # Of shape [samples, layers, heads] and [samples, layers, heads, heads].
     richness = torch.cat([of_batch for of_batch, _ in scored])
     correlation = torch.cat([of_batch for _, of_batch in scored])
     return ScoredHeads(
@@ -108,7 +108,7 @@ def select_heads(
     Raises:
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
-    # The configuration of a run has the same keys, with their ranges.
+    # The configuration of a run has the same keys: it checks names and ranges.
     values = {
         "k": k,
         "rank": rank,

@@ -52,7 +52,7 @@ _WRITER = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DAY_SECONDS = 24 * 60 * 60
 _BLOCK = 1 << 20
-# Parts of the messages of torch.save where a write fails
+# Parts of the messages of torch.save where a write fails: its errors have no class of their own.
 _TORCH_WRITERS = ("inline_container", "PytorchStreamWriter", "basic_ios", "iostream")
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

@@ -149,11 +149,11 @@ COMMANDS = {
 
 # Errors of the operating system that another path would mend.
 _WRONG_PATHS = (
-    # a folder in place of a file, and a file in place of a folder
+    # A folder stands in the place of a file, or a file in the place of a folder.
     errno.EISDIR,
     errno.ENOTDIR,
     errno.EEXIST,
-    # a name that is too long, and links in a circle
+    # A name is too long, or links lead in a circle.
     errno.ENAMETOOLONG,
     errno.ELOOP,
 )

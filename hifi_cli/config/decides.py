@@ -11,22 +11,23 @@ from pydantic import BaseModel
 
 from hifi_cli.config.base import fields_by_key, flatten, section_of
 
+# Each effect is what a key decides.
 Effect = Literal[
-    # which run it is: the key is part of the configuration's hash, which a checkpoint must share too
+    # Which run it is: the key is part of the configuration's hash, which a checkpoint must share.
     "run",
-    # the token ids of the examples, which are kept for the runs of a command
+    # The token ids of the examples, which are kept for the runs of a command.
     "tokens",
-    # the loaded encoder, which is kept too
+    # The loaded encoder, which is kept too.
     "encoder",
-    # the weights after `scoring.warm_steps`, and with them stored head scores
+    # The weights after `scoring.warm_steps`, and with them the stored scores of heads.
     "warm-up",
-    # whether a run has its protocol's settings: tables name a key that has not
+    # Whether a run has its protocol's settings: tables name a key that has another value.
     "settings",
-    # whether two runs may be compared: they need the same value
+    # Whether two runs may be compared: they need the same value.
     "comparison",
-    # how numbers are computed, not which: such a key may be given to any command
+    # How numbers are computed, not which ones: such a key may be given to any command.
     "computation",
-    # the training rows by which attention heads are scored
+    # The training rows by which attention heads are scored.
     "scored rows",
 ]
 
@@ -54,6 +55,11 @@ def decides(model: type[BaseModel], key: str, effect: Effect) -> bool:
     """Whether a dotted key of a configuration has an effect.
 
     A key within a mapping of free names, as `settings.r`, has the effects of the mapping.
+
+    Args:
+        model: the class of the configuration.
+        key: dotted. It must have the effect itself, and so must every section that it is in.
+        effect: that is asked about.
     """
     within = model
     for name in key.split("."):

@@ -13,20 +13,20 @@ from hifi_cli.config.specs import method_spec
 VERSIONS = {
     "order of data": 1,
     "task head": 1,
-    # 2: numpy's generator draws bits for dropout (`models/cpu_kernels.py`)
+    # Version 2: numpy's generator draws bits for dropout (`models/cpu_kernels.py`).
     "dropout on cpu": 2,
-    # 2: batches that can be recorded are packed into a few sizes, with masks of those sizes
+    # Version 2: batches that can be recorded are packed into a few sizes, with masks of those sizes.
     "dropout on cuda": 2,
     "few-shot rows": 1,
     "holdout": 1,
     "samples that score heads": 1,
-    # 2: by seed and task; before, a seed gave every task the same heads
+    # Version 2: heads are drawn by seed and task. Before, a seed gave every task the same heads.
     "choice of heads": 2,
 }
 # The draws of runs of every method, which runs of two methods must share to be compared.
 COMMON_DRAWS = VERSIONS.keys() - {"samples that score heads", "choice of heads"}
-# By the file in `hifi_cli/methods/` that implements a method: what it draws itself, such as initial
-# values, masks and noise. None: it draws nothing.
+# The versions of what methods draw themselves, such as initial values, masks and noise, by the file
+# in `hifi_cli/methods/` that implements the method. None: it draws nothing.
 VERSIONS_OF_METHODS: dict[str, int | None] = {
     "adalora": 1,
     "adapter": 1,

@@ -38,9 +38,11 @@ KEYS_OF_NAMES = ("task", "method", "protocol", "backbone.name", "heads.rank", "s
 # The source of a value that no YAML and no user sets.
 DEFAULT = "default"
 
-# Rankings by one value per head, measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
+# Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`). The
+# highest are preferred.
 MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
-# All rankings; those that are not measured follow from the scores of equations 1 to 7 (`hifi_cli.heads.ranking`).
+# All rankings. Those that are not measured follow from the scores of equations 1 to 7
+# (`hifi_cli.heads.ranking`).
 Ranking = Literal[
     "pagerank",
     "pagerank-personalized",
@@ -64,10 +66,11 @@ def _ranking_name(rank: Any, check: ValidatorFunctionWrapHandler) -> str:
     return str(check(rank))
 
 
-# Or a file of the user's own: its name, which carries the path unless a run has stored it.
+# The name of a ranking, or that of a file of the user's own, which carries its path unless a run has
+# stored it.
 RankingName = Annotated[Ranking, WrapValidator(_ranking_name), PlainSerializer(lambda rank: rank)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-# As many mappings are within one another in `settings.options.rank_pattern`.
+# The deepest setting, `settings.options.rank_pattern`, has so many mappings within one another.
 _SETTINGS_DEPTH = 3
 _TYPES_OF_SETTINGS = (bool, int, float, str, type(None))
 _TYPES_IN_LISTS = (str, int)
@@ -104,7 +107,7 @@ class BackboneConfig(ConfigModel):
     """Branch, tag or commit on the hub."""
     path: Annotated[str | None, ENCODER_FILES] = None
     """A local directory in Hugging Face's layout; a relative path starts at the YAML's directory."""
-    # no a.b: to look for it, Python imports a
+    # A name without points: to look for a.b, Python would import a, and so run its code.
     package: Annotated[str | None, ENCODER_FILES] = Field(None, pattern=r"^\w+$")
     """An installed top-level Python package that contains such a directory."""
     directory: Annotated[str | None, ENCODER_FILES] = None
@@ -235,7 +238,7 @@ class TrainingConfig(ConfigModel):
     """Peak learning rate of AdamW."""
     weight_decay: Annotated[float, TRAINING] = Field(0.01, ge=0)
     """Weight decay of AdamW; not applied to biases and LayerNorms."""
-    # YAML has lists and no tuples
+    # YAML has lists and no tuples, so that a list is taken for one.
     adam_betas: Annotated[tuple[Beta, Beta], Field(strict=False), TRAINING] = (0.9, 0.999)
     """Betas of AdamW."""
     adam_epsilon: Annotated[float, TRAINING] = Field(1e-8, gt=0)

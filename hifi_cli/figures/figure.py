@@ -192,7 +192,7 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     """Read a figure's numbers from its CSV where there is one, or else compute and store them there.
 
     Returns:
-        What the `rows` of its kind yield.
+        A row for each one that the `rows` of its kind yields, whose keys are the columns.
 
     Raises:
         MissingError: runs, data or weights are missing.
@@ -219,7 +219,13 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
 
 
 def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
-    """Draw a figure's numbers to a PNG, PDF or SVG."""
+    """Draw a figure's numbers.
+
+    Args:
+        request: which figure.
+        data: the columns of its CSV, as `compute` returns them.
+        out: a PNG, PDF or SVG, by its suffix.
+    """
     spec = request.spec
     names = spec.tasks or sorted(data["task"].dropna().unique())
     tasks = ", ".join(registry.label_of("tasks", task) for task in names)

@@ -14,7 +14,7 @@ from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs, note
 from hifi_cli.paired_tests import paired_statistics
 from hifi_cli.records.study import Study
 from hifi_cli.reports.looks import looks_of
-from hifi_cli.reports.pairs import pair
+from hifi_cli.reports.pairs import Pairs, pair
 
 
 class Forest(OfFinishedRuns):
@@ -58,27 +58,9 @@ class Forest(OfFinishedRuns):
             for note in pairs.notes:
                 if note not in said:
                     logger.warning(f"note: {note}")
-            by_task = pairs.by_task
-            groups: dict[str | None, list[list[float]]] = {}
-            if len(by_task) > 1:
-                # The mean over tasks has no name of a task.
-                groups[None] = list(by_task.values())
-            groups |= {task: [values] for task, values in by_task.items()}
-            for task, differences in groups.items():
+            for row in _rows_of_pairs(pairs):
                 is_empty = False
-                found = paired_statistics(differences)
-                low, high = found.interval or (None, None)
-                yield {
-                    "task": task,
-                    "method": method,
-                    "label": label_of("methods", method),
-                    "reference": label_of("methods", reference),
-                    "difference": found.mean,
-                    "low": low,
-                    "high": high,
-                    "pairs": len(found.terms),
-                    "tasks": len(differences),
-                }
+                yield row
         if is_empty:
             raise MissingError(
                 f"no method shares a task and seed with {reference}, which the others are compared with"
@@ -121,3 +103,32 @@ class Forest(OfFinishedRuns):
             ax.set_axisbelow(True)
             ax.set_xlabel(f"minus {reference} [points]")
         return figure
+
+
+def _rows_of_pairs(pairs: Pairs) -> Iterator[Row]:
+    """Return the differences of two methods: the mean over tasks, if there are several, and each task.
+
+    Args:
+        pairs: the runs of a method and of the reference.
+    """
+    by_task = pairs.by_task
+    groups: dict[str | None, list[list[float]]] = {}
+    if len(by_task) > 1:
+        # The mean over tasks has no name of a task.
+        groups[None] = list(by_task.values())
+    groups |= {task: [values] for task, values in by_task.items()}
+    label, label_of_reference = pairs.labels
+    for task, differences in groups.items():
+        found = paired_statistics(differences)
+        low, high = found.interval or (None, None)
+        yield {
+            "task": task,
+            "method": pairs.first,
+            "label": label,
+            "reference": label_of_reference,
+            "difference": found.mean,
+            "low": low,
+            "high": high,
+            "pairs": len(found.terms),
+            "tasks": len(differences),
+        }

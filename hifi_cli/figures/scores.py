@@ -66,9 +66,10 @@ class Scores(OfFinishedRuns):
         )
         for ax, rows in panels:
             for method, runs in rows.groupby("method", sort=False):
-                look, place = looks[method], places[method]
+                look = looks[method]
+                place = places[method]
                 first = runs.iloc[0]
-                # Seeds lie below the line of the mean and its interval
+                # The points of the seeds lie below the line of the mean and its interval.
                 below = np.full(len(runs), place + 0.25)
                 ax.plot(
                     runs["score"], below, look.marker, color=look.color, markersize=2, alpha=0.5

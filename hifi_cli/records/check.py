@@ -21,7 +21,7 @@ from hifi_cli.records.stored import PACKED
 from hifi_cli.records.study import PREDICTIONS, Study
 from hifi_cli.tasks import task_spec
 
-# What reading a file of another program's making may raise
+# Errors of reading a file that another program may have written: it may hold anything.
 _UNREADABLE = (HifiError, OSError, KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -220,7 +220,13 @@ class _Check:
         self.shared["trained or total parameters (params)", same_model][path] = counts
 
     def share_rows(self, path: str, result: RunResult, table: pd.DataFrame) -> None:
-        """Note the ids and correct labels of a run's predictions."""
+        """Note the ids and correct labels of a run's predictions, which runs of the same data share.
+
+        Args:
+            path: of the run.
+            result: its record.
+            table: its predictions; columns `id` and `label`.
+        """
         rows = digest([table["id"].tolist(), table["label"].tolist()])
         data = result.data.get(result.split)
         same_rows = (result.task, result.task_digest, data, result.limit)

@@ -108,7 +108,8 @@ def _stored_in(delta: Path) -> tuple[int, int]:
             continue
         start, end = tensor["data_offsets"]
         content += end - start
-        # F32, F16, BF16
+        # Types of floating-point numbers have an F in their names, such as F32 and BF16. Masks and
+        # indices do not count.
         if "F" in tensor["dtype"]:
             numbers += int(np.prod(tensor["shape"], dtype=np.int64))
     return numbers, content

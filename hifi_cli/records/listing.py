@@ -17,7 +17,7 @@ from hifi_cli.records.study import SCORES, Study
 from hifi_cli.run_paths import names_in
 from hifi_cli.text import format_duration
 
-# The columns that every listed run has; `metrics.NAME` follow
+# The columns that every listed run has. Those of single metrics, `metrics.NAME`, follow them.
 _COLUMNS = (
     "state",
     "protocol",

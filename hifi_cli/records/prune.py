@@ -72,7 +72,7 @@ def prune(study: Study, paths: Sequence[str]) -> None:
             note = Pruned(
                 delta_sha256=str(result.delta_sha256), delta_bytes=int(result.delta_bytes or 0)
             )
-            # First, so that no run is without its weights and without a reason
+            # The note comes first, so that no kill leaves a run without weights and without a reason.
             note.write(directory.pruned)
             directory.delta.unlink(missing_ok=True)
 

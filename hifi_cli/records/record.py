@@ -25,7 +25,7 @@ from hifi_cli.run_paths import run_path_of
 # 1: `data` are digests of files, and `backbone_weights` of weights alone; the fields that schema 2
 #    added are missing.
 SCHEMA = 2
-# Valid seeds; others are refused with the whole configuration
+# Valid seeds. A configuration with another one is checked as a whole, which refuses it.
 _SEEDS = range(2**32)
 
 

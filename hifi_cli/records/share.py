@@ -34,7 +34,7 @@ _FILES = (
     "results.json",
 )
 _CODE = ("own/methods/*.py", "own/rankings/*.py")
-# Two runs at one path that agree in them are the same run
+# Two runs at one path that agree in these fields are the same run.
 _SAME = (
     "schema_version",
     "config_hash",
@@ -77,7 +77,12 @@ def pack(source: Path, out: Path) -> int:
 
 
 def _packed(path: str, predictions: pd.DataFrame) -> pd.DataFrame:
-    """The predictions of a run as rows of predictions.parquet, in which values of mixed types are JSON."""
+    """Return the predictions of a run as rows of predictions.parquet.
+
+    Returns:
+        Columns: `id` and `logits` as they are; `label` and `prediction` as JSON, because their types
+        differ between tasks; `run`: the path of the run.
+    """
     return predictions.assign(
         run=path,
         label=predictions["label"].map(json.dumps),
@@ -95,7 +100,7 @@ def _write_predictions(predictions: pd.DataFrame, path: Path) -> None:
             compression="zstd",
             compression_level=19,
             use_dictionary=["run", "id", "label"],
-            # A third smaller
+            # Bytes of equal weight stand together and compress better: the file is a third smaller.
             use_byte_stream_split=["logits.list.element"],
         )
 

@@ -45,7 +45,7 @@ def losses_of(lines: Sequence[StepMetrics], steps_per_epoch: int) -> TrainingLos
     before = 0
     for line in lines:
         epoch = (line.step - 1) // steps_per_epoch
-        # The mean of a line begins with its epoch, or after the line before
+        # A line's loss is the mean since the line before, or since its epoch began.
         begin = max(before, epoch * steps_per_epoch)
         sums[epoch] += line.loss * (line.step - begin)
         steps[epoch] += line.step - begin

@@ -11,7 +11,7 @@ from hifi_cli.files import MAX_LINES_BYTES, json_object, read_json, read_lines
 from hifi_cli.records.record import RunResult, validated
 from hifi_cli.run_paths import RUN_PATTERNS
 
-# The file of a packed study: one line a run, sorted by path
+# The file of a packed study: one line a run, sorted by path.
 PACKED = "runs.jsonl"
 # Advice about a damaged line for a user who may not have the runs that were packed.
 _ADVICE = "remove this line, or ask who packed the study"
@@ -60,7 +60,7 @@ def read_contents(directory: Path, paths: Iterable[str]) -> dict[str, dict[str, 
 def _finished_runs(directory: Path) -> Iterator[str]:
     """The paths of all runs with a results.json."""
     for pattern in RUN_PATTERNS:
-        # In half the time that pathlib takes
+        # `glob` takes half the time of pathlib, which counts for thousands of runs.
         for file in glob(f"{pattern}/results.json", root_dir=directory):  # noqa: PTH207
             yield file.rpartition("/")[0]
 

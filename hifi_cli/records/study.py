@@ -26,13 +26,14 @@ from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.stored import Records, is_packed, read_contents, read_records
 from hifi_cli.text import abbreviate, counted_noun
 
-# The predictions of a packed study, in which labels and predictions are JSON
+# The predictions of a packed study. Labels and predictions are JSON in it, because one column of
+# Parquet cannot hold the classes, numbers and lists of different tasks.
 PREDICTIONS = "predictions.parquet"
-# Runs that differ in one of them never share a table
+# Runs that differ in one of these columns never share a table.
 TABLE_KEYS = ["protocol", "backbone", "shots"]
 SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
-# Columns of `Study.runs` that results.json has under the same name
+# Columns of `Study.runs` that results.json has under the same name.
 _SAME_NAMES = (
     "protocol",
     "backbone",
@@ -61,7 +62,7 @@ _SAME_NAMES = (
     "schema_version",
     "task_digest",
 )
-# Others, and where results.json has what they hold: a key, or a part and a key in it
+# Columns that results.json has elsewhere: under another key, or under a key of one of its parts.
 _PLACES = {
     "last": ("scores", "last"),
     "best": ("scores", "best"),
@@ -83,12 +84,13 @@ _PLACES = {
     "weights": ("backbone_weights",),
     "heads": ("heads_sha256",),
 }
-# And those that are computed
+# Columns that are computed.
 _COMPUTED = ("path", "config", "max_epochs", "data", "draws", "common_draws")
 _COLUMNS = [*_SAME_NAMES, *_PLACES, *_COMPUTED]
-# The columns that hold the value of a key of the configuration under another name
+# Columns that hold the value of a key of the configuration under another name.
 COLUMN_OF_KEY = {"epochs": "max_epochs", "primary_metric": "metric"}
-# The columns besides those of keys in which runs must agree to be compared, with the words of messages
+# Runs must agree in these columns to be compared, besides the keys that are marked so. The values
+# are the words of messages.
 COMPARED = {
     "weights": "encoder",
     "task_digest": "task as read",
@@ -96,9 +98,9 @@ COMPARED = {
     "common_draws": "random draws",
     "split": "split",
 }
-# What `draws` and `common_draws` say where every version is this program's
+# The value of `draws` and `common_draws` where every version is this program's.
 UNCHANGED_DRAWS = "those of this program"
-# Those in which runs of one method on one task must agree to be averaged
+# Runs of one method on one task must agree in these columns to be averaged.
 AVERAGED = {
     "weights": "encoder",
     "task_digest": "task as read",
@@ -217,9 +219,12 @@ class Study:
             )
 
     def usable_predictions(self, path: str) -> pd.DataFrame | None:
-        """Return the same, and None with a warning where they are damaged.
+        """Return what `predictions` returns; None, with a warning, where the file is damaged.
 
         One run less is no reason to show nothing.
+
+        Returns:
+            The columns of `predictions`.
         """
         if path in self._damaged_predictions:
             return None
@@ -237,7 +242,7 @@ class Study:
 
     @cached_property
     def _packed_predictions(self) -> dict[str, pd.DataFrame]:
-        """The predictions of each run of a packed study, by its path.
+        """The predictions of each run of a packed study, by its path; columns as `predictions` has.
 
         Raises:
             UsageError: the file is damaged.
@@ -271,7 +276,7 @@ class Study:
         `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`, `delta_bytes`,
-        `device`, `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
+        `device`, `threads`, `precision`; what must agree where runs are averaged or compared: `data`,
         `method_code`, `heads`, `setting_hash`, `schema_version`, `task_digest`; `draws`: those random
         draws whose version is not this program's, as a text, and `common_draws`: those of them that
         runs of every method have; `config`, as it is nested, and `config_hash`.
@@ -317,7 +322,7 @@ class Study:
 
     @property
     def table_runs(self) -> pd.DataFrame:
-        """The runs that tables show: without those of searches and other variants."""
+        """The rows of `runs` that tables show: without those of searches and other variants."""
         return self.runs[self.runs["variant"].isna()]
 
     def with_runs(self, runs: pd.DataFrame) -> "Study":

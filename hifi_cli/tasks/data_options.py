@@ -54,7 +54,8 @@ class DataOptions(ConfigModel):
         return self.separator or "|"
 
 
-# The split of `held_out`: its metrics have `_held_out` behind their names, as those of every extra validation split
+# The split of `held_out`. Its metrics end in `_held_out`, as those of every extra validation split
+# end in the split's name.
 HELD_OUT = "validation_held_out"
 # Keys whose value is a text as it is typed: YAML's rules for #, @, yes, 01 or null are not for names.
 _TEXTS = ("id", "kind", "validation", "test", "held_out")

@@ -20,7 +20,13 @@ class Read(Protocol):
     def __call__(
         self, path: Path, header: list[str] | None, *, quotes: bool
     ) -> Iterator[SourceRow]:
-        """Yield the records of a file; see `read`.
+        """Yield the records of a file.
+
+        Args:
+            path: of the file.
+            header: the column names of a file without a line of them; ignored by formats that name
+                columns in each record.
+            quotes: whether the cells of a TSV file may stand in quotes; other formats ignore it.
 
         Raises:
             Refused: the file is malformed; the text continues the file's name.

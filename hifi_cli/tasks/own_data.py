@@ -256,17 +256,7 @@ def _read_file(source: str, options: DataOptions) -> _Data:
         MissingError: there is no such file.
     """
     path = Path(source)
-    paths = {"train": path}
-    for split, given in (
-        ("validation", options.validation),
-        ("test", options.test),
-        (HELD_OUT, options.held_out),
-    ):
-        # `validation` may also be a fraction of the rows.
-        if isinstance(given, str):
-            if not Path(given).is_file():
-                raise MissingError(f"there is no file {given}")
-            paths[split] = Path(given)
+    paths = _paths_of_splits(path, options)
     formats = {split: format_of(file) for split, file in paths.items()}
     of_train = formats["train"]
     has_quotes, notes = _quotes(paths, options)
@@ -294,6 +284,27 @@ def _read_file(source: str, options: DataOptions) -> _Data:
     if of_train.class_names is not None:
         names = of_train.class_names(path)
     return _Data(_name_of(path), local, records, names, of_train, notes=notes)
+
+
+def _paths_of_splits(train: Path, options: DataOptions) -> dict[str, Path]:
+    """Return the file of each split, as the user names them.
+
+    Raises:
+        MissingError: one of them is not there.
+    """
+    given = {
+        "validation": options.validation,
+        "test": options.test,
+        HELD_OUT: options.held_out,
+    }
+    paths = {"train": train}
+    for split, file in given.items():
+        # `validation` may also be a fraction of the rows, which is a number.
+        if isinstance(file, str):
+            if not Path(file).is_file():
+                raise MissingError(f"there is no file {file}")
+            paths[split] = Path(file)
+    return paths
 
 
 def _name_of(path: Path) -> str:

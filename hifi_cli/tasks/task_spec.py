@@ -159,7 +159,7 @@ class TaskSpec(ConfigModel):
     """Multi-label: a row's labels are a vector of 0 and 1, a place for each label in label order."""
     missing: list[str] = []
     """Labels that stand for no label: rows that have one are left out and counted."""
-    # YAML has lists and no tuples
+    # YAML has lists and no tuples, so that a list is taken for one.
     value_range: Annotated[tuple[float, float], Field(strict=False)] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
@@ -352,7 +352,8 @@ def load(name: str) -> TaskSpec:
     """
     path = registry.find("tasks", name)
     spec = parse(TaskSpec, registry.read_yaml(path), str(path))
-    # `evaluate` searches the working directory before its own metrics
+    # `evaluate` searches the working directory before its own metrics: a name that a file has there
+    # would run that file.
     if spec.evaluate and (not spec.evaluate.isidentifier() or Path(spec.evaluate).exists()):
         registry.check_trusted(name, spec.evaluate)
     check(spec, str(path))

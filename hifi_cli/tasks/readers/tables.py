@@ -32,7 +32,13 @@ def read_tsv(path: Path, header: list[str] | None, *, quotes: bool) -> Iterator[
 
 
 def read_csv(path: Path, header: list[str] | None, *, quotes: bool) -> Iterator[SourceRow]:
-    """Yield the rows of a CSV file, whose cells may always stand in quotes; see `read_tsv`."""
+    """Yield the rows of a CSV file.
+
+    Args:
+        path: of the file.
+        header: the column names of a file without a line of them.
+        quotes: has no effect: cells of a CSV file may always stand in quotes.
+    """
     del quotes
     text = text_of(path)
     # `text, label`: a space after each comma belongs to no cell.
