@@ -1,18 +1,15 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
-import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
-from hifi_cli.config.base import flatten, parse
-from hifi_cli.config.run_config import DEFAULT, RunConfig, TrainingConfig
+from hifi_cli.config.base import flatten
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import parse_override, repeats_run
 from hifi_cli.config.unused import may_be_unused, why_unused
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
@@ -25,7 +22,6 @@ from hifi_cli.text import abbreviate
 # The modules that import torch are imported by the functions below that call them, because torch
 # takes seconds to import, and `hifi train --help` needs none of them.
 if TYPE_CHECKING:
-    from hifi_cli.runs.plan import Planner
     from hifi_cli.runs.workspace import Workspace
 
 # The trackers of accelerate, which would import torch to name them.
@@ -40,8 +36,6 @@ TRACKERS = (
     "swanlab",
     "trackio",
 )
-# The column of a dry run's sources; a longer value moves its source to the right.
-_SOURCE_COLUMN = 44
 
 
 def train(
@@ -114,7 +108,9 @@ def train(
     check_trackers(report_to or ())
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
-        is_complete = _print_plans(configs, workspace, format)
+        from hifi_cli.cli.dry_run import print_plans
+
+        is_complete = print_plans(configs, workspace, format)
         if strict and not is_complete:
             raise typer.Exit(MissingError.exit_code)
         return
@@ -279,130 +275,3 @@ def _read_heads(file: Path) -> tuple[str, str | None]:
         return f"heads.given={text}", None
     selection = HeadSelection.read(file)
     return f"heads.given={selection.heads}", selection.backbone
-
-
-# --- a dry run
-
-
-def _print_plans(configs: Sequence[RunConfig], workspace: "Workspace", form: str) -> bool:
-    """Print what the runs of a command would be; say whether nothing is missing.
-
-    Args:
-        configs: of the runs.
-        workspace: has data and results.
-        form: `text`, or `json` for a list of all values, their sources and the plan of each run.
-    """
-    from hifi_cli.runs.plan import Planner
-
-    planner = Planner(workspace)
-    if form == "json":
-        plans = [planner.plan(config) for config in configs]
-        documents = [_document(*pair) for pair in zip(configs, plans, strict=True)]
-        options.print_json(documents)
-    else:
-        plans = _print_documents(configs, planner)
-    missing = [text for lines in plans for name, text in lines if name == "missing"]
-    return set(missing) == {"nothing"}
-
-
-def _document(config: RunConfig, plan: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Give the values of a run, the source of each by dotted key, and its plan."""
-    values = _values(config)
-    return {
-        "config": values,
-        "sources": {key: config.source_of(key) for key in flatten(values)},
-        "plan": [{"about": name, "text": text} for name, text in plan],
-    }
-
-
-def _print_documents(
-    configs: Sequence[RunConfig], planner: "Planner"
-) -> list[list[tuple[str, str]]]:
-    """Print the first run as a YAML document and of each other run what differs from the one before.
-
-    Comments have the source of each value, and the run's plan. On a terminal, long texts take
-    several lines.
-
-    Returns:
-        The plans.
-    """
-    width = Console().width if sys.stdout.isatty() else sys.maxsize
-    before: dict[str, Any] = {}
-    plans: list[list[tuple[str, str]]] = []
-    for config in configs:
-        values = _values(config)
-        flat = flatten(values)
-        if before:
-            print("--- # as before, except for")
-            changed = {key: flat[key] for key in flat if before.get(key, ...) != flat[key]}
-            _print_yaml(changed, config)
-        else:
-            print("---")
-            _print_whole(values, config)
-        before = flat
-        lines = planner.plan(config)
-        printed = plans[-1] if plans else []
-        for line in lines:
-            if line not in printed:
-                _print_plan_line(*line, width)
-        plans.append(lines)
-    return plans
-
-
-def _print_whole(values: Mapping[str, Any], config: RunConfig) -> None:
-    """Print a configuration as YAML: first the keys and sections in which anything is set."""
-    of_default = {}
-    others = {}
-    for key, value in values.items():
-        inner = {key: value}
-        sources = {config.source_of(name) for name in flatten(inner)}
-        if sources <= {DEFAULT}:
-            of_default[key] = value
-        else:
-            others[key] = value
-    _print_yaml(others, config)
-    print("# defaults")
-    _print_yaml(of_default, config)
-
-
-def _print_plan_line(name: str, text: str, width: int) -> None:
-    """Print a line of a plan as a comment of YAML, wrapped at a width."""
-    wrapped = textwrap.fill(
-        text,
-        width,
-        initial_indent=f"# {name:10} ",
-        subsequent_indent=f"{'#':13}",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    print(wrapped, flush=True)
-
-
-def _values(config: RunConfig) -> dict[str, Any]:
-    """Give a configuration with the methods' settings, those too that no source sets."""
-    values = config.model_dump(mode="json")
-    values["settings"] = _settings(config)
-    if config.stage1:
-        values["stage1"]["settings"] = _settings(config.stage1)
-    return values
-
-
-def _print_yaml(values: Mapping[str, Any], config: RunConfig, section: str = "") -> None:
-    """Print a mapping as YAML, a key each line; `section` is the dotted key of the mapping."""
-    indent = "  " * section.count(".")
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            print(f"{indent}{options.yaml_value(key)}:")
-            _print_yaml(value, config, f"{section}{key}.")
-        else:
-            line = f"{indent}{options.yaml_value(key)}: {options.yaml_value(value)}"
-            print(f"{line:{_SOURCE_COLUMN}}  # {config.source_of(f'{section}{key}')}")
-
-
-def _settings(stage: TrainingConfig) -> dict[str, Any]:
-    """Give the settings of a method, with the defaults of those that no source sets."""
-    from hifi_cli.methods.find import implementation_of
-
-    settings_class = implementation_of(stage.method).Settings
-    settings = parse(settings_class, stage.settings, f"method {stage.method}, settings")
-    return settings.model_dump(mode="json")

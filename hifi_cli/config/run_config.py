@@ -30,6 +30,7 @@ from hifi_cli.config.base import (
 from hifi_cli.config.decides import Decides, Effect, values_that_decide
 from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
 from hifi_cli.config.registry import NameWithFile, plain_name
+from hifi_cli.config.specs import Origin
 from hifi_cli.files import digest
 from hifi_cli.run_paths import relative_run_path, run_path_of
 
@@ -387,14 +388,25 @@ class RunConfig(TrainingConfig):
     stage1: Annotated[TrainingConfig | None, SETTING] = None
     """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
-    # `hifi_cli.config.sources` keeps here what set each key.
+    # `hifi_cli.config.sources` keeps here what set each key, and what the YAMLs say of where its
+    # value comes from: also of a key that none of them sets, or of its section.
     _sources: dict[str, str] = PrivateAttr({})
+    _origins: dict[str, Origin | None] = PrivateAttr({})
 
     def source_of(self, key: str) -> str:
         """Return what set a dotted key or its section: `protocol laptop`, `command line`, `default`, ..."""
         while key not in self._sources and "." in key:
             key = key.rpartition(".")[0]
         return self._sources.get(key, DEFAULT)
+
+    def origin_of(self, key: str) -> Origin | None:
+        """Return where the value of a dotted key comes from: a paper, its authors' code, or this project.
+
+        None: no YAML says it, or the user set the key.
+        """
+        while key not in self._origins and "." in key:
+            key = key.rpartition(".")[0]
+        return self._origins.get(key)
 
     def values_that_decide(self, effect: Effect) -> dict[str, Any]:
         """Return the values of the keys with an effect, by dotted key, as JSON holds them."""

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import describe_error, first_problem, flatten, nested, parse
+from hifi_cli.config.origins import OriginFinder
 from hifi_cli.config.run_config import DEFAULT, BackboneConfig, RunConfig, TrainingConfig
-from hifi_cli.config.specs import MethodSpec, ProtocolSpec, method_spec, with_bases
+from hifi_cli.config.specs import MethodSpec, Origin, ProtocolSpec, method_spec, with_bases
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
@@ -49,17 +50,20 @@ class Layer(NamedTuple):
         source: as `--dry-run` and errors name it: `protocol laptop`, `method lora (task rte)`,
             `-c FILE`, `command line`.
         keys: nested as in YAML.
+        origins: where the value of each dotted key comes from, if a YAML says it.
     """
 
     source: str
     keys: Mapping[str, Any]
+    origins: Mapping[str, Origin | None] = {}
 
 
 class Sourced(NamedTuple):
-    """A value of the configuration, and the name of the layer that set it."""
+    """A value of the configuration, the name of the layer that set it, and what this layer says of its origin."""
 
     value: Any
     source: str
+    origin: Origin | None = None
 
 
 def backbone_config(name: str) -> BackboneConfig:
@@ -218,7 +222,9 @@ def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) ->
     ]
     layers += yamls.layers(names["method"].value)
     layers += changes
-    return _validated(_with_own_files(_with_stage1(layers, yamls)))
+    merged = _with_own_files(_with_stage1(layers, yamls))
+    defaults = _origins_of_defaults(names["method"].value, merged, yamls)
+    return _validated(merged, defaults)
 
 
 def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]:
@@ -301,39 +307,61 @@ class _Yamls:
         """Yield what the YAMLs set, with those of a method; later layers win."""
         task = self.task_file.stem
         encoder = self.backbone["backbone"]["name"]
-        methods = with_bases("methods", method_name, MethodSpec)
-        for file, protocol in self.protocols.items():
-            yield Layer(f"protocol {file.stem}", protocol.config)
-        yield Layer(f"backbone {encoder}", self.backbone)
-        yield Layer(f"task {task}", registry.read_yaml(self.task_file).get("config", {}))
-        for file, method in methods.items():
-            yield Layer(f"method {file.stem}", method.config)
-            yield Layer(f"method {file.stem} (task {task})", method.tasks.get(task, {}))
-        method_names = [file.stem for file in methods]
+        origins = self.origins(method_name)
+        method_names = [name for name, _ in origins.methods]
+        for index, (file, protocol) in enumerate(self.protocols.items()):
+            keys = protocol.config
+            yield Layer(f"protocol {file.stem}", keys, origins.of_protocol(index, "", keys))
+        yield Layer(f"backbone {encoder}", self.backbone, origins.of_others(self.backbone))
+        keys = registry.read_yaml(self.task_file).get("config", {})
+        yield Layer(f"task {task}", keys, origins.of_others(keys))
+        for index, (name, method) in enumerate(origins.methods):
+            keys = method.config
+            of_keys = origins.of_method(index, keys, for_task=False)
+            yield Layer(f"method {name}", keys, of_keys)
+            keys = method.tasks.get(task, {})
+            of_keys = origins.of_method(index, keys, for_task=True)
+            yield Layer(f"method {name} (task {task})", keys, of_keys)
         # A protocol's blocks come after the method's own keys, because a paper's setting for one
         # method or task wins over the method's usual one. Its cases, which
         # may name several conditions at once, come last.
-        yield from self._blocks("methods", "*", "all methods")
-        yield from self._blocks("backbones", encoder, f"backbone {encoder}")
-        yield from self._blocks("tasks", task, f"task {task}")
+        yield from self._blocks(origins, "methods", "*", "all methods")
+        yield from self._blocks(origins, "backbones", encoder, f"backbone {encoder}")
+        yield from self._blocks(origins, "tasks", task, f"task {task}")
         for name in method_names:
-            yield from self._blocks("methods", name, f"method {name}")
-        for file, protocol in self.protocols.items():
-            for index, case in enumerate(protocol.cases, start=1):
+            yield from self._blocks(origins, "methods", name, f"method {name}")
+        for index, (file, protocol) in enumerate(self.protocols.items()):
+            for number, case in enumerate(protocol.cases, start=1):
                 if case.is_for(task, encoder, method_names):
-                    yield Layer(f"protocol {file.stem} (case {index})", case.config)
+                    source = f"protocol {file.stem} (case {number})"
+                    of_keys = origins.of_protocol(index, "", case.config, case.origin)
+                    yield Layer(source, case.config, of_keys)
 
-    def _blocks(self, section: str, name: str, words: str) -> Iterator[Layer]:
+    def origins(self, method_name: str) -> OriginFinder:
+        """Return what finds where the values of a run with a method come from."""
+        methods = with_bases("methods", method_name, MethodSpec)
+        return OriginFinder(
+            list(self.protocols.values()),
+            [(file.stem, method) for file, method in methods.items()],
+            self.task_file.stem,
+            self.backbone["backbone"]["name"],
+        )
+
+    def _blocks(
+        self, origins: OriginFinder, section: str, name: str, words: str
+    ) -> Iterator[Layer]:
         """Yield what the protocols set for one name.
 
         Args:
+            origins: finds where the values come from.
             section: `methods`, `backbones` or `tasks`.
             name: what is looked for there.
             words: what sources call it.
         """
-        for file, protocol in self.protocols.items():
+        for index, (file, protocol) in enumerate(self.protocols.items()):
             block = getattr(protocol, section).get(name, {})
-            yield Layer(f"protocol {file.stem} ({words})", block)
+            of_keys = origins.of_protocol(index, f"{section}.{name}", block)
+            yield Layer(f"protocol {file.stem} ({words})", block, of_keys)
 
 
 def _merge(
@@ -356,7 +384,7 @@ def _merge(
             around = [other for other in result if key.startswith(f"{other}.")]
             for other in within + around:
                 del result[other]
-            result[key] = Sourced(value, layer.source)
+            result[key] = Sourced(value, layer.source, layer.origins.get(key))
     return result
 
 
@@ -391,8 +419,33 @@ def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
     return keys
 
 
-def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
+def _origins_of_defaults(
+    method: str, merged: Mapping[str, Sourced], yamls: _Yamls
+) -> dict[str, Origin]:
+    """Return what the YAMLs of a run say of the keys that none of them sets.
+
+    Args:
+        method: name of the method.
+        merged: the values of all layers, which name the method of the first stage if there is one.
+        yamls: the others of the run.
+    """
+    origins = yamls.origins(method).of_defaults()
+    stage1 = merged.get("stage1.method")
+    if stage1 is not None and isinstance(stage1.value, str):
+        for key, origin in yamls.origins(stage1.value).of_defaults().items():
+            if key.partition(".")[0] in TrainingConfig.model_fields:
+                origins[f"stage1.{key}"] = origin
+    return origins
+
+
+def _validated(
+    merged: Mapping[str, Sourced], origins_of_defaults: Mapping[str, Origin] | None = None
+) -> RunConfig:
     """Return the configuration with these values, which knows what set each of them.
+
+    Args:
+        merged: the values by dotted key.
+        origins_of_defaults: where the values of keys come from that are not among them.
 
     Raises:
         UsageError: a key or value is wrong; the message begins with what set it.
@@ -408,6 +461,8 @@ def _validated(merged: Mapping[str, Sourced]) -> RunConfig:
     # Sources stand beside the configuration, not in it: two equal configurations may come about in
     # two ways.
     config._sources = sources
+    of_values = {key: sourced.origin for key, sourced in merged.items()}
+    config._origins = {**(origins_of_defaults or {}), **of_values}
     return config
 
 

@@ -21,6 +21,17 @@ METHOD_KINDS: dict[MethodKind, str] = {
 }
 
 
+class Origin(ConfigModel):
+    """Where a value comes from."""
+
+    source: Source
+    """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
+    where: str = ""
+    """The place in the paper, as `HiFi, table 5`, or whose code it is."""
+    reason: str = ""
+    """The known facts, and why this value is used; default: what the base says of the key."""
+
+
 class BasedSpec(ConfigModel):
     """The content of a YAML that may change another one of its kind."""
 
@@ -30,6 +41,14 @@ class BasedSpec(ConfigModel):
     """The YAML's subject, in one line."""
     config: dict[str, Any] = {}
     """Configuration keys that it sets."""
+    stated: dict[str, list[str]] = {}
+    """Places in its source, as `HiFi, table 5`, each with the keys whose values it states.
+    `tasks.NAME.KEY` is a key for one task, likewise `methods.NAME.KEY` and `backbones.NAME.KEY`;
+    a section stands for all of its keys, and so does `tasks` in a method."""
+    unstated: dict[str, Origin | None] = {}
+    """The keys that its source does not state, written as in `stated`, and where their values
+    come from. A protocol that follows a text or a code repeats every such key of its base; null:
+    its own source states the key."""
 
 
 # peft's adapter_config.json says these besides the options of the adapters.
@@ -128,15 +147,6 @@ def _adapter_targets(content: Mapping[str, Any]) -> list[str]:
     return sorted(targets or [])
 
 
-class Unstated(ConfigModel):
-    """Where a value comes from that the source of a protocol does not state."""
-
-    source: Source
-    """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
-    reason: str = ""
-    """The known facts, and why this value is used; default: the reason that the base gives."""
-
-
 class CaseSpec(ConfigModel):
     """Configuration keys for some combinations of task, method and backbone."""
 
@@ -148,6 +158,8 @@ class CaseSpec(ConfigModel):
     """The backbones; empty: all."""
     config: dict[str, Any]
     """Configuration keys for these."""
+    origin: Origin | None = None
+    """Where their values come from; default: what `stated` and `unstated` say of the keys."""
 
     def is_for(self, task: str, backbone: str, methods: Sequence[str]) -> bool:
         """Whether a run has the combination.
@@ -177,9 +189,6 @@ class ProtocolSpec(BasedSpec):
     """The method if the command line names none."""
     backbone: str | None = None
     """The backbone if the command line names none."""
-    unstated: dict[str, Unstated | None] = {}
-    """The keys that the source does not state, and where their values come from. A protocol that follows a text or a code
-    repeats every such key of its base; null: its own source states the key."""
     methods: dict[str, dict[str, Any]] = {}
     """Keys for single methods, applied after the method's own; `*` means every method."""
     backbones: dict[str, dict[str, Any]] = {}

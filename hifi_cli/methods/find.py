@@ -62,6 +62,26 @@ def implementation_of(method: str) -> type[Method]:
     return _only_method(vars(importlib.import_module(f"hifi_cli.methods.{name}")))
 
 
+def values_of(config: RunConfig) -> dict[str, Any]:
+    """Return the values of a configuration as JSON holds them, with those settings of its methods that no source sets.
+
+    Raises:
+        UsageError: unknown setting, or a value that does not fit.
+    """
+    values = config.model_dump(mode="json")
+    values["settings"] = _settings_of(config)
+    if config.stage1:
+        values["stage1"]["settings"] = _settings_of(config.stage1)
+    return values
+
+
+def _settings_of(stage: TrainingConfig) -> dict[str, Any]:
+    """Return the settings of a method, with the defaults of those that no source sets."""
+    settings_class = implementation_of(stage.method).Settings
+    settings = parse(settings_class, stage.settings, f"method {stage.method}, settings")
+    return settings.model_dump(mode="json")
+
+
 # Hooks of Method under the names that they had: a method that still has them would not be called.
 _FORMER_HOOKS = {"on_phase_start": "on_stage_start", "phases": "stages"}
 
