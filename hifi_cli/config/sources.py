@@ -71,6 +71,22 @@ def backbone_config(name: str) -> BackboneConfig:
     return parse(BackboneConfig, _backbone_keys(name)["backbone"], f"backbone {name}")
 
 
+def architecture_of(backbone: BackboneConfig) -> dict[str, Any] | None:
+    """Return the sizes of a hub's encoder that a shipped YAML has, so that no file of it is needed.
+
+    Returns:
+        `model_type` and sizes, under the names of config.json; None: no YAML has those of the
+        encoder, or the revision may be another one.
+    """
+    if backbone.hub is None or backbone.revision is not None:
+        return None
+    for name in registry.names("backbones"):
+        content = registry.load("backbones", name)
+        if content.get("hub") == backbone.hub and "architecture" in content:
+            return dict(content["architecture"])
+    return None
+
+
 def _backbone_keys(name: str) -> dict[str, Any]:
     """Return the configuration keys that a backbone sets: `backbone` itself, and those in its YAML.
 
@@ -99,6 +115,7 @@ def _keys_of_backbone_yaml(name: str) -> dict[str, Any]:
     content = registry.read_yaml(file)
     keys: dict[str, Any] = content.pop("config", {})
     content.pop("description", None)
+    content.pop("architecture", None)
     if content.get("path") and registry.is_yaml_path(name):
         # The path in a shipped YAML stays relative, for installations elsewhere.
         content["path"] = str((file.parent / content["path"]).resolve())

@@ -1,6 +1,6 @@
 """Weights of a pretrained encoder, which becomes a model with a task head."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,6 +176,30 @@ def load_backbone_on_meta(
     source, revision = resolve_source(backbone)
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
     model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
+    return _on_meta(model_class, config, task_head)
+
+
+def architecture_on_meta(
+    architecture: Mapping[str, Any], *, task_head: TaskHeadSpec, dropout: float | None
+) -> nn.Module:
+    """Make the model that `load_backbone_on_meta` gives, from the sizes in a backbone's YAML.
+
+    Args:
+        architecture: `model_type` and sizes, under the names of config.json.
+        task_head: what the task requires of its head.
+        dropout: every rate in the encoder's configuration; None: those of its family.
+
+    Raises:
+        UsageError: transformers has no model of this kind for the task.
+    """
+    config = transformers.AutoConfig.for_model(**architecture, **_settings_of_task(task_head))
+    if dropout is not None:
+        _set_dropout(config, dropout)
+    return _on_meta(_class_of(config, task_head), config, task_head)
+
+
+def _on_meta(model_class: Any, config: Any, task_head: TaskHeadSpec) -> nn.Module:
+    """Make a model with the task's head, without values."""
     with torch.device("meta"):
         model: nn.Module = model_class.from_config(config)
         encoder = Encoder(model)
@@ -284,18 +308,11 @@ def _class_and_config(
     Raises:
         UsageError: transformers has no such class.
     """
-    labels = dict(enumerate(task_head.rules.labels))
-    ids = {label: index for index, label in labels.items()}
-    # Spans have no labels. By default, transformers has a logit for the first and the last token.
-    of_task = {}
-    if labels and not task_head.is_own:
-        of_task = {"id2label": labels, "label2id": ids}
-    # A config.json may ask for other outputs than ours, as checkpoints before transformers 4 do.
-    outputs = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
     check_no_pointers(source)
     _check_sizes(source)
+    settings = _settings_of_task(task_head)
     with _reading(backbone, source):
-        config = transformers.AutoConfig.from_pretrained(source, **where, **of_task, **outputs)
+        config = transformers.AutoConfig.from_pretrained(source, **where, **settings)
     if getattr(config, "is_decoder", False) and not type(config)().is_decoder:
         logger.warning(
             f"note: the config.json of {source} says is_decoder; it is read as an encoder, whose tokens"
@@ -305,6 +322,27 @@ def _class_and_config(
         config.add_cross_attention = False
     if dropout is not None:
         _set_dropout(config, dropout)
+    return _class_of(config, task_head), config
+
+
+def _settings_of_task(task_head: TaskHeadSpec) -> dict[str, Any]:
+    """Return what a task sets in an encoder's configuration: its labels, and which outputs there are."""
+    # A config.json may ask for other outputs than ours, as checkpoints before transformers 4 do.
+    outputs = {"return_dict": True, "output_attentions": False, "output_hidden_states": False}
+    labels = dict(enumerate(task_head.rules.labels))
+    # Spans have no labels. By default, transformers has a logit for the first and the last token.
+    if not labels or task_head.is_own:
+        return outputs
+    ids = {label: index for index, label in labels.items()}
+    return {**outputs, "id2label": labels, "label2id": ids}
+
+
+def _class_of(config: Any, task_head: TaskHeadSpec) -> Any:
+    """Find the auto class of transformers that makes a model for the task.
+
+    Raises:
+        UsageError: transformers has none.
+    """
     class_name = task_head.rules.transformers_class
     if task_head.is_own:
         # Below our own heads: the span models, which have no pooler, or the bare encoder.
@@ -316,7 +354,7 @@ def _class_and_config(
             f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose"
             " another backbone or task"
         )
-    return auto_class if has_class else transformers.AutoModel, config
+    return auto_class if has_class else transformers.AutoModel
 
 
 def _set_dropout(config: Any, dropout: float) -> None:

@@ -37,6 +37,13 @@ class TaskHeadSpec:
         """Logits of a sequence, or of each token."""
         return self.rules.head_outputs(one_logit=self.config.one_logit)
 
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """All that decides how many parameters a model with this head has, and under which names."""
+        rules = self.rules
+        reads = (rules.transformers_class, rules.reads_words, rules.reads_all_tokens)
+        return (*reads, len(rules.labels), self.outputs, self.config)
+
 
 class MLPTaskHead(nn.Module):
     """Two linear layers, without dropout."""

@@ -1,6 +1,5 @@
 """The plan of a run, for `--dry-run`: nothing is written, and the network is not asked."""
 
-import copy
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,12 +8,14 @@ from typing import TypeVar
 from torch import nn
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import architecture_of
 from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import load_backbone_on_meta
+from hifi_cli.models.pretrained import architecture_on_meta, load_backbone_on_meta
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.heads import needs_heads, placeholder_heads
 from hifi_cli.runs.identity import run_to_start_from
@@ -35,6 +36,19 @@ Line = tuple[str, str]
 
 
 @dataclass(frozen=True)
+class PlainModel:
+    """A backbone without values, with the head of a task, which no method has prepared.
+
+    Attributes:
+        missing: why the encoder is not on this machine, if its sizes are those in the backbone's
+            YAML.
+    """
+
+    model: nn.Module
+    missing: str | None
+
+
+@dataclass(frozen=True)
 class ModelSize:
     """The numbers of parameters of a run.
 
@@ -43,20 +57,22 @@ class ModelSize:
         trained: in all and in the backbone, of each stage for which training does not decide them.
         stages: of the run's method.
         is_decoder: whether the backbone is one.
+        missing: why the encoder is not on this machine, if its sizes are those in the backbone's
+            YAML.
     """
 
     total: int
     trained: list[tuple[int, int]]
     stages: list[Stage]
     is_decoder: bool
+    missing: str | None
 
 
 class Planner:
-    """Plans the runs of a command; models that several runs share are built once."""
+    """Plans the runs of a command; runs with models of one size are counted once."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._models: dict[str, nn.Module] = {}
         self._sizes: dict[str, ModelSize] = {}
 
     def plan(self, config: RunConfig) -> list[Line]:
@@ -88,6 +104,8 @@ class Planner:
         elif is_local is False:
             unless_missing(lambda: _check_hub(task))
         size = unless_missing(lambda: self.model_size(config, task))
+        if size and size.missing:
+            missing.append(size.missing)
         start = config.start_from
         if start:
             unless_missing(lambda: run_to_start_from(start, self.workspace.results_dir))
@@ -114,25 +132,17 @@ class Planner:
         """Count the parameters of a run on a model without values, as if its pooler were pretrained.
 
         Raises:
-            MissingError: the backbone's configuration is not on this machine.
+            MissingError: the backbone's sizes are neither on this machine nor in its YAML.
             UsageError: the method's settings do not fit.
         """
-        # Seeds of one setting have one size.
-        key = f"{config.setting_hash} {config.backbone.model_dump_json()}"
-        if key not in self._sizes:
-            encoder = Encoder(copy.deepcopy(self._plain_model(config, task)))
-            self._sizes[key] = _model_size(config, encoder)
-        return self._sizes[key]
-
-    def _plain_model(self, config: RunConfig, task: TaskSpec) -> nn.Module:
-        """Give the model of a backbone with a task's head, which no method has prepared."""
         head = task_head_of(config, task)
-        key = f"{head} {config.dropout} {config.backbone.model_dump_json()}"
-        if key not in self._models:
-            self._models[key] = load_backbone_on_meta(
-                config.backbone, task_head=head, dropout=config.dropout
-            )
-        return self._models[key]
+        # Tasks with heads of one shape, seeds, and learning rates share a size.
+        deciding = {"backbone", "method", "settings", "heads", "stage1", "layer_decay"}
+        key = f"{head.shape} {config.model_dump_json(include=deciding)}"
+        if key not in self._sizes:
+            plain = _plain_model(config, head)
+            self._sizes[key] = _model_size(config, Encoder(plain.model), plain.missing)
+        return self._sizes[key]
 
 
 def _check_hub(task: TaskSpec) -> None:
@@ -146,8 +156,30 @@ def _check_hub(task: TaskSpec) -> None:
         raise unavailable_error("dataset", task.hub.id, reason)
 
 
-def _model_size(config: RunConfig, encoder: Encoder) -> ModelSize:
-    """Count the parameters of a model on the meta device, which the run's method prepares."""
+def _plain_model(config: RunConfig, head: TaskHeadSpec) -> PlainModel:
+    """Make the model of a backbone with a task's head on the meta device.
+
+    Raises:
+        MissingError: the backbone's sizes are neither on this machine nor in its YAML.
+    """
+    try:
+        model = load_backbone_on_meta(config.backbone, task_head=head, dropout=config.dropout)
+    except MissingError as error:
+        architecture = architecture_of(config.backbone)
+        if architecture is None:
+            raise
+        model = architecture_on_meta(architecture, task_head=head, dropout=config.dropout)
+        return PlainModel(model, missing=str(error))
+    return PlainModel(model, missing=None)
+
+
+def _model_size(config: RunConfig, encoder: Encoder, missing: str | None) -> ModelSize:
+    """Count the parameters of a model on the meta device, which the run's method prepares.
+
+    Args:
+        encoder: is changed.
+        missing: as `ModelSize` has it.
+    """
     total = sum(value.numel() for value in encoder.model.parameters())
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     stages = method.stages()
@@ -162,7 +194,7 @@ def _model_size(config: RunConfig, encoder: Encoder) -> ModelSize:
                     stage.prepare_model(encoder)
                 stage.method.on_stage_start(encoder.model, iter(()))
                 sizes.append(trained_sizes(stage.method, encoder))
-    return ModelSize(total, sizes, stages, encoder.is_causal)
+    return ModelSize(total, sizes, stages, encoder.is_causal, missing)
 
 
 def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: ModelSize | None) -> str:
@@ -207,7 +239,12 @@ def _parameters(size: ModelSize | None) -> str:
         for trained, inside in size.trained
     ]
     stages = "; then ".join(texts)
-    return f"{size.total:,}; {stages or 'training or the selected heads decide which train'}"
+    if not size.trained:
+        stages = "training or the selected heads decide which train"
+    text = f"{size.total:,}; {stages}"
+    if size.missing:
+        text += "; computed from the sizes in the backbone's YAML"
+    return text
 
 
 def _directory_state(directory: RunDirectory, config: RunConfig) -> str:

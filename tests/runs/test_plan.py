@@ -1,16 +1,21 @@
 """--dry-run: what a run would be, without weights, data, network or a file written."""
 
+import json
 import shutil
 import socket
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
 import yaml
 from parameter_formulas import Shape, trained_count
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
+from hifi_cli.errors import MissingError
+from hifi_cli.runs import plan
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.plan import Planner
@@ -135,3 +140,76 @@ def test_the_directory_s_state_is_told(tiny, finish_run):
     finish_run()
     assert state() == "done: skipped without --force"
     assert state("learning_rate=0.5") == "holds a run of another configuration: --force replaces it"
+
+
+LARGE = {
+    # Devlin et al. 2019 and Liu et al. 2019 say 340 and 355 million; 335 is the number without the heads of pretraining.
+    "bert-large": (transformers.BertConfig, {}, 335),
+    "roberta-large": (
+        transformers.RobertaConfig,
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1},
+        355,
+    ),
+}
+
+
+@pytest.mark.parametrize("backbone", LARGE)
+def test_a_large_encoder_is_counted_without_its_files(monkeypatch, tmp_path, backbone):
+    """As many as transformers has for the sizes in the papers, and HiFi trains as many weights as its paper says."""
+
+    def refuse(*_, **__):
+        raise MissingError("it is not here")
+
+    monkeypatch.setattr(plan, "load_backbone_on_meta", refuse)
+    of_family, more, millions = LARGE[backbone]
+    large = {"num_hidden_layers": 24, "hidden_size": 1024}
+    large |= {"num_attention_heads": 16, "intermediate_size": 4096}
+    with torch.device("meta"):
+        model = transformers.AutoModelForSequenceClassification.from_config(
+            of_family(**large, **more, num_labels=2)
+        )
+        encoder = transformers.AutoModel.from_config(of_family(**large, **more))
+    assert encoder.num_parameters() // 10**6 == millions
+    planner = Planner(Workspace(tmp_path))
+    config = resolve(task="rte", method="hifi-layerwise", backbone=backbone)
+    size = planner.model_size(config, load_task(config))
+    assert size.total == model.num_parameters() and size.missing == "it is not here"
+    ((_, trained),) = size.trained
+    # 24 layers, three heads, W_Q, W_K and W_V: 64 rows of 1,024 weights, and their biases.
+    weights = 24 * 3 * 3 * 64 * 1024
+    assert weights == 14_155_776 and trained == weights + weights // 1024
+    upper_half = resolve(task="rte", method="hifi-midtop", backbone=backbone)
+    ((_, half),) = planner.model_size(upper_half, load_task(upper_half)).trained
+    assert 2 * half == trained
+
+
+def test_an_encoder_that_is_only_counted_is_missing_in_every_run(hifi, monkeypatch):
+    def refuse(*_, **__):
+        raise MissingError("the encoder is not here")
+
+    monkeypatch.setattr(plan, "load_backbone_on_meta", refuse)
+    words = "train --task rte --method bitfit,lora --dry-run --strict --format json"
+    answer = hifi(words)
+    assert answer.code == 3, answer.err
+    for run in json.loads(answer.out):
+        lines = {line["about"]: line["text"] for line in run["plan"]}
+        assert lines["parameters"].startswith("335,14")
+        assert lines["parameters"].endswith("computed from the sizes in the backbone's YAML")
+        missing = [line["text"] for line in run["plan"] if line["about"] == "missing"]
+        assert "the encoder is not here" in missing
+    # Another revision may have other sizes.
+    own = "description: x\nhub: google-bert/bert-large-uncased\nrevision: refs/pr/1\n"
+    Path("mine.yaml").write_text(own)
+    answer = hifi(f"{words} --backbone mine.yaml")
+    lines = {line["about"]: line["text"] for line in json.loads(answer.out)[0]["plan"]}
+    assert lines["parameters"] == "unknown without the backbone's configuration"
+
+
+def test_the_sizes_in_yamls_are_keys_of_the_familys_configuration():
+    described = [registry.load("backbones", name) for name in registry.names("backbones")]
+    architectures = [content["architecture"] for content in described if "architecture" in content]
+    assert architectures
+    for architecture in architectures:
+        config = transformers.AutoConfig.for_model(**architecture)
+        assert architecture.keys() <= type(config)().to_dict().keys()
+        assert config.hidden_size % config.num_attention_heads == 0
