@@ -17,6 +17,9 @@ import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 from run_folders import demo_folder, run_folder
 
+from hifi_cli.config.sources import resolve
+from hifi_cli.methods.find import values_of
+
 GOLDEN = Path(__file__).parent / "files"
 # The protocol of the stored runs, as it was then
 STUDY = "--protocol laptop.yaml --results-dir study".split()
@@ -212,12 +215,12 @@ TRAINING_KEYS = [
 ]
 
 
-def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
+def configurations(protocol: str, _: Path) -> dict[str, Any]:
     """The training keys of the first method; of the others by task and method what differs from it."""
-    tasks, methods = ",".join(PROTOCOLS[protocol]), ",".join(CONFIGURED)
-    line = f"train --dry-run --protocol {protocol} --task {tasks} --method {methods} --quiet"
-    runs = json.loads(hifi(f"{line} --format json", cwd=cwd))
-    documents = [run["config"] for run in runs]
+    documents = []
+    for task in PROTOCOLS[protocol]:
+        for method in CONFIGURED:
+            documents.append(values_of(resolve(task=task, method=method, protocol=protocol)))
     flat = {
         f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS})
         for keys in documents
