@@ -9,6 +9,8 @@ if there are several) of the same size share a graph; the first two of a size co
 the third is recorded. A method's penalty and hooks, clipping and AdamW compute as usual. With
 `record_steps: false` all steps of a size compute as the first two: the same numbers.
 
+Gradients are written to where they are in every step.
+
 Where attention has no padding, every batch is as wide as the longest train example: only embeddings
 and task head compute on that width. Where attention computes on padding, a batch is as wide as a
 multiple of 16 tokens. Then, if transformers makes the mask, at least one token is padding where the
@@ -235,15 +237,7 @@ class StepGraphs:
         size = len(examples), tokens, inputs["attention_mask"].shape[-1], is_first
         self.uses[size] += 1
         if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
-            loss = compute()
-            # The optimizer's step takes the gradients off the parameters. They are kept here, because
-            # a recorded step adds into the very memory that it was recorded with.
-            self.gradients = {
-                parameter: parameter.grad
-                for parameter in self.parameters
-                if parameter.grad is not None
-            }
-            return loss, False
+            return compute(), False
         # A recording computes nothing: its step is computed by the first replay, below.
         if size not in self.graphs:
             replay, loss = self.record(compute)
@@ -284,24 +278,57 @@ class StepGraphs:
             inputs: of `batch_of`, on the device.
             is_first: whether the gradient begins at 0.
         """
-        for parameter, gradient in self.gradients.items():
-            parameter.grad = gradient
-        if self.gradients and is_first:
-            torch._foreach_zero_([*self.gradients.values()])
+        for parameter in self.parameters:
+            parameter.grad = None
         runner = self.runner
         of_model = dict(inputs)
         labels = of_model.pop("labels")
         weight = of_model.pop("weight")
+        packed = self._packed_batch(of_model) if self.is_packed else None
+        logits = runner.forward(of_model, packed)
         if self.is_packed:
-            packed = self._packed_batch(of_model)
             # The last example is that of padding.
-            logits = runner.forward(of_model, packed)[:-1]
-        else:
-            logits = runner.forward(of_model, None)
+            logits = logits[:-1]
         targets = Targets(labels, self.class_weights, runner.config.label_smoothing)
         loss = LOSSES[runner.task.kind](logits, targets) * weight
         loss.backward()
+        self.keep_gradients(self._new_gradients(), is_first=is_first)
         return loss.detach()
+
+    def _new_gradients(self) -> dict[nn.Parameter, Tensor]:
+        """Take the gradients of a backward pass out of the parameters."""
+        gradients: dict[nn.Parameter, Tensor] = {}
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                gradients[parameter] = parameter.grad
+                parameter.grad = None
+        return gradients
+
+    def keep_gradients(self, new: dict[nn.Parameter, Tensor], *, is_first: bool) -> None:
+        """Write new gradients to where they are in every step, or add them to what is there.
+
+        The backward pass cannot write there: it adds to the gradient that a parameter has. To set
+        that to 0 first, and to add, moves twice the bytes of writing.
+
+        Args:
+            new: of a micro-batch, by their parameters.
+            is_first: whether the gradient begins at 0.
+        """
+        for parameter in new:
+            if parameter not in self.gradients:
+                self.gradients[parameter] = torch.zeros_like(parameter)
+        if is_first:
+            unused = [kept for parameter, kept in self.gradients.items() if parameter not in new]
+            if unused:
+                torch._foreach_zero_(unused)
+        kept = [self.gradients[parameter] for parameter in new]
+        values = [*new.values()]
+        if is_first:
+            torch._foreach_copy_(kept, values)
+        else:
+            torch._foreach_add_(kept, values)
+        for parameter, gradient in self.gradients.items():
+            parameter.grad = gradient
 
     def _packed_batch(self, inputs: dict[str, Tensor]) -> PackedBatch:
         """Take the places of the tokens out of the inputs of a packed batch."""
