@@ -103,7 +103,27 @@ class RowLinear(TunedLinear):
         # pass: autograd must not see the weight itself, but `data`.
         weight = self.base_layer.weight.data.to(x.dtype)
         bias = None if self.base_layer.bias is None else self.base_layer.bias.to(x.dtype)
-        return _RowProduct.apply(x, self.rows, self.row_bias, weight, bias, self.index)
+        return self.multiply(x, rows=self.rows, row_bias=self.row_bias, weight=weight, bias=bias)
+
+    def multiply(
+        self,
+        x: Tensor,
+        *,
+        rows: Tensor,
+        row_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Compute x W' + b, with gradients for the tuned rows of W and b.
+
+        Args:
+            rows, row_bias: get the gradients.
+            weight, bias: W and b; they have the values of `rows` and `row_bias` already.
+        """
+        output: Tensor = _RowProduct.apply(
+            x.to(weight.dtype), rows, row_bias, weight, bias, self.index
+        )
+        return output
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:

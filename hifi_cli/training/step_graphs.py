@@ -9,7 +9,9 @@ if there are several) of the same size share a graph; the first two of a size co
 the third is recorded. A method's penalty and hooks, clipping and AdamW compute as usual. With
 `record_steps: false` all steps of a size compute as the first two: the same numbers.
 
-Gradients are written to where they are in every step.
+In bf16, Linears multiply by copies of their weights (`models/bf16_weights`), the numbers that
+autocast would cast. Gradients are written to where they are in every step, which casts those of the
+copies.
 
 Where attention has no padding, every batch is as wide as the longest train example: only embeddings
 and task head compute on that width. Where attention computes on padding, a batch is as wide as a
@@ -23,12 +25,12 @@ when it ends (`StepGraphs.close`), and nothing is collected during a recording.
 """
 
 import gc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +39,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hifi_cli.errors import RecordingFailed
 from hifi_cli.methods.base import Method
+from hifi_cli.models.bf16_weights import Bf16Weights
 from hifi_cli.models.token_packing import PackedBatch, copy_to_device, real_token_index
 from hifi_cli.tasks.encode import collate, split_batch
 from hifi_cli.tasks.task_spec import EncodedExample
@@ -135,16 +138,21 @@ class StepGraphs:
         class_weights: of the loss; None: equal ones.
 
     Attributes:
+        copies_weights: whether Linears multiply by copies in bfloat16, instead of what autocast
+            casts: the same numbers. It is here to be switched off for a comparison.
         width: tokens of the widest padded batch.
         is_packed: whether the layers get packed tokens, and a batch an example of padding.
         has_fixed_width: whether all batches are padded to `width`.
         class_weights: those of the loss, on the device.
+        weights: those copies; None: the steps compute in float32, or without copies.
         gradients: of each parameter that gets one, in the same memory in every step.
         uses: micro-batches so far, by their size.
         graphs: the recorded steps, by the size of a micro-batch.
         pool: the memory that all graphs compute in.
         repeated: how many steps were a recorded one again.
     """
+
+    copies_weights: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -170,6 +178,9 @@ class StepGraphs:
         self.class_weights: Tensor | None = None
         if class_weights is not None:
             self.class_weights = torch.tensor(class_weights, device=runner.device)
+        self.weights: Bf16Weights | None = None
+        if runner.uses_autocast and self.copies_weights:
+            self.weights = Bf16Weights(runner.encoder.model)
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.uses: Counter[_Size] = Counter()
         self.graphs: dict[_Size, _RecordedStep] = {}
@@ -179,6 +190,7 @@ class StepGraphs:
     def close(self) -> None:
         """Free the graphs and their memory, at the end of the stage that they were recorded in."""
         self.graphs.clear()
+        self.weights = None
         self.gradients.clear()
         self.pool = None
 
@@ -228,6 +240,8 @@ class StepGraphs:
             weight: factor on its summed loss.
             is_first: whether the gradient begins at 0.
         """
+        if self.weights and is_first:
+            self.weights.renew_frozen()
         batch = self.batch_of(examples, weight)
         inputs = {
             name: copy_to_device(values, self.runner.device) for name, values in batch.items()
@@ -284,8 +298,15 @@ class StepGraphs:
         of_model = dict(inputs)
         labels = of_model.pop("labels")
         weight = of_model.pop("weight")
+        copies: AbstractContextManager[None] = nullcontext()
+        if self.weights:
+            # Between the micro-batches of a step no weight changes.
+            if is_first:
+                self.weights.refresh()
+            copies = self.weights.in_use()
         packed = self._packed_batch(of_model) if self.is_packed else None
-        logits = runner.forward(of_model, packed)
+        with copies:
+            logits = runner.forward(of_model, packed)
         if self.is_packed:
             # The last example is that of padding.
             logits = logits[:-1]
@@ -296,12 +317,19 @@ class StepGraphs:
         return loss.detach()
 
     def _new_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """Take the gradients of a backward pass out of the parameters."""
+        """Take the gradients of a backward pass out of the parameters, and out of their copies."""
         gradients: dict[nn.Parameter, Tensor] = {}
+        if self.weights:
+            gradients = self.weights.take_gradients()
         for parameter in self.parameters:
-            if parameter.grad is not None:
+            if parameter.grad is None:
+                continue
+            # A weight may be read outside of its Linear too.
+            if parameter in gradients:
+                gradients[parameter] = parameter.grad + gradients[parameter]
+            else:
                 gradients[parameter] = parameter.grad
-                parameter.grad = None
+            parameter.grad = None
         return gradients
 
     def keep_gradients(self, new: dict[nn.Parameter, Tensor], *, is_first: bool) -> None:
@@ -311,7 +339,7 @@ class StepGraphs:
         that to 0 first, and to add, moves twice the bytes of writing.
 
         Args:
-            new: of a micro-batch, by their parameters.
+            new: of a micro-batch by their parameters, float32, or bfloat16 of copies.
             is_first: whether the gradient begins at 0.
         """
         for parameter in new:
@@ -321,12 +349,17 @@ class StepGraphs:
             unused = [kept for parameter, kept in self.gradients.items() if parameter not in new]
             if unused:
                 torch._foreach_zero_(unused)
-        kept = [self.gradients[parameter] for parameter in new]
-        values = [*new.values()]
-        if is_first:
-            torch._foreach_copy_(kept, values)
-        else:
-            torch._foreach_add_(kept, values)
+        # One call takes any number of tensors, but of one type.
+        by_type: dict[torch.dtype, list[nn.Parameter]] = defaultdict(list)
+        for parameter, gradient in new.items():
+            by_type[gradient.dtype].append(parameter)
+        for parameters in by_type.values():
+            kept = [self.gradients[parameter] for parameter in parameters]
+            values = [new[parameter] for parameter in parameters]
+            if is_first:
+                torch._foreach_copy_(kept, values)
+            else:
+                torch._foreach_add_(kept, values)
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
 

@@ -7,6 +7,7 @@ seen.
 
 import gc
 import json
+from collections import Counter
 from unittest.mock import patch
 
 import pytest
@@ -322,6 +323,71 @@ def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_train
         torch.testing.assert_close(result, results[2], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("full-ft", ()),
+        ("full-ft", ("gradient_accumulation_steps=2",)),
+        ("hifi-layerwise", ()),
+        ("hifi-layerwise", ("gradient_accumulation_steps=2",)),
+        ("lora", ()),
+        ("rocoft-row", ()),
+        ("adapter", ()),
+    ],
+)
+def test_steps_with_copies_of_weights_train_as_under_autocast_alone(
+    new_trainer, monkeypatch, method, words
+):
+    """Losses and what trained, to the bit, dropout included."""
+    results = []
+    for copies_weights in (True, False):
+        monkeypatch.setattr(RepeatedSteps, "copies_weights", copies_weights)
+        trainer = new_trainer(method, *WITH_DROPOUT, *words, "log_every=1", "learning_rate=0.003")
+        trainer.train()
+        assert trainer.progress.processes[-1]["repeated_steps"] > 0
+        losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
+        results.append((torch.tensor(losses), trainer.delta))
+    assert results[0][0].std() > 1e-3
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def operations_of_a_recorded_step(trainer):
+    """How often a recorded step computes each operation, and how many weights it casts alone."""
+    trainer.train()
+    recording = RepeatedSteps.made[-1].recordings[-1]
+    names = Counter(call.operation.overloadpacket.__name__ for call in recording.calls)
+    weights = {parameter.data_ptr() for parameter in trainer.model.parameters()}
+    cast = [
+        call
+        for call in recording.calls
+        if call.operation.overloadpacket.__name__ == "_to_copy"
+        and call.arguments[0].data_ptr() in weights
+    ]
+    return names, len(cast)
+
+
+@pytest.mark.parametrize(
+    ("method", "tuned", "trained"), [("full-ft", 0, 28), ("hifi-layerwise", 6, 16)]
+)
+def test_a_recorded_step_casts_weights_and_writes_rows_and_gradients_in_few_operations(
+    new_trainer, monkeypatch, method, tuned, trained
+):
+    """Of a BERT with two layers: 6 Linears each, pooler and classifier, with weights and biases."""
+    linears = 2 * (2 * 6 + 2)
+    counts = []
+    for copies_weights in (False, True):
+        monkeypatch.setattr(RepeatedSteps, "copies_weights", copies_weights)
+        counts.append(operations_of_a_recorded_step(new_trainer(method, *WITH_DROPOUT)))
+    (alone, cast_alone), (together, cast_together) = counts
+    assert (cast_alone, cast_together) == (linears, 0)
+    # Each of the gradients that autocast casts back is cast by the one call that keeps them.
+    assert alone["_to_copy"] - together["_to_copy"] == linears + trained
+    # Autocast's step writes rows and biases of each tuned projection; both unpack the tokens.
+    assert alone["index_copy_"] - together["index_copy_"] == max(2 * tuned - 2, 0)
+    # Gradients are written: those of copies, and float32 ones where other parameters train.
+    assert together["_foreach_copy_"] <= 3 and together["_foreach_zero_"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("dropout=0",), WITH_DROPOUT], ids=" ".join)
 @pytest.mark.parametrize("family", OTHER_FAMILIES)
@@ -349,7 +415,7 @@ def assert_each_stage_was_repeated(trainer):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", RECORDED_METHODS)
 def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatch, method):
-    """By reference counts alone.
+    """By reference counts alone, in bf16 as on a GPU: parameters, and their copies that multiply.
 
     A node that adds to a gradient belongs to the stream of the forward pass that made it. One that
     survived its step would make a recording on another stream fail.
@@ -360,7 +426,8 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
     in_use, survivors = [], []
 
     def nodes():
-        parameters = {*trainer.stage.graphs.parameters}
+        graphs = trainer.stage.graphs
+        parameters = {*graphs.parameters, *graphs.weights.trained.values()}
         return [get_gradient_edge(value).node for value in parameters if value.requires_grad]
 
     def marked_nodes():
@@ -381,7 +448,8 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
             if trainer.stage.graphs:
                 survivors.append(marked_nodes())
 
-    trainer = new_trainer(method, "dropout=0", "epochs=2", callback=CountSurvivors())
+    words = ("dropout=0", "epochs=2", "precision=bf16")
+    trainer = new_trainer(method, *words, callback=CountSurvivors())
     gc.disable()
     try:
         trainer.train()
