@@ -50,8 +50,11 @@ _PATTERNS = ("rank_pattern", "alpha_pattern")
 # Types that train something else than modules, need the number of a task, or cannot be merged.
 REFUSED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
 
-# A run with these types that was stopped and resumed on a GPU ended with other numbers (losses 2 %
-# off on an H200), for an unknown reason.
+# These types draw their initial values where the adapted weight is. On a GPU that was by its
+# generator, which no seed has set yet: each run began with other values.
+DRAWS_WHERE_THE_WEIGHT_IS = ("c3a",)
+# Two runs with these types had other numbers on a GPU (an H200, losses up to 2 % off). Their
+# initial values were drawn there; whether that was all, no GPU has shown.
 NOT_REPRODUCIBLE_ON_A_GPU = ("c3a",)
 
 
@@ -136,9 +139,10 @@ class Peft(Method):
             for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
                 setattr(config, option, _WITHOUT_WEIGHTS[option])
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
+        kind = config.peft_type.value.lower()
         # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
         # would leave those changed.
-        with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
+        with torch.random.fork_rng(devices=[]), drawn_on_the_cpu(encoder, kind), _peft_errors(kind):
             torch.default_generator.manual_seed(self.context.seed)
             self.tuner: Any = tuner(model, config, adapter_name="default")
         added = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -301,6 +305,23 @@ def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> 
             f" {encoder.num_layers - 1}, and the targets must be in them"
         )
     return kept
+
+
+@contextmanager
+def drawn_on_the_cpu(encoder: Encoder, kind: str) -> Iterator[None]:
+    """In this context, adapters of any type get initial values that a seed of the CPU decides.
+
+    Args:
+        encoder: gets the adapters. Its model is on the CPU meanwhile, if they would draw on a GPU.
+        kind: the adapters' type.
+    """
+    device = encoder.device
+    moves = kind in DRAWS_WHERE_THE_WEIGHT_IS and device.type == "cuda"
+    if moves:
+        encoder.model.to("cpu")
+    yield
+    if moves:
+        encoder.model.to(device)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import Terminated
 from hifi_cli.methods import diff_pruning
+from hifi_cli.methods.peft import DRAWS_WHERE_THE_WEIGHT_IS
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import varlen_attention
 from hifi_cli.records.record import MetricsLine, StepMetrics
@@ -138,7 +139,24 @@ def method_jobs(setting: Setting, device: torch.device) -> list[Job]:
     """Every method in stock PyTorch."""
     some = ["full-ft", "hifi-layerwise", "prefix-tuning-mlp", "eh-ft-bitfit"]
     names = chosen_methods() if setting.batch_size > 8 else some
-    return [({"checked": name}, partial(check_method, name, device)) for name in names]
+    rows: list[Job] = [({"checked": name}, partial(check_method, name, device)) for name in names]
+    if device.type == "cuda":
+        for name in DRAWS_WHERE_THE_WEIGHT_IS:
+            about = {"checked": f"{name}, initial values of the CPU"}
+            rows.insert(0, (about, partial(same_initial_values, name, device)))
+    return rows
+
+
+def same_initial_values(name: str, device: torch.device) -> dict[str, Any]:
+    """Whether a method draws the values on the device, twice, that it draws on the CPU."""
+    drawn = []
+    for where in (torch.device("cpu"), device, device):
+        prepared = prepared_model(config_of(name, where), Workspace(Path()))
+        trained = prepared.method.trainable_parameters(prepared.encoder.model)
+        drawn.append({name: value.detach().cpu() for name, value in trained.items()})
+    on_cpu, *on_device = drawn
+    same = all(torch.equal(values[name], on_cpu[name]) for values in on_device for name in on_cpu)
+    return {"ok": same}
 
 
 def large_model(setting: Setting, device: torch.device) -> dict[str, Any]:

@@ -10,15 +10,27 @@ from peft import HRAConfig
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from prepared_models import encoder_of, first_batch, logits_of, prepare
 from run_folders import run_folder
+from step_trace import TINY_SHAPE, gpu_config
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
-from transformers import AutoModelForSequenceClassification
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
 from hifi_cli.config import registry
 from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import find
 from hifi_cli.methods.base import MethodContext
-from hifi_cli.methods.peft import PARTS, REFUSED
+from hifi_cli.methods.peft import (
+    DRAWS_WHERE_THE_WEIGHT_IS,
+    PARTS,
+    REFUSED,
+    drawn_on_the_cpu,
+)
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.records.layout import RunDirectory
@@ -26,6 +38,8 @@ from hifi_cli.runs import export as run_export
 from hifi_cli.runs import inference
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.finished import load_final_delta
+from hifi_cli.runs.heads import placeholder_heads
+from hifi_cli.runs.prepare import build_and_prepare
 
 TYPES = [
     name
@@ -312,3 +326,46 @@ def test_c3a_on_a_gpu_warns_that_its_numbers_do_not_come_again(
         prepared.method.on_stage_start(model, iter(()))
         warned = any("do not give the same numbers again" in line for line in caplog.messages)
         assert warned == (warns and device == "cuda")
+
+
+class DrawsOn(TorchDispatchMode):
+    """Notes whether random numbers are drawn into tensors of a device."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.device, self.draws = device, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        on_device = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
+        if is_random and any(value.device.type == self.device for value in on_device):
+            self.draws.append(func.overloadpacket.__name__)
+        return result
+
+
+# HiFi's rows are Linears, whose initial values are those of the pretrained rows before peft adapts them.
+@pytest.mark.parametrize(
+    "method", [name for name in TYPES if method_spec(name).implementation != "hifi_peft"]
+)
+def test_adapters_that_draw_where_the_weight_is_are_known(method):
+    """`meta` stands for a GPU, whose generator no seed has set when a method prepares a model."""
+    config = gpu_config(method)
+    with torch.device("meta"):
+        encoder = Encoder(BertForSequenceClassification(BertConfig(**TINY_SHAPE)))
+    heads = placeholder_heads(config, encoder)
+    with DrawsOn("meta") as mode:
+        prepared = build_and_prepare(config, encoder, heads, [])
+    kind, _ = prepared.adapter()
+    assert bool(mode.draws) == (kind in DRAWS_WHERE_THE_WEIGHT_IS), mode.draws
+
+
+@pytest.mark.parametrize("method", ["c3a", "lora"])
+def test_what_would_draw_on_a_gpu_draws_on_the_cpu(make, workspace, monkeypatch, method):
+    """The model is there while peft adds the adapters, and then on the GPU again."""
+    where, places = ["cuda"], []
+    monkeypatch.setattr(Encoder, "device", property(lambda _: torch.device(where[-1])))
+    monkeypatch.setattr("torch.nn.Module.to", lambda _, to: where.append(torch.device(to).type))
+    with drawn_on_the_cpu(encoder_of(make(method), workspace), method):
+        places.append(where[-1])
+    assert places == ["cpu" if method == "c3a" else "cuda"] and where[-1] == "cuda"
