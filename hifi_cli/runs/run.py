@@ -33,7 +33,7 @@ from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.task_spec import rows_with_texts_of
 from hifi_cli.training import processes
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.device import set_up_device
+from hifi_cli.training.device import precision_note, set_up_device
 from hifi_cli.training.loop import Splits, Trainer
 from hifi_cli.training.runner import Diverged
 
@@ -97,6 +97,9 @@ def run(
         # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
         _say_what_rows_share_and_lose(config, splits)
+        note = precision_note(config.precision, device)
+        if note:
+            logger.warning(f"note: {config.run_label}: {note}")
         # The record names the code as it is now. The digest in `identity` was taken before heads
         # were scored, which may be an hour ago, and the user may have edited the file since.
         code = own_code_digest(config)

@@ -82,9 +82,37 @@ def uses_bf16(precision: str, device: torch.device) -> bool:
     """
     if precision != "auto":
         return precision == "bf16"
+    return multiplies_bf16(device)
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether the hardware of a device has instructions for products of bfloat16."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def precision_note(precision: str, device: torch.device) -> str:
+    """Say what `precision` means on hardware without bfloat16, where it may surprise.
+
+    Args:
+        precision: as `uses_bf16` takes it.
+        device: of the run.
+
+    Returns:
+        One line; empty: there is nothing to say. A CPU that computes in float32 is usual.
+    """
+    if precision == "fp32" or multiplies_bf16(device):
+        return ""
+    hardware = "GPU" if device.type == "cuda" else "CPU"
+    if precision == "bf16":
+        return (
+            f"precision=bf16 is slow on this {hardware}, which has no instructions for bfloat16;"
+            " precision=auto trains in float32 here"
+        )
+    if device.type == "cuda":
+        return "precision=auto trains in float32: this GPU has no instructions for bfloat16"
+    return ""
 
 
 def device_name(device: torch.device) -> str:

@@ -10,7 +10,12 @@ from prepared_models import prepare, splits_of
 from hifi_cli.errors import MissingError
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.provenance import describe_provenance
-from hifi_cli.training.device import select_device, set_up_device
+from hifi_cli.training.device import (
+    precision_note,
+    select_device,
+    set_up_device,
+    uses_bf16,
+)
 
 
 @pytest.fixture
@@ -148,3 +153,34 @@ def test_a_library_that_is_not_installed_is_left_out_of_the_provenance(monkeypat
     monkeypatch.setattr(importlib.metadata, "version", without_datasets)
     libraries = describe_provenance(torch.device("cpu"))["libraries"]
     assert "datasets" not in libraries and libraries["torch"] == version("torch")
+
+
+@pytest.mark.parametrize(
+    ("precision", "kind", "has_bf16", "words"),
+    [
+        ("auto", "cuda", False, "precision=auto trains in float32: this GPU"),
+        ("bf16", "cuda", False, "precision=bf16 is slow on this GPU"),
+        ("bf16", "cpu", False, "precision=bf16 is slow on this CPU"),
+        # A CPU that computes in float32 is usual, and a wish for it is fulfilled.
+        ("auto", "cpu", False, ""),
+        ("fp32", "cuda", False, ""),
+        ("auto", "cuda", True, ""),
+        ("bf16", "cpu", True, ""),
+    ],
+)
+def test_hardware_without_bf16_is_named(monkeypatch, precision, kind, has_bf16, words):
+    monkeypatch.setattr("hifi_cli.training.device.multiplies_bf16", lambda _: has_bf16)
+    note = precision_note(precision, torch.device(kind))
+    assert note.startswith(words) and bool(note) == bool(words)
+    assert "\n" not in note
+    # V100 and T4: what `auto` means is what the steps compute in.
+    computes_in_bf16 = uses_bf16(precision, torch.device(kind))
+    assert computes_in_bf16 == (precision == "bf16" or (precision == "auto" and has_bf16))
+
+
+@pytest.mark.parametrize("has_bf16", [False, True])
+def test_a_run_says_that_bf16_will_be_slow(make, workspace, monkeypatch, caplog, has_bf16):
+    monkeypatch.setattr("hifi_cli.training.device.multiplies_bf16", lambda _: has_bf16)
+    runs.run(make("bitfit", "precision=bf16", "epochs=1", "limit=8"), workspace)
+    said = [line for line in caplog.messages if "precision=bf16 is slow" in line]
+    assert len(said) == (not has_bf16), said
