@@ -34,7 +34,7 @@ from hifi_cli.runs.provenance import describe_provenance
 from hifi_cli.training.device import device_name, select_device
 
 # A recording that fails spoils its process, so that graphs come after what does without them.
-PARTS = "rates,kernels,steps,profile,deterministic,correctness,graphs,graph-steps,more-steps"
+PARTS = "rates,kernels,steps,profile,deterministic,correctness,graphs,graph-steps,levers,more-steps"
 
 
 def main() -> int:
@@ -94,6 +94,7 @@ def main() -> int:
         "correctness": lambda: correctness.method_jobs(setting, device),
         "graphs": lambda: correctness.graph_jobs(device),
         "graph-steps": lambda: steps.graph_jobs(setting, device, results),
+        "levers": lambda: steps.lever_jobs(setting, device),
         "more-steps": lambda: steps.jobs(setting, device, ["tf32", "fp32"], results),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)

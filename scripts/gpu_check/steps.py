@@ -1,11 +1,13 @@
 """Time, rate, launches and memory of a training step, beside transformers' Trainer and peft's LoRA in it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from rates import KINDS, peak
@@ -34,10 +36,12 @@ from transformers import (
 )
 from transformers import Trainer as TransformersTrainer
 
+from hifi_cli.models.bf16_weights import Bf16Weights
 from hifi_cli.tasks.encode import collate
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.device import tf32
 from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step_graphs import StepGraphs
 
 RECORDED = ("full-ft", "hifi-layerwise", "lora")
 METHODS = ("full-ft", "hifi-layerwise", "lora", "bitfit", "child-tuning-d", "diff-pruning")
@@ -90,6 +94,88 @@ def graph_jobs(setting: Setting, device: torch.device, results: dict[str, Any]) 
         rows.append((about, partial(our_step, *arguments)))
     about = {"step of": "Trainer, full-ft", "layout": "cuDNN", "precision": "bf16", "tokens": 53}
     return [*rows, (about, partial(rival_step, "full-ft", setting, device, 53, "bf16", "cuDNN"))]
+
+
+def lever_jobs(setting: Setting, device: torch.device) -> list[Job]:
+    """A row for each length, method and lever of recorded steps in bf16 that is switched off.
+
+    The first row of each has all levers. The losses of the others are compared with its losses.
+    """
+    rows: list[Job] = []
+    for tokens, (method, levers) in product(TOKENS, LEVERS.items()):
+        losses: dict[str, Tensor] = {}
+        for lever in levers:
+            about = {"step of": method, "without": lever, "tokens": tokens}
+            measure = partial(step_without, lever, method, setting, device, tokens, losses)
+            rows.append((about, measure))
+    return rows
+
+
+def step_without(
+    lever: str,
+    method: str,
+    setting: Setting,
+    device: torch.device,
+    tokens: int,
+    losses: dict[str, Tensor],
+) -> dict[str, Any]:
+    """Measure a recorded step without a lever.
+
+    Args:
+        losses: those of the rows of this method and length, by lever; the new ones are added.
+    """
+    fresh_memory(device)
+    keys = [*PRECISIONS["bf16"], "kernels=auto"]
+    with WITHOUT[lever]():
+        trainer = new_trainer(run_config(method, setting, device, *keys), setting, tokens)
+        start = [trainer.stage.step(batch) for batch in batches_of(trainer)]
+        seconds, _ = seconds_per_step(trainer)
+        kernels = profiled(trainer)
+    graphs = len(trainer.stage.graphs.graphs) if trainer.stage.graphs else 0
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    losses[lever] = torch.stack(start).float().cpu()
+    # A slice of the rows may lack the row with all levers.
+    with_all = losses.get(ALL_LEVERS, losses[lever])
+    error = float((losses[lever] / with_all - 1).abs().max())
+    return {
+        # FlashAttention adds gradients in any order.
+        "ok": error < LOSS_TOLERANCE and (graphs > 0 or device.type == "cpu"),
+        "ms": round(1e3 * seconds, 3),
+        **kernels,
+        "GB": round(memory / 1e9, 2),
+        "losses": float(f"{error:.2e}"),
+        "graphs": graphs,
+    }
+
+
+@contextmanager
+def _added_gradients() -> Iterator[None]:
+    """Gradients are set to 0 and added to, instead of written."""
+    keep = StepGraphs.keep_gradients
+
+    def add(graphs: StepGraphs, new: dict[nn.Parameter, Tensor], *, is_first: bool) -> None:
+        if is_first and graphs.gradients:
+            torch._foreach_zero_([*graphs.gradients.values()])
+        keep(graphs, new, is_first=False)
+
+    with patch.object(StepGraphs, "keep_gradients", add):
+        yield
+
+
+ALL_LEVERS = "-"
+# What switches a lever of recorded steps off.
+WITHOUT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    ALL_LEVERS: nullcontext,
+    "copies of weights": lambda: patch.object(StepGraphs, "copies_weights", False),
+    "rows written together": lambda: patch.object(Bf16Weights, "copy_tuned", lambda *_: None),
+    "gradients written": _added_gradients,
+}
+LEVERS = {
+    "full-ft": [ALL_LEVERS, "copies of weights", "gradients written"],
+    "hifi-layerwise": [*WITHOUT],
+    "lora": [ALL_LEVERS, "copies of weights"],
+}
+LOSS_TOLERANCE = 0.05
 
 
 def profile_jobs(setting: Setting, device: torch.device, out: Path) -> list[Job]:

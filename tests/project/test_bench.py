@@ -35,7 +35,7 @@ def test_whole_runs_on_generated_data(tmp_path):
 @pytest.mark.exhaustive
 def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     script = BENCH.parent / "gpu_check"
-    parts = "rates,kernels,steps,correctness,deterministic,graphs"
+    parts = "rates,kernels,steps,correctness,deterministic,graphs,levers"
     done = subprocess.run(
         [sys.executable, str(script), "--small", "--parts", parts, "--out", str(tmp_path)],
         capture_output=True,
@@ -48,6 +48,8 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     for row in measured["kernels"][1:] + measured["correctness"] + measured["graphs"][1:]:
         assert row["losses"] == row["logits"] == row["resumed"] == 0 < row["bf16 losses"] < 0.05
     assert all(row["again"] and row["resumed"] for row in measured["deterministic"])
+    # A CPU records nothing: what is switched off there changes nothing.
+    assert all(row["losses"] == 0 < row["ms"] for row in measured["levers"])
     steps = {
         (row["step of"], row["layout"], row["precision"], row["tokens"]): row
         for row in measured["steps"]
