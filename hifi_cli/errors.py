@@ -7,6 +7,8 @@ import logging
 import signal
 
 logger = logging.getLogger("hifi")
+# Stands before each warning in the log of a command that a grid starts, by which the grid finds it.
+WARNING_MARK = "warning: "
 
 
 class HifiError(Exception):

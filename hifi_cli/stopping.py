@@ -87,12 +87,18 @@ def options_of_child(environment: Mapping[str, str]) -> dict[str, Any]:
     return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading]}
 
 
-def end_with_the_grid() -> None:
-    """In a process that a grid started: stop as by SIGTERM as soon as the grid has ended."""
+def end_with_the_grid() -> bool:
+    """In a process that a grid started: stop as by SIGTERM as soon as the grid has ended.
+
+    Returns:
+        Whether a grid started this process.
+    """
     # Processes started from here do not have the pipe.
     text = os.environ.pop(_GRID_PIPE, "")
-    if text.isdecimal():
-        threading.Thread(target=_stop_at_the_end_of, args=[int(text)], daemon=True).start()
+    if not text.isdecimal():
+        return False
+    threading.Thread(target=_stop_at_the_end_of, args=[int(text)], daemon=True).start()
+    return True
 
 
 def _stop_at_the_end_of(pipe: int) -> None:

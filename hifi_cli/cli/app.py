@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from hifi_cli import environment, launcher, stopping
 from hifi_cli._version import __version__
 from hifi_cli.cli.streams import prepare_streams
-from hifi_cli.errors import HifiError, RunFailed, Terminated, logger
+from hifi_cli.errors import WARNING_MARK, HifiError, RunFailed, Terminated, logger
 from hifi_cli.launcher import LauncherError
 from hifi_cli.stopping import end_with_the_grid
 from hifi_cli.text import printable
@@ -231,11 +231,22 @@ def _before_a_command(
 
 
 class StderrHandler(logging.Handler):
-    """Write messages to what sys.stderr is at the time: a progress bar takes its place for a while."""
+    """Write messages to what sys.stderr is at the time: a progress bar takes its place for a while.
+
+    Args:
+        marks_warnings: whether warnings are marked, for the grid that started this process.
+    """
+
+    def __init__(self, *, marks_warnings: bool = False) -> None:
+        super().__init__()
+        self.marks_warnings = marks_warnings
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a message."""
-        print(printable(self.format(record)), file=sys.stderr, flush=True)
+        text = printable(self.format(record))
+        if self.marks_warnings and record.levelno == logging.WARNING:
+            text = f"{WARNING_MARK}{text}"
+        print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -248,7 +259,8 @@ def main() -> None:
     is_first_process = True
     try:
         stopping.listen()
-        end_with_the_grid()
+        if end_with_the_grid():
+            logger.handlers[:] = [StderrHandler(marks_warnings=True)]
         is_first_process = launcher.rank() == 0
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
         environment.check()

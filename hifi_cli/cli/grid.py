@@ -76,12 +76,15 @@ def grid(
     seeds: options.Seeds = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
+    report_to: options.ReportTo = None,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     if site and jobs:
         raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
     if site:
         check_site(site)
+    else:
+        options.check_trackers(report_to)
     changes = {
         "tasks": tasks or [],
         "methods": methods or [],
@@ -94,7 +97,8 @@ def grid(
     cells = _cells(spec, name, results_dir, data_dir, tuple(overrides or ()))
     if shard:
         cells = grid_cells.shard(cells, shard)
-    where = ["--results-dir", str(results_dir), *options.arguments(data_dir=data_dir)]
+    given = options.arguments(data_dir=data_dir, report_to=",".join(report_to or []))
+    where = ["--results-dir", str(results_dir), *given]
     state = executor.GridState(cells, results_dir, data_dir)
     if not force:
         state.read()

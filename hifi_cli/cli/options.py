@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,18 @@ WHAT = "What to run or read"
 DATA = "Data and results"
 HOW = "How to run"
 OUTPUT = "Output"
+# The trackers of accelerate, which would import torch to name them.
+TRACKERS = (
+    "aim",
+    "comet_ml",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "clearml",
+    "dvclive",
+    "swanlab",
+    "trackio",
+)
 
 
 def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002
@@ -215,6 +228,29 @@ OutputFormat = Annotated[
     Literal["text", "json"],
     typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT),
 ]
+Caption = Annotated[
+    str | None,
+    typer.Option(
+        help="Caption in LaTeX, as plain text; default: the table's title.", rich_help_panel=OUTPUT
+    ),
+]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Label in LaTeX, such as tab:rte; further tables of the command: tab:rte-2, ...",
+        rich_help_panel=OUTPUT,
+    ),
+]
+ReportTo = Annotated[
+    list[str] | None,
+    several(
+        "--report-to",
+        choices=TRACKERS,
+        help="Also send the metrics to these trackers of accelerate.",
+        panel=OUTPUT,
+    ),
+]
 Published = Annotated[
     bool,
     typer.Option(
@@ -392,6 +428,17 @@ def table_keys(
         "backbone": stored_name("backbones", backbone) if backbone else backbone,
         "shots": shots,
     }
+
+
+def check_trackers(names: Sequence[str] | None) -> None:
+    """Refuse trackers that are not installed.
+
+    Raises:
+        MissingError: the package of one is not installed.
+    """
+    for name in names or ():
+        if find_spec(name) is None:
+            raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 
 
 def arguments(**given: object) -> list[str]:

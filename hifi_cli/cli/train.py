@@ -24,19 +24,6 @@ from hifi_cli.text import abbreviate
 if TYPE_CHECKING:
     from hifi_cli.runs.workspace import Workspace
 
-# The trackers of accelerate, which would import torch to name them.
-TRACKERS = (
-    "aim",
-    "comet_ml",
-    "mlflow",
-    "tensorboard",
-    "wandb",
-    "clearml",
-    "dvclive",
-    "swanlab",
-    "trackio",
-)
-
 
 def train(
     overrides: options.Overrides = None,
@@ -81,19 +68,10 @@ def train(
             rich_help_panel=options.HOW,
         ),
     ] = False,
-    report_to: Annotated[
-        list[str] | None,
-        options.several(
-            "--report-to",
-            choices=TRACKERS,
-            help="Also send the metrics to these trackers of accelerate.",
-            panel=options.OUTPUT,
-        ),
-    ] = None,
+    report_to: options.ReportTo = None,
     format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
-    from hifi_cli.runs.log import check_trackers
     from hifi_cli.runs.run import run
     from hifi_cli.runs.workspace import Workspace
     from hifi_cli.training import processes
@@ -105,7 +83,7 @@ def train(
     )
     if not allow_unused:
         _refuse_unused(configs, overrides or [])
-    check_trackers(report_to or ())
+    options.check_trackers(report_to)
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
         from hifi_cli.cli.dry_run import print_plans

@@ -167,17 +167,21 @@ class GridCell:
         return PurePath(relative_run_path(start))
 
     @cached_property
-    def cost(self) -> float:
-        """The expected duration in training examples seen."""
+    def rows(self) -> int | None:
+        """Training rows of an epoch; None: neither the configuration nor the task says how many."""
         config = self.config
         if config.shots:
             # Most tasks have two classes.
-            return float(config.epochs * 2 * config.shots)
-        rows = config.limit
-        if not rows:
-            official = registry.load("tasks", self.task).get("rows") or {}
-            rows = official.get("train") or _USUAL_ROWS
-        return float(config.epochs * rows)
+            return 2 * config.shots
+        if config.limit:
+            return config.limit
+        official = registry.load("tasks", self.task).get("rows") or {}
+        return official.get("train") or None
+
+    @cached_property
+    def cost(self) -> float:
+        """The expected duration in training examples seen."""
+        return float(self.config.epochs * (self.rows or _USUAL_ROWS))
 
     def command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
         """Give the command that trains the run.

@@ -3,7 +3,6 @@
 The executor's processes are here or on a cluster.
 """
 
-import logging
 import os
 import shutil
 import signal
@@ -19,17 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from hifi_cli import stopping
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.errors import MissingError, RecordingFailed, Terminated, UsageError, logger
+from hifi_cli.errors import (
+    HifiError,
+    MissingError,
+    RecordingFailed,
+    Terminated,
+    UsageError,
+    logger,
+)
 from hifi_cli.files import is_held_by_a_process, safe_name
 from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.watch import GridDisplay, RunWatch
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
+from hifi_cli.records.signs import signs_of
 from hifi_cli.runs.identity import IdentityReader
 from hifi_cli.tasks import task_spec
 from hifi_cli.text import format_duration
@@ -47,7 +52,7 @@ _STOPPED = (130, *_STOPPED_CLEANLY, *_STOPPED_EARLY)
 _CONFLICT = 4
 # So often without another process, the directory holds another run.
 _CONFLICTS = 3
-# Between two looks at the runs that other processes train.
+# Between two looks at the runs, those too that other processes train.
 _POLL_SECONDS = 1.0
 
 
@@ -159,8 +164,8 @@ def run(
 
     Runs that select heads need scores, once for a task and encoder: the first of them makes them,
     and the others wait. A run with `start_from` is submitted when that run of the grid has ended; if
-    it failed, this one fails and says so. A bar shows on a terminal how far the grid is, and
-    otherwise a line whenever a run has ended.
+    it failed, this one fails and says so. A line says what became of each run, and another one what
+    its command has warned of. `GridDisplay` shows how far the grid and its runs are.
 
     Args:
         state: which cells are left.
@@ -175,26 +180,26 @@ def run(
         return
     logs.mkdir(parents=True, exist_ok=True)
     queue = Queue(state, submit, logs, where, force=force, retries=retries)
-    console = Console(stderr=True)
-    has_bar = console.is_terminal and logger.isEnabledFor(logging.INFO)
-    with Progress(
-        BarColumn(bar_width=16),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        redirect_stdout=False,
-        disable=not has_bar,
-    ) as progress:
-        bar = progress.add_task(str(state), total=len(state.cells), completed=len(state.finished))
+    with GridDisplay(len(state.cells)) as display:
         while queue.is_busy:
             queue.start_ready()
             for cell in queue.settle_ended():
+                _say(queue.new_warnings(cell))
                 if cell in state.finished:
                     logger.info(_outcome(cell, state.finished[cell]))
+                else:
+                    logger.warning(f"{cell.config.run_label}: failed: {state.failed[cell]}")
+            for cell in queue.running.values():
+                _say(queue.new_warnings(cell))
+            if display.is_due:
                 ended = len(state.finished) + len(state.failed)
-                progress.update(bar, completed=ended, description=str(state))
-                if not has_bar:
-                    logger.info(f"grid: {state}")
+                display.show(str(state), ended, queue.training())
+
+
+def _say(warnings: Sequence[str]) -> None:
+    """Repeat what commands have warned of."""
+    for text in warnings:
+        logger.warning(text)
 
 
 class Queue:
@@ -207,6 +212,7 @@ class Queue:
             which is no part of their configuration.
         elsewhere: cells that other processes train. They are looked at again and again: such a
             process finishes the run, or leaves it to this grid.
+        watches: the cells that were started or put aside, as their files show them.
     """
 
     def __init__(
@@ -231,7 +237,9 @@ class Queue:
         self.elsewhere: list[GridCell] = []
         self.failures: Counter[GridCell] = Counter()
         self.conflicts: Counter[GridCell] = Counter()
-        self.log_starts: dict[GridCell, int] = {}
+        self.started: set[GridCell] = set()
+        self.watches: dict[GridCell, RunWatch] = {}
+        self.warned: set[str] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -249,10 +257,12 @@ class Queue:
         if self.is_trained_elsewhere(cell):
             logger.info(f"{cell.config.run_label}: another process trains it; waiting for its end")
             self.elsewhere.append(cell)
+            self.watches.setdefault(cell, self.watch_of(cell))
             return
-        log = self.log_of(cell)
-        if cell not in self.log_starts:
-            self.log_starts[cell] = log.stat().st_size if log.is_file() else 0
+        if cell not in self.started:
+            # What another grid has printed until now is not of this one's command.
+            self.watches[cell] = self.watch_of(cell)
+            self.started.add(cell)
         # A stopped run has removed the former result: without --force it continues from its
         # checkpoint.
         replaces = self.force and (cell not in self.failures or self.state.has_result(cell))
@@ -260,21 +270,21 @@ class Queue:
         if cell in self.unrecorded:
             # The last value of a key counts.
             command.append("record_steps=false")
-        future = self.submit(command, log)
+        future = self.submit(command, self.log_of(cell))
         self.running[future] = cell
 
     def settle_ended(self) -> Iterator[GridCell]:
-        """Wait until a cell may have ended; yield those that have, and start again what is to be repeated."""
+        """Wait a moment for the end of a cell; yield those that have ended, and start again what is to be repeated."""
         left_by_others = [cell for cell in self.elsewhere if not self.is_trained_elsewhere(cell)]
         for cell in left_by_others:
             self.elsewhere.remove(cell)
             # The command itself finds out whether what is there now is this run.
             self.start(cell)
-        timeout = _POLL_SECONDS if self.elsewhere else None
         if not self.running:
-            time.sleep(timeout or 0.0)
+            if self.elsewhere:
+                time.sleep(_POLL_SECONDS)
             return
-        for future in wait(self.running, timeout, return_when=FIRST_COMPLETED).done:
+        for future in wait(self.running, _POLL_SECONDS, return_when=FIRST_COMPLETED).done:
             cell = self.running.pop(future)
             code = future.result()
             if self.state.add(cell, code) or not self.repeats(cell, code):
@@ -292,7 +302,7 @@ class Queue:
             # A cell that was told to stop has not failed, and is known as one that has started.
             self.failures[cell] += 0 if code in _STOPPED else 1
         if self.failures[cell] > self.retries:
-            self.state.failed[cell] = _reason(self.log_of(cell), self.log_starts[cell], code)
+            self.state.failed[cell] = _reason(self.watches[cell], code)
             return False
         self.start(cell)
         return True
@@ -311,6 +321,44 @@ class Queue:
     def is_trained_elsewhere(self, cell: GridCell) -> bool:
         """Say whether a process that is not of this grid trains the cell."""
         return is_held_by_a_process(RunDirectory.of(cell.config, self.state.results_dir).lock)
+
+    def training(self) -> list[RunWatch]:
+        """Give the cells that train now; of this grid's commands, some wait for a free process."""
+        begun = [*self.running.values(), *self.elsewhere]
+        return [self.watches[cell] for cell in begun if self.watches[cell].is_training]
+
+    def new_warnings(self, cell: GridCell) -> list[str]:
+        """Give what a cell's command has warned of, once for all cells with the same warning.
+
+        Signs against its score are left out: the grid says them at its end, about all runs.
+        """
+        texts = self.watches[cell].new_warnings()
+        if not texts:
+            return []
+        signs = self.signs_of(cell)
+        new = []
+        for text in texts:
+            if text in signs or text in self.warned:
+                continue
+            self.warned.add(text)
+            label = cell.config.run_label
+            new.append(text if text.startswith(label) else f"{label}: {text}")
+        return new
+
+    def signs_of(self, cell: GridCell) -> list[str]:
+        """Give the warnings about the score of a cell that its command ends with."""
+        if not self.state.has_result(cell):
+            return []
+        try:
+            result = RunDirectory.of(cell.config, self.state.results_dir).read_result()
+        except HifiError:
+            return []
+        return [f"note: {sign}" for sign in signs_of([result])]
+
+    def watch_of(self, cell: GridCell) -> RunWatch:
+        """Make what shows a cell from outside of its process."""
+        directory = RunDirectory.of(cell.config, self.state.results_dir)
+        return RunWatch(cell, directory, self.log_of(cell))
 
     def log_of(self, cell: GridCell) -> Path:
         """Give the file to which all commands of a cell append what they print."""
@@ -331,12 +379,11 @@ def _outcome(cell: GridCell, result: RunResult) -> str:
     return text
 
 
-def _reason(log: Path, start: int, code: int) -> str:
+def _reason(watch: RunWatch, code: int) -> str:
     """Say why a command failed: the signal that killed it, its error, or the last line of its log.
 
     Args:
-        log: what the cell's commands printed.
-        start: size of the log before this grid; earlier lines are of earlier commands.
+        watch: has the log of what the cell's commands printed.
         code: the command's exit code.
     """
     if code == -signal.SIGKILL:
@@ -344,8 +391,9 @@ def _reason(log: Path, start: int, code: int) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     content = b""
-    if log.is_file():
-        content = log.read_bytes()[start:]
+    if watch.log.is_file():
+        # Earlier lines are of earlier commands.
+        content = watch.log.read_bytes()[watch.log_start :]
     said = []
     for line in content.decode(errors="replace").split("\n"):
         # A progress bar is written over and over in one line; its last state counts.

@@ -1,6 +1,5 @@
 """All runs as a list: for `hifi ls runs` and for `hifi_cli.read_results`."""
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.errors import MissingError
 from hifi_cli.files import is_locked, well_formed
 from hifi_cli.records.layout import unfinished_runs
-from hifi_cli.records.record import StepMetrics, metrics_line
+from hifi_cli.records.progress import ProgressReader
 from hifi_cli.records.study import SCORES, Study
 from hifi_cli.run_paths import names_in
 from hifi_cli.text import format_duration
@@ -133,33 +132,18 @@ def _unfinished(study: Study) -> list[dict[str, Any]]:
 def _progress(metrics: Path) -> dict[str, Any]:
     """Say how far an unfinished run is: its finished epochs, and its last loss and age as the detail.
 
-    A line that is being written is left out, as is a file that cannot be read.
-
     Args:
         metrics: the run's metrics.jsonl.
     """
-    try:
-        written = metrics.stat().st_mtime
-        texts = metrics.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+    progress = ProgressReader(metrics).read()
+    if progress is None:
         return {}
-    epoch = 0
-    loss = None
-    for text in texts:
-        try:
-            line = metrics_line(json.loads(text))
-        except (ValueError, TypeError):
-            continue
-        if isinstance(line, StepMetrics):
-            loss = line.loss
-        else:
-            epoch = line.epoch
-    said = [f"epochs done: {epoch}"]
-    if loss is not None:
-        said.append(f"loss {loss:.4f}")
-    age = max(0.0, time.time() - written)
+    said = [f"epochs done: {progress.epoch}"]
+    if progress.loss is not None:
+        said.append(f"loss {progress.loss:.4f}")
+    age = max(0.0, time.time() - progress.written)
     said.append(f"last line {format_duration(age)} ago")
-    return {"epoch": epoch, "detail": ", ".join(said)}
+    return {"epoch": progress.epoch, "detail": ", ".join(said)}
 
 
 def _damaged(study: Study) -> list[dict[str, Any]]:

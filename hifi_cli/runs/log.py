@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +9,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import MissingError, logger
+from hifi_cli.errors import logger
 from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.progress import describe_epoch
 from hifi_cli.records.record import MetricsLine, StepMetrics
 from hifi_cli.runs.provenance import peak_memory
 from hifi_cli.text import format_duration
@@ -120,25 +120,7 @@ class MetricLogger(Callback):
         """
         if isinstance(line, StepMetrics):
             return f"step {line.step}, loss {line.loss:.4f}"
-        name = primary
-        if line.selection is not None:
-            name = f"{primary} on the selection split"
-        score = f"{100 * line.selecting_score(primary):.2f}"
-        text = f"epoch {line.epoch} of {self.config.epochs}, {name} {score}"
-        if self.loss is not None:
-            text += f", loss {self.loss:.4f}"
-        return text
-
-
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that are not installed.
-
-    Raises:
-        MissingError: the package of one is not installed.
-    """
-    for name in names:
-        if find_spec(name) is None:
-            raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
+        return describe_epoch(line, self.config.epochs, primary, self.loss)
 
 
 def start_trackers(names: Sequence[str], config: RunConfig, directory: RunDirectory) -> list[Any]:

@@ -17,7 +17,7 @@ from project_files import copy_yaml
 from run_folders import demo_folder, run_folder
 
 from hifi_cli.cli.app import COMMANDS, load
-from hifi_cli.cli.train import TRACKERS
+from hifi_cli.cli.options import TRACKERS
 from hifi_cli.config.run_config import Ranking
 from hifi_cli.heads import measures, ranking
 

@@ -17,7 +17,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor
+from hifi_cli.grids import executor, watch
 from hifi_cli.grids.executor import GridState
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.reports import table_spec
@@ -142,7 +142,8 @@ def scripted_run(tmp_path, script, all_cells=None, retries=0, force=False):
     return state, submit.ran
 
 
-def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog):
+def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(watch, "_LINE_SECONDS", 0.0)
     script = {"demo-entailment/bitfit/seed1": [1, 3], "demo-entailment/full-ft/seed1": [-9, -9]}
     state, ran = scripted_run(tmp_path, script, retries=1)
     assert {cell.config.run_label: reason for cell, reason in state.failed.items()} == {

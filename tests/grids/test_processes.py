@@ -21,6 +21,7 @@ from run_folders import run_folder
 from tiny_inputs import QUICK, QUICK_WORDS
 
 from hifi_cli.grids import executor
+from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,10 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
     answer = hifi(*command, "--tasks", "rte")
     assert (answer.code, "2 of 2 done (1 before)" in answer.err) == (0, True), answer.err
     assert len(run_paths(tmp_path)) == 2 and fingerprint(run) == before
+    (log,) = (tmp_path / "results").rglob("rte-hifi-layerwise-seed1.log")
+    sign = f"note: {CHOSEN_ON_REPORTED}"
+    assert f"warning: {sign}\n" in log.read_text()
+    assert answer.err.count(sign) == 1 and "hifi-layerwise/seed1: note" not in answer.err
 
 
 def test_rte_starts_from_the_mnli_run_of_the_same_grid(encoders, data, task_kinds_data, tmp_path):
