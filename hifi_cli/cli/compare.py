@@ -11,7 +11,7 @@ from hifi_cli.reports import compare as compare_runs
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.comparable import RowKey
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.render import emit
+from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.selection import require_single_table
 
 
@@ -48,8 +48,11 @@ def compare(
     results_dir: options.ResultsDir = options.RESULTS,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
+    caption: options.Caption = None,
+    label: options.Label = None,
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
+    latex = LatexOptions(caption, label)
     words = [name for word in methods for name in word.split(",")]
     names = options.stored_names("methods", words)
     study = Study(results_dir)
@@ -81,4 +84,4 @@ def compare(
     how = ReportOptions.of_command(score, include)
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
-    emit(tables, format, out)
+    emit(tables, format, out, latex)

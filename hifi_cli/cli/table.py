@@ -17,7 +17,7 @@ from hifi_cli.reports import costs as cost_tables
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.options import ReportOptions
-from hifi_cli.reports.render import emit
+from hifi_cli.reports.render import LatexOptions, emit
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
@@ -70,12 +70,15 @@ def table(
     ] = False,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
+    caption: options.Caption = None,
+    label: options.Label = None,
 ) -> None:
     """Print mean and standard deviation over seeds, with methods as rows and tasks as columns, as in the papers.
 
     `hifi table search` prints the settings that searches tried; per-class, confusion and ensemble are of stored
     predictions.
     """
+    latex = LatexOptions(caption, label)
     study = Study(results_dir)
     if by:
         study = study.with_rows_by(by)
@@ -85,7 +88,7 @@ def table(
     if name == "search":
         searched = search_tables.searches(study, **keys, task=tasks, method=methods)
         searched[0].notes += study.notes_on_damage
-        return emit(searched, format, out)
+        return emit(searched, format, out, latex)
     if name in class_tables.TABLES:
         if score or metrics or by or backbones:
             raise UsageError(
@@ -97,7 +100,7 @@ def table(
         counted = ReportOptions.of_command(None, include)
         built = class_tables.TABLES[name](study, selection, counted)
         built[0].notes += study.notes_on_damage
-        return emit(built, format, out)
+        return emit(built, format, out, latex)
     layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
     if not layouts:
         raise study.no_run_error() if study.table_runs.empty else study.no_such_runs_error(**keys)
@@ -143,7 +146,7 @@ def table(
     tables[0].notes += study.notes_on_damage
     if any(metric.endswith(HELD_OUT) for metric in metrics or ()):
         tables[0].notes.append("held_out: other rows, on which no epoch and no setting was chosen")
-    emit(tables, format, out)
+    emit(tables, format, out, latex)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ from hifi_cli.config.sources import override_value, parse_override
 from hifi_cli.errors import RunFailed, UsageError, logger
 from hifi_cli.records import share
 from hifi_cli.records.study import Study
-from hifi_cli.reports.render import emit, render
+from hifi_cli.reports.render import AS_IT_IS, LatexOptions, emit, format_of, render
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.versus import (
     Baselines,
@@ -103,6 +103,8 @@ def versus(
     results_dir: options.ResultsDir = options.RESULTS,
     out: options.Out = None,
     format: options.TableFormat = None,  # noqa: A002
+    caption: options.Caption = None,
+    label: options.Label = None,
 ) -> None:
     """Train a new method and compare it with stored baselines, of which one run per task is trained again as a check.
 
@@ -111,6 +113,11 @@ def versus(
     from hifi_cli.runs.versus import repeat_canary, train_method, train_search
     from hifi_cli.runs.workspace import Workspace
 
+    latex = LatexOptions(caption, label)
+    # Without another format, the table of verdicts is printed as text and as LaTeX.
+    prints_both = format is None and out is None
+    if latex != AS_IT_IS and not prints_both and format_of(format, out) != "tex":
+        raise UsageError("--caption and --label are for LaTeX: leave them out")
     with share.opened(study) as directory:
         name = options.stored_names("methods", [method])[0]
         stored = Study(directory)
@@ -136,9 +143,11 @@ def versus(
         configs = train_method(plan, workspace, rate)
         conditions = [str(repeated), _learning_rates(plan, rate), *plan.left_out]
         tables = _tables(plan, configs, workspace, cost, conditions)
-    emit(tables, format, out)
-    if format is None and out is None:
-        print(render("tex", tables[:1]))
+    if prints_both:
+        emit(tables, None, None)
+        print(render("tex", tables[:1], latex))
+    else:
+        emit(tables, format, out, latex)
 
 
 # --- what is planned

@@ -5,7 +5,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import TextWrapper
 from typing import Any
@@ -16,6 +16,7 @@ from rich import box, markup
 from rich.console import Console
 from rich.table import Table as Grid
 
+from hifi_cli.errors import UsageError
 from hifi_cli.files import json_text, suffix_of_output, write_or_print
 from hifi_cli.reports.table import DASH, Table
 from hifi_cli.text import spreadsheet_cell
@@ -25,28 +26,85 @@ _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", 
 WIDTH = 100
 # A width that no table reaches, so that nothing wraps where a table is measured.
 _ENDLESS = 10_000
+# What LaTeX takes in a label without escapes
+_LABEL = re.compile(r"[A-Za-z0-9:./+_-]+")
 
 
-def emit(tables: Sequence[Table], name: str | None, out: Path | None) -> None:
+@dataclass(frozen=True)
+class LatexOptions:
+    """How LaTeX refers to the tables of a command.
+
+    Attributes:
+        caption: of the first table in place of its title; further tables keep theirs. None: none.
+        label: of the first table; further ones have a number behind it. None: no label.
+    """
+
+    caption: str | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.label is not None and not _LABEL.fullmatch(self.label):
+            raise UsageError(
+                f"--label '{self.label:.60}': letters, digits and : . - _ / + are allowed, as in tab:rte"
+            )
+
+    def caption_of(self, index: int, table: Table) -> str:
+        """Return the caption of the table at an index."""
+        if index == 0 and self.caption is not None:
+            return self.caption
+        return table.title
+
+    def label_of(self, index: int) -> str | None:
+        """Return the label of the table at an index; None: it has none."""
+        if self.label is None or index == 0:
+            return self.label
+        return f"{self.label}-{index + 1}"
+
+
+# The title is the caption, and there is no label.
+AS_IT_IS = LatexOptions()
+
+
+def emit(
+    tables: Sequence[Table],
+    name: str | None,
+    out: Path | None,
+    latex: LatexOptions = AS_IT_IS,
+) -> None:
     """Print tables, or write them to a file.
 
     Args:
         tables: one or several.
         name: the format; None: as the file's suffix says, or text.
         out: the file; None: standard output.
+        latex: caption and label, for LaTeX alone.
+
+    Raises:
+        UsageError: the file's name ends in another format, or another format has no such caption.
+    """
+    form = format_of(name, out)
+    if form != "tex" and latex != AS_IT_IS:
+        raise UsageError("--caption and --label are for --format tex: leave them out")
+    write_or_print(render(form, tables, latex), out)
+
+
+def format_of(name: str | None, out: Path | None) -> str:
+    """Return the format in which tables are printed.
+
+    Args:
+        name: the format, if it is given; None: as the file's suffix says, or text.
+        out: the file; None: standard output.
 
     Raises:
         UsageError: the file's name ends in another format.
     """
-    form = name
-    if form is None:
-        other = "or give --format; hifi report writes HTML"
-        suffix = suffix_of_output(out, _FORMAT_OF_SUFFIX, other)
-        form = _FORMAT_OF_SUFFIX.get(suffix, "text")
-    write_or_print(render(form, tables), out)
+    if name is not None:
+        return name
+    other = "or give --format; hifi report writes HTML"
+    return _FORMAT_OF_SUFFIX.get(suffix_of_output(out, _FORMAT_OF_SUFFIX, other), "text")
 
 
-def render(name: str, tables: Sequence[Table]) -> str:
+def render(name: str, tables: Sequence[Table], latex: LatexOptions = AS_IT_IS) -> str:
     """Return tables in a format: `text`, `md`, `tex`, `csv` or `json`."""
     if name == "json":
         contents = [_as_json(table) for table in tables]
@@ -54,11 +112,37 @@ def render(name: str, tables: Sequence[Table]) -> str:
     if name == "csv":
         return _as_csv(tables)
     if name == "tex":
-        preamble = r"% in the preamble: \usepackage{booktabs,amssymb}"
-        return "\n".join([preamble, *map(_as_latex, tables)]) + "\n"
+        parts = [r"% in the preamble: \usepackage{booktabs,amssymb}"]
+        for index, table in enumerate(tables):
+            parts.append(_as_latex(table, latex.caption_of(index, table), latex.label_of(index)))
+        return "\n".join(parts) + "\n"
+    # A table in LaTeX goes to a place of its own, with all its notes. Here all stand together.
+    own, shared = _with_shared_notes_apart(tables)
     if name == "md":
-        return "\n".join(map(_as_markdown, tables))
-    return "\n".join(map(as_text, tables))
+        parts = [*map(_as_markdown, own)]
+        lines = [f"- all tables: {_MARKDOWN.line(note)}" for note in shared]
+    else:
+        parts = [*map(as_text, own)]
+        wrap = _wrapper(_width())
+        lines = [wrap.fill(f"all tables: {note}") for note in shared]
+    if lines:
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _with_shared_notes_apart(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
+    """Give several tables without the notes that all of them have, and these notes."""
+    if len(tables) < 2:
+        return [*tables], []
+    first, *others = tables
+    shared = [*first.notes]
+    for table in others:
+        shared = [note for note in shared if note in table.notes]
+    own = []
+    for table in tables:
+        notes = [note for note in table.notes if note not in shared]
+        own.append(replace(table, notes=notes))
+    return own, shared
 
 
 # --- for programs
@@ -258,18 +342,27 @@ def as_text(table: Table, width: int | None = None) -> str:
         table: the table.
         width: in characters; None: that of the terminal, or `WIDTH` without one.
     """
-    is_terminal = sys.stdout.isatty()
     if width is None:
-        width = Console().width if is_terminal else WIDTH
-    wrap = TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
+        width = _width()
+    wrap = _wrapper(width)
     lines = [wrap.fill(table.title)]
     if table.rows:
-        lines += _drawn(table, width, is_terminal=is_terminal)
+        lines += _drawn(table, width, is_terminal=sys.stdout.isatty())
     lines += [wrap.fill(f"{mark}: {text}") for text, mark in table.marks.items()]
     lines += [wrap.fill(note) for note in table.notes]
     # A missing run ends with a command, which readers copy: it is not wrapped.
     lines += [f"missing: {text}" for text in table.missing]
     return "\n".join(lines) + "\n"
+
+
+def _width() -> int:
+    """The width of the terminal, or `WIDTH` without one."""
+    return Console().width if sys.stdout.isatty() else WIDTH
+
+
+def _wrapper(width: int) -> TextWrapper:
+    """Return what breaks a title or a note into lines."""
+    return TextWrapper(width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _drawn(table: Table, width: int, *, is_terminal: bool) -> list[str]:
@@ -333,18 +426,23 @@ def _without_hints(note: str) -> str:
     return _HINT_AT_THE_END.sub("", _HINT_IN_PARENTHESES.sub("", note))
 
 
-def _as_latex(table: Table) -> str:
+def _as_latex(table: Table, caption: str, label: str | None) -> str:
     """A table with booktabs; comments before it name the missing runs."""
     styler = _cells(table, _TEX).style.hide(axis="index")
     body = styler.to_latex(hrules=True, column_format="l" + "r" * len(table.headings)).rstrip()
     # LaTeX prints a hyphen before a number as a hyphen: a minus sign needs math mode.
     body = re.sub(r"(?<=[ \n])-(?=\d)", "$-$", body)
-    notes = [f"{_TEX.mark.format(mark)} {_TEX.line(text)}" for text, mark in table.marks.items()]
+    notes = []
+    for text, mark in table.marks.items():
+        notes.append(f"{_TEX.mark.format(mark)} {_TEX.line(_without_hints(text))}")
     notes += [_TEX.line(_without_hints(text)) for text in table.notes]
     lines = [f"% missing: {' '.join(text.split())}" for text in table.missing]
     lines.append(r"\begin{table}")
     lines.append(r"\centering\footnotesize\setlength{\tabcolsep}{3pt}")
-    lines.append(rf"\caption{{{_TEX.line(table.title)}}}")
+    lines.append(rf"\caption{{{_TEX.line(caption)}}}")
+    if label is not None:
+        # After the caption, which counts the table.
+        lines.append(rf"\label{{{label}}}")
     lines.append(body)
     if notes:
         text = "; ".join(notes)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from json_output import tables_of
 from synthetic_runs import write_run
 
 from hifi_cli.records.study import Study
@@ -135,3 +136,56 @@ def test_a_papers_table_has_no_hints_for_the_shell(hifi):
         assert fact in latex
     # A label in parentheses is no hint.
     assert "HiFi (layer-wise) on CoLA" in latex
+
+
+def test_latex_has_the_caption_and_the_label_that_are_asked_for(users_table, hifi):
+    command = ["table", users_table, "--format", "tex"]
+    answer = hifi(*command, "--label", "tab:mine_1", "--caption", "50 % of C&C_x, $k$ = \\3")
+    escaped = r"\caption{50 \% of C\&C\_x, \$k\$ = \textbackslash{}3}"
+    assert f"{escaped}\n\\label{{tab:mine_1}}\n" in answer.out
+    assert answer.out.index("\\label") < answer.out.index("\\begin{tabular}")
+    assert "\\label" not in hifi(*command).out
+    hifi("table", users_table, "--out", "mine.tex", "--label", "tab:file")
+    assert "\\label{tab:file}" in Path("mine.tex").read_text()
+
+
+def test_further_tables_of_a_command_have_labels_of_their_own(hifi):
+    for method, score in (("full-ft", 0.7), ("bitfit", 0.6)):
+        for seed in (1, 2):
+            write_run("results", method, "rte", seed, score)
+    command = ["compare", "full-ft", "bitfit", "--format", "tex"]
+    plain = re.findall(r"\\caption\{(.*)\}", hifi(*command).out)
+    latex = hifi(*command, "--label", "tab:ft", "--caption", "Mine").out
+    assert re.findall(r"\\label\{(.*)\}", latex) == ["tab:ft", "tab:ft-2"]
+    assert re.findall(r"\\caption\{(.*)\}", latex) == ["Mine", plain[1]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--format", "tex", "--label", "tab rte"], "--label 'tab rte': letters, digits and"),
+        (["--format", "tex", "--label", "tab:50%"], "--label 'tab:50%': letters, digits and"),
+        (["--format", "md", "--caption", "Mine"], "are for --format tex: leave them out"),
+        (["--label", "tab:rte"], "are for --format tex: leave them out"),
+    ],
+)
+def test_a_caption_or_label_that_nothing_would_show_is_refused(users_table, hifi, words, message):
+    answer = hifi("table", users_table, *words)
+    assert answer.code == 2 and message in answer.err
+
+
+def test_a_note_that_all_tables_of_a_command_have_stands_once(hifi):
+    for protocol, seeds in (("hifi", (1, 2)), ("laptop", (1, 2, 3))):
+        for seed in seeds:
+            write_run("results", "full-ft", "rte", seed, 0.5 + seed / 10, protocol=protocol)
+    own = [f"mean ± standard deviation over seeds {seeds}" for seeds in ("1, 2", "1, 2, 3")]
+    notes = [table["notes"] for table in tables_of(hifi("table --format json"))]
+    shared = [text for text in notes[0] if all(text in others for others in notes)]
+    assert len(notes) == 2 and shared and own == [texts[0] for texts in notes]
+    for form in ("text", "md"):
+        printed = " ".join(hifi("table --format", form).out.split())
+        for text in shared:
+            assert printed.count(text) == 1 and f"all tables: {text}" in printed
+        assert all(text in printed for text in own)
+    latex = hifi("table --format tex").out
+    assert latex.count("chosen on the same rows") == 2 and "all tables" not in latex
