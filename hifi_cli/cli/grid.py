@@ -153,7 +153,19 @@ def _cells(
         return _cells_of_figure(spec, results_dir, data_dir, overrides)
     if spec.claims:
         return grid_cells.cells_of_claims(spec, name, overrides)
-    return grid_cells.cells(spec, name, overrides)
+    values_of = grid_cells.stated_values
+    if _varies_settings(spec):
+        # This loads torch, which other grids do not need: a method's class has its defaults.
+        from hifi_cli.methods import find
+
+        values_of = find.values_of
+    return grid_cells.cells(spec, name, overrides, values_of)
+
+
+def _varies_settings(spec: GridSpec) -> bool:
+    """Say whether settings of methods vary in a grid."""
+    keys: set[str] = set().union(*spec.varied.values())
+    return any("settings" in key.split(".") for key in keys)
 
 
 def _cells_of_figure(

@@ -1,6 +1,6 @@
 """`hifi table`: the tables of papers and of your own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +23,7 @@ from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
+from hifi_cli.text import abbreviate
 
 # Behind the name of a metric: it is of the rows that own data hold out
 HELD_OUT = "_held_out"
@@ -80,11 +81,14 @@ def table(
     """
     latex = LatexOptions(caption, label)
     study = Study(results_dir)
-    if by:
-        study = study.with_rows_by(by)
     keys = options.table_keys(protocol, backbones[0] if backbones else backbone, shots)
     tasks = options.stored_names("tasks", task)
     methods = options.stored_names("methods", method)
+    left_out: list[str] = []
+    if by:
+        if not methods:
+            left_out = _methods_without(by, study, keys)
+        study = study.with_rows_by(by, unchanged=methods)
     if name == "search":
         searched = search_tables.searches(study, **keys, task=tasks, method=methods)
         searched[0].notes += study.notes_on_damage
@@ -144,11 +148,30 @@ def table(
     how = ReportOptions.of_command(score, include, show_published=published)
     tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
     tables[0].notes += study.notes_on_damage
+    if left_out:
+        names = abbreviate(left_out)
+        tables[0].notes.append(
+            f"left out, because they have no {by}: {names} (--methods shows them)"
+        )
     if any(metric.endswith(HELD_OUT) for metric in metrics or ()):
         tables[0].notes.append("held_out: other rows, on which no epoch and no setting was chosen")
     emit(tables, format, out, latex)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
+
+
+def _methods_without(key: str, study: Study, keys: Mapping[str, str | None]) -> list[str]:
+    """The methods that `--by KEY` leaves out, sorted: those to which the key means nothing.
+
+    Args:
+        key: of the setting, or `variant`, which every run may have.
+        study: all runs.
+        keys: `protocol`, `backbone` and `shots` of the table, as `select_runs` takes them.
+    """
+    if key == "variant":
+        return []
+    methods = set(select_runs(study.runs, **keys)["method"])
+    return sorted(methods - study.methods_with(key))
 
 
 def _rows_of_settings(

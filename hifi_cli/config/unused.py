@@ -3,8 +3,10 @@
 from hifi_cli.config.decides import decides
 from hifi_cli.config.run_config import RunConfig
 
+# Methods that select no attention heads read nothing of these sections.
+SECTIONS_OF_HEADS = ("heads", "scoring")
 # Some methods, or values of other keys, make these keys and sections meaningless.
-CONDITIONAL = ("heads", "scoring", "task_head", "holdout", "hold_factor", "final_factor")
+CONDITIONAL = (*SECTIONS_OF_HEADS, "task_head", "holdout", "hold_factor", "final_factor")
 _OF_OWN_TASK_HEAD = ("task_head.width", "task_head.activation", "task_head.init_std")
 
 
@@ -26,7 +28,7 @@ def why_unused(key: str, config: RunConfig, *, needs_heads: bool) -> str:
     """
     section = key.partition(".")[0]
     # Heads that are given are neither scored nor chosen.
-    if section in ("heads", "scoring"):
+    if section in SECTIONS_OF_HEADS:
         if not needs_heads:
             return f"method {config.method} selects no attention heads"
         if config.heads.given and key != "heads.given":

@@ -27,6 +27,7 @@ from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec
+from hifi_cli.methods.find import values_of
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.study import Study
 from hifi_cli.runs.heads import HeadSelector
@@ -159,7 +160,7 @@ class FigureRequest:
             vary={key: [value] for key, value in varied.items()},
         )
         words = [word for word in self.words() if word.partition("=")[0] not in varied]
-        return grid_cells.cells(grid, self.spec.name, words)
+        return grid_cells.cells(grid, self.spec.name, words, values_of)
 
     def runs(self) -> dict[GridCell, RunResult]:
         """Give the figure's runs that are done, in the order of its cells.

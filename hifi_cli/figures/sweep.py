@@ -15,7 +15,7 @@ from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
-from hifi_cli.methods.find import implementation_of
+from hifi_cli.methods.find import values_of
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import Study
 
@@ -57,10 +57,7 @@ class Sweep(Kind):
                 self.key: round(value / (1 + value), 6),
                 "epochs": round(config.epochs * (1 + value)),
             }
-        defaults = implementation_of(config.method).Settings().model_dump(mode="json")
-        values = config.model_dump(mode="json")
-        values["settings"] = {**defaults, **config.settings}
-        configured = flatten(values)
+        configured = flatten(values_of(config))
         return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:

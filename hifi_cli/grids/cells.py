@@ -4,7 +4,7 @@ They are those of a table, a figure or claims, or every combination of tasks, me
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -28,6 +28,8 @@ from hifi_cli.run_paths import relative_run_path
 _USUAL_ROWS = 1000
 
 Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
+# Gives the values of a configuration, nested as in config.yaml.
+ValuesOf = Callable[[RunConfig], dict[str, Any]]
 
 
 def _with_own_keys(methods: Any) -> Any:
@@ -61,7 +63,8 @@ class GridSpec(ConfigModel):
     """Seeds of the runs."""
     vary: Values = {}
     """Configuration keys and their values. Every combination is a variant with a directory of its
-    own; `hifi table search` shows which is best. A key with one value is set for every run."""
+    own, but for the usual one, in which each key has the value that the run has anyway; `hifi table search`
+    shows which is best. A key with one value is set for every run."""
 
     @property
     def varied(self) -> dict[str, Values]:
@@ -200,13 +203,24 @@ class GridCell:
         return [*words, *where, *self.overrides]
 
 
-def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
+def stated_values(config: RunConfig) -> dict[str, Any]:
+    """Give the values of a configuration, without those settings of its method that no source sets."""
+    return config.model_dump(mode="json")
+
+
+def cells(
+    grid: GridSpec,
+    name: str,
+    overrides: Sequence[str] = (),
+    values_of: ValuesOf = stated_values,
+) -> list[GridCell]:
     """Give every cell of a grid: task by task, all methods, their variants, and seeds.
 
     Args:
         grid: has a protocol and a backbone.
         name: of the grid, for messages.
         overrides: `key=value` of the command line, set for every run.
+        values_of: gives the values of a configuration, by which a variant differs from the usual run.
 
     Raises:
         UsageError: a name, key or value is wrong, or there are too many runs.
@@ -220,9 +234,18 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     varied: set[str] = set()
     for task, (method, values_of_keys) in product(grid.tasks, grid.varied.items()):
         varied.update(values_of_keys)
+        on_task = _MethodOnTask(
+            task=task,
+            method=method,
+            backbone=str(grid.backbone),
+            protocol=str(grid.protocol),
+            overrides=tuple(overrides),
+            shares_keys=shares_keys,
+            values_of=values_of,
+        )
         for values in product(*values_of_keys.values()):
             setting = dict(zip(values_of_keys, values, strict=True))
-            all_cells += _cells_of_setting(grid, task, method, setting, overrides, shares_keys)
+            all_cells += on_task.cells(setting, grid.seeds)
     if varied:
         refuse_own_keys(overrides, {*varied, "variant"}, f"grid {name}")
     if len({cell.config.run_path for cell in all_cells}) < len(all_cells):
@@ -232,35 +255,82 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     return all_cells
 
 
-def _cells_of_setting(
-    grid: GridSpec,
-    task: str,
-    method: str,
-    setting: Mapping[str, Any],
-    overrides: Sequence[str],
-    shares_keys: bool,
-) -> list[GridCell]:
-    """Give the cells of a task and method under one setting, one for each seed.
+@dataclass(frozen=True)
+class _MethodOnTask:
+    """A method on a task of a grid, whose runs differ in seed and in the keys that vary.
 
-    Args:
-        setting: a value for each of the keys that vary; it names the variant.
+    Attributes:
+        task, method, backbone, protocol: names as on a command line.
         overrides: `key=value` of the command line.
         shares_keys: as `GridCell` has it.
+        values_of: gives the values of a configuration.
     """
-    backbone = str(grid.backbone)
-    protocol = str(grid.protocol)
-    own = [f"{key}={override_value(value)}" for key, value in setting.items()]
-    words = (*own, *overrides)
-    if own:
-        words = (*words, f"variant={variant(own)}")
-    first = resolve(task=task, method=method, backbone=backbone, protocol=protocol, overrides=words)
-    cells_of_seeds = []
-    for seed in grid.seeds:
-        config = first.model_copy(update={"seed": seed})
-        cells_of_seeds.append(
-            GridCell(task, method, backbone, protocol, words, config, shares_keys)
+
+    task: str
+    method: str
+    backbone: str
+    protocol: str
+    overrides: tuple[str, ...]
+    shares_keys: bool
+    values_of: ValuesOf
+
+    @cached_property
+    def usual_values(self) -> dict[str, Any] | None:
+        """The values of the usual run, in which no key varies; None: it needs a key that varies."""
+        try:
+            return self.values_of(self.resolved(self.overrides))
+        except UsageError:
+            return None
+
+    def resolved(self, words: Sequence[str]) -> RunConfig:
+        """Resolve the configuration of a run with some `key=value`."""
+        return resolve(
+            task=self.task,
+            method=self.method,
+            backbone=self.backbone,
+            protocol=self.protocol,
+            overrides=words,
         )
-    return cells_of_seeds
+
+    def cells(self, setting: Mapping[str, Any], seeds: Sequence[int]) -> list[GridCell]:
+        """Give the cells under one setting, one for each seed.
+
+        Args:
+            setting: a value for each of the keys that vary; it names the variant.
+            seeds: of the runs.
+        """
+        own = [f"{key}={override_value(value)}" for key, value in setting.items()]
+        words = self.overrides
+        if own:
+            words = (*own, *self.overrides, f"variant={variant(own)}")
+        config = self.resolved(words)
+        if own and self.is_usual(config):
+            # Tables, figures and other grids have this run too: it is trained once for all of them.
+            words = self.overrides
+            config = self.resolved(words)
+        of_seeds = []
+        for seed in seeds:
+            of_seed = config.model_copy(update={"seed": seed})
+            of_seeds.append(
+                GridCell(
+                    self.task,
+                    self.method,
+                    self.backbone,
+                    self.protocol,
+                    words,
+                    of_seed,
+                    self.shares_keys,
+                )
+            )
+        return of_seeds
+
+    def is_usual(self, config: RunConfig) -> bool:
+        """Say whether a variant differs from the usual run in nothing but its name."""
+        usual = self.usual_values
+        if usual is None:
+            return False
+        values = {**self.values_of(config), "variant": usual["variant"]}
+        return values == usual
 
 
 def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:

@@ -21,7 +21,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
         most seeds.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
-    runs = study.runs[study.runs["variant"].notna()]
+    runs = _runs_of_searches(study.runs)
     scores = [_selecting_score(study, run) for run in runs.itertuples()]
     runs = runs.assign(score=scores, settings=_settings(runs))
     groups = runs.groupby([*of_search, "settings"], sort=False, dropna=False)
@@ -38,6 +38,27 @@ def tried_settings(study: Study) -> pd.DataFrame:
     ranks = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first")
     tried["best"] = ranks == 1
     return tried.reset_index()
+
+
+def _runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
+    """The variants, and the usual runs beside which they were tried.
+
+    A value that is the run's own makes no variant of it (see `grids.cells`): the usual run is a
+    setting of the search too. It counts where a variant of its method, task and seed was chosen on
+    the same rows, and where no variant has its configuration.
+
+    Args:
+        runs: rows of `Study.runs`.
+    """
+    if runs.empty:
+        return runs
+    alike = [*TABLE_KEYS, "task", "method", "seed", "selection", "report", "limit"]
+    places = ["|".join(map(str, values)) for values in runs[alike].itertuples(index=False)]
+    place = pd.Series(places, runs.index, dtype=object)
+    is_variant = runs["variant"].notna()
+    is_beside = place.isin(place[is_variant])
+    is_tried = runs["config_hash"].isin(runs["config_hash"][is_variant])
+    return runs[is_variant | (is_beside & ~is_tried)]
 
 
 def _selecting_score(study: Study, run: Any) -> float | None:

@@ -19,6 +19,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.sources import override_value
+from hifi_cli.config.unused import SECTIONS_OF_HEADS
 from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import digest, read_parquet
 from hifi_cli.records.layout import USER_FILES, RunDirectory
@@ -345,30 +346,65 @@ class Study:
         study.records = self.records | {path: other.records[path] for path in added["path"]}
         return study
 
-    def with_rows_by(self, key: str) -> "Study":
+    def methods_with(self, key: str) -> set[str]:
+        """Return the methods to which a setting means something.
+
+        Every configuration has the keys about attention heads; a method that tunes no heads reads
+        none of them.
+        """
+        is_about_heads = key.partition(".")[0] in SECTIONS_OF_HEADS
+        methods = set()
+        for run in self.runs.itertuples():
+            if is_about_heads and self.results[run.path].heads is None:
+                continue
+            if key in flatten(run.config):
+                methods.add(run.method)
+        return methods
+
+    def with_rows_by(self, key: str, unchanged: Collection[str] = ()) -> "Study":
         """Return the study with a method of its own for each value of a setting, METHOD/KEY=VALUE.
 
-        With `variant`: METHOD/NAME, and METHOD for the runs that are no variants.
+        Methods to which the setting means nothing are left out. With `variant`: METHOD/NAME, and
+        METHOD for the runs that are no variants.
+
+        Args:
+            key: of the setting.
+            unchanged: methods that stay under their name where the setting means nothing to them.
 
         Raises:
             UsageError: no run has this setting.
         """
         runs = self.runs
-        configs = [flatten(config) for config in runs["config"]]
-        known = set().union(*configs)
-        if len(runs) and key not in known:
-            suggestion = registry.did_you_mean(key, known)
-            raise UsageError(f"--by {key}: no run has this setting{suggestion}")
         if key == "variant":
             names = runs["variant"]
         else:
-            values = [override_value(config.get(key)) for config in configs]
+            having = self.methods_with(key)
+            self._check_some_have(having, key)
+            has_key = runs["method"].isin(having)
+            is_unchanged = runs["method"].isin(unchanged) & runs["variant"].isna()
+            runs = runs[has_key | is_unchanged]
+            values = [override_value(flatten(config).get(key)) for config in runs["config"]]
             names = pd.Series(values, runs.index, dtype=object).radd(f"{key}=")
+            names = names.where(has_key[runs.index], None)
         methods = (runs["method"] + "/" + names).where(names.notna(), runs["method"])
         # Variants are rows now, and no longer left out. A variant with the usual settings is the
         # usual run a second time.
         runs = runs.assign(method=methods, variant=None)
         return self.with_runs(runs.drop_duplicates(["method", "config_hash"]))
+
+    def _check_some_have(self, methods: Collection[str], key: str) -> None:
+        """Refuse a setting that means something to no method; where there is no run, none is refused.
+
+        Raises:
+            UsageError: it does, with the nearest setting that runs have.
+        """
+        if methods or self.runs.empty:
+            return
+        known = set().union(*(flatten(config) for config in self.runs["config"]))
+        if key in known:
+            raise UsageError(f"--by {key}: no run tunes selected attention heads")
+        suggestion = registry.did_you_mean(key, known)
+        raise UsageError(f"--by {key}: no run has this setting{suggestion}")
 
     def names(self, kind: str) -> set[str]:
         """Return the names of a column (`method`, `task`) that have a finished run."""

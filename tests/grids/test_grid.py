@@ -74,6 +74,73 @@ def test_the_yaml_of_a_figure_is_a_grid_of_the_figures_runs(hifi, tmp_path):
     assert of_file == hifi("grid figure-hifi-6-k --print").out
 
 
+def test_the_default_of_a_varied_key_is_the_run_that_tables_and_figures_have():
+    """One configuration has one directory and one hash, whichever grid trains it."""
+    chosen = {"tasks": ["rte", "mrpc"], "methods": ["hifi-layerwise"], "seeds": [1, 2]}
+    of_ablation = cells(name="hifi-heads", **chosen)
+    of_table = cells(name="hifi-2", **chosen)
+    at_default = [cell for cell in of_ablation if cell.config.heads.k == 3]
+    assert len(of_ablation) == 8 * 2 * 2 and len(at_default) == 2 * 2
+    for table_cell, cell in zip(of_table, at_default, strict=True):
+        assert cell.config.run_path == table_cell.config.run_path
+        assert cell.config.config_hash == table_cell.config.config_hash
+    others = [cell for cell in of_ablation if cell.config.heads.k != 3]
+    assert {cell.config.variant for cell in others} == {
+        f"heads.k--{k}" for k in (1, 2, 4, 5, 6, 7, 8)
+    }
+
+
+def test_a_figure_of_the_heads_shares_all_its_runs_with_an_ablation(hifi, tmp_path):
+    figure = (
+        "description: d\nkind: sweep\ntasks: [demo-entailment]\nbackbone: demo\nprotocol: demo\n"
+    )
+    values = "settings: {key: heads.k, values: [1, 2, 4]}\n"
+    (tmp_path / "figure.yaml").write_text(figure + values)
+    grid = "protocol: demo\nbackbone: demo\ntasks: [demo-entailment]\nmethods: [hifi-layerwise]\n"
+    (tmp_path / "ablation.yaml").write_text(f"{grid}vary: {{heads.k: [1, 2, 4]}}\n")
+
+    def printed(name):
+        lines = hifi("grid", name, "--print").out.splitlines()
+        return {line.replace(" --allow-unused", "") for line in lines}
+
+    assert len(printed("figure.yaml")) == 3
+    assert printed("figure.yaml") == printed("ablation.yaml")
+    usual = "hifi train --task demo-entailment --method hifi-layerwise --backbone demo"
+    assert f"{usual} --protocol demo --seeds 1 --results-dir results" in printed("ablation.yaml")
+
+
+def test_the_default_of_a_methods_setting_is_known_where_no_yaml_says_it(hifi):
+    """Mixout's p stands in its YAML, and `place` in its class alone."""
+    Path("mine.yaml").write_text(
+        "protocol: demo\nbackbone: demo\ntasks: [demo-entailment]\nmethods: [mixout]\n"
+        "vary: {settings.place: [all, after-dropout]}\n"
+    )
+    lines = hifi("grid mine.yaml --print").out.splitlines()
+    assert sum("variant=" in line for line in lines) == 1 and len(lines) == 2
+
+
+def test_a_method_that_needs_a_key_that_varies_has_no_usual_run(hifi):
+    Path("needs.py").write_text(
+        "from hifi_cli.methods.base import Method\n"
+        "class Needs(Method):\n"
+        "    class Settings(Method.Settings):\n"
+        "        width: int\n"
+        "    def prepare(self, encoder):\n"
+        "        pass\n"
+    )
+    Path("needs.yaml").write_text(
+        "description: d\nlabel: N\nsource: s\nimplementation: ./needs.py\n"
+    )
+    Path("mine.yaml").write_text(
+        "protocol: demo\nbackbone: demo\ntasks: [demo-entailment]\nmethods: [needs.yaml]\n"
+        "vary: {settings.width: [1, 2]}\n"
+    )
+    answer = hifi("grid mine.yaml --print")
+    lines = answer.out.splitlines()
+    assert len(lines) == 2, answer.err
+    assert all("variant=settings.width" in line for line in lines)
+
+
 def test_printed_lines_make_every_run_of_a_shard_once(hifi):
     lines = hifi("grid hifi-3 --print --shard 2/3").out.splitlines()
     expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}

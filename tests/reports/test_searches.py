@@ -21,7 +21,9 @@ def test_the_best_setting_of_each_task_and_method(hifi):
     }
     for (method, task), values in scores.items():
         write_search("results", method, task, values)
-    write_run("results", "full-ft", "rte", 1, 0.9)  # a run of no search
+    write_run("results", "full-ft", "rte", 1, 0.65)  # the usual run, beside which rates were tried
+    write_run("results", "full-ft", "rte", 2, 0.99)  # nothing was tried with its seed
+    write_run("results", "bitfit", "rte", 1, 0.9, selection="holdout")  # chosen on other rows
     table = table_of(hifi("table search --format json"))
     assert table["title"] == "Settings tried (protocol hifi, backbone bert-large)"
     rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
@@ -30,7 +32,12 @@ def test_the_best_setting_of_each_task_and_method(hifi):
         rounded = [round(value, 9) if isinstance(value, float) else value for value in values]
         rows[row["method"]].append(rounded)
     assert rows == {
-        "full-ft": [[60, 40, 50, None], [70, 10, 40, "RTE"], [50, 60, 55, "CoLA"]],
+        "full-ft": [
+            [60, 40, 50, None],
+            [70, 10, 40, "RTE"],
+            [50, 60, 55, "CoLA"],
+            [65, None, None, None],
+        ],
         "bitfit": [[20, None, None, None], [30, None, None, "RTE"], [10, None, None, None]],
         "lora": [[10, 20, 15, "CoLA"], [20, 20, 20, None], [30, None, None, "RTE"]],
     }
@@ -86,3 +93,18 @@ def test_a_search_names_its_table(hifi):
     answer = hifi("grid demo-search --methods full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
     assert "next: hifi table search" in answer.err
+
+
+def test_the_usual_run_is_a_setting_of_its_search_and_no_second_time(tmp_path):
+    """The demo's own learning rate and k are among those that its search tries: that cell is the usual run."""
+    searched = cells(name="demo-search")
+    usual = [cell for cell in searched if cell.config.variant is None]
+    assert {cell.method for cell in usual} == {"full-ft", "hifi-layerwise"}
+    for index, cell in enumerate(searched):
+        write_cell(cell, tmp_path, score=0.5 + index / 100)
+    tried = tried_settings(Study(tmp_path))
+    assert len(tried) == len(searched)
+    for method, rows in tried.groupby("method"):
+        assert rows["settings"].is_unique and rows["best"].sum() == 1, method
+    rates = tried["settings"][tried["method"] == "full-ft"]
+    assert {*rates} == {"learning_rate=0.0005", "learning_rate=0.002"}

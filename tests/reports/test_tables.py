@@ -338,6 +338,32 @@ def test_each_value_of_a_setting_has_a_row(hifi):
     assert by_name["lora"] == 60 and by_name["dora/rank-8"] == 70 and len(by_name) == 6
 
 
+def test_a_key_of_heads_has_rows_of_the_methods_that_tune_heads(hifi):
+    """Every configuration has heads.k, and Full-FT reads it as little as LoRA does."""
+    for k, score in ((1, 0.7), (3, 0.8)):
+        heads = {"rank": "pagerank", "k": k, "seed": None}
+        variant = None if k == 3 else f"heads.k--{k}"
+        keys = {"variant": variant, "keys": {"heads": heads}, "heads": [[0], [1]]}
+        write_run("results", "hifi-layerwise", "rte", 1, score, **keys, config_hash=f"{k}")
+    for method in ("full-ft", "lora"):
+        heads = {"rank": "pagerank", "k": 3, "seed": None}
+        write_run("results", method, "rte", 1, 0.6, keys={"heads": heads})
+
+    def shown(*words):
+        table = table_of(hifi("table --by heads.k --format json", *words))
+        return {row["method"]: row["rte"] for row in table["rows"]}, table["notes"]
+
+    by_k = {"hifi-layerwise/heads.k=1": 70, "hifi-layerwise/heads.k=3": 80}
+    rows, notes = shown()
+    assert rows == pytest.approx(by_k)
+    assert "left out, because they have no heads.k: full-ft, lora (--methods shows them)" in notes
+    rows, notes = shown("--methods", "hifi-layerwise,full-ft")
+    assert rows == pytest.approx({**by_k, "full-ft": 60})
+    assert not any("have no heads.k" in note for note in notes)
+    answer = hifi("table --by scoring.warm_steps")
+    assert answer.code == 2
+
+
 def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     decoder = write_encoder(tmp_path / "tiny-qwen3", "qwen3")
     where = ["--task", "rte", "--method", "linear-probing", "--data-dir", data, "--backbone"]
