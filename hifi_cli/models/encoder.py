@@ -38,6 +38,11 @@ class Encoder:
         return len(self.layers)
 
     @property
+    def last_layer(self) -> int:
+        """The number of the last layer; the first one is 0."""
+        return self.num_layers - 1
+
+    @property
     def num_heads(self) -> int:
         """Attention heads of a layer."""
         # It raises where heads are not known.
@@ -205,6 +210,10 @@ class Encoder:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
+    def layer_path(self, layer: int) -> str:
+        """Return the name in the whole model of a layer, by its number from 0."""
+        return f"{self._prefix}{self.module_names.layers}.{layer}"
+
     def module_paths(self, layer: int, part: str) -> list[str]:
         """Return the names in the whole model of the modules that are a part of a layer.
 
@@ -215,8 +224,7 @@ class Encoder:
         names = getattr(self.module_names, part)
         if isinstance(names, str):
             names = [names]
-        layers = f"{self._prefix}{self.module_names.layers}"
-        return [f"{layers}.{layer}.{name}" for name in names]
+        return [f"{self.layer_path(layer)}.{name}" for name in names]
 
     def module_path(self, layer: int, part: str) -> str:
         """Return the name in the whole model of a part of a layer that is one module."""

@@ -1,11 +1,13 @@
 """Every encoder family: its heads, its attention, prefixes, merged models; and encoders whose parts are not known."""
 
 import json
+import re
 
 import pytest
 import torch
 from peft import PeftModel
 from prepared_models import prepared_run, pretrained_of
+from project_files import PAGES
 from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -16,7 +18,9 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.heads.scores import head_outputs
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.bitfit import BitFit
+from hifi_cli.methods.common import freeze_except
 from hifi_cli.methods.prefix_tuning import PrefixTuning
+from hifi_cli.methods.top_k import TopK
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.encoder_files import resolve_source
@@ -78,6 +82,41 @@ def test_a_heads_rows_change_this_heads_output_alone(family, settings, part):
     if part != "value" and family == "olmo2":  # one norm for all heads
         expected = [True] * HEADS
     assert [layer.tolist() for layer in changed] == [[False] * HEADS, expected]
+
+
+def names_on_the_page():
+    """The row of each family in the page on methods: layer, query, last Linear."""
+    section = PAGES["methods.md"].partition("\n## Names of layers\n")[2].partition("\n## ")[0]
+    row = r"^\| `([\w-]+)` \| `(.+?)` \| `(.+?)` \| `(.+?)` \|$"
+    return {family: names for family, *names in re.findall(row, section, re.MULTILINE)}
+
+
+@every_family
+def test_the_page_on_methods_names_the_layers_of_every_family(family):
+    assert [*names_on_the_page()] == [*FAMILIES]
+    encoder = Encoder(random_encoder(family))
+    layer, query, output = names_on_the_page()[family]
+    assert encoder.last_layer == 1
+    path = layer.removesuffix("N") + "1"
+    assert path == encoder.layer_path(encoder.last_layer)
+    assert encoder.model.get_submodule(path) is encoder.layers[-1]
+    part_of_query = "fused" if FAMILIES[family].fused else "query"
+    for name, part in ((query, part_of_query), (output, "ffn_output")):
+        assert f"{path}.{name}" == encoder.module_path(1, part)
+        assert isinstance(encoder.model.get_submodule(f"{path}.{name}"), torch.nn.Linear)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "qwen3"])
+def test_the_example_of_the_page_on_methods_trains_the_last_layer(family):
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGES["methods.md"], re.DOTALL | re.MULTILINE)
+    encoder, other = Encoder(random_encoder(family)), Encoder(random_encoder(family))
+    exec(example, {"encoder": encoder, "freeze_except": freeze_except})
+    TopK(TopK.Settings(k=1), MethodContext()).prepare(other)
+    trained, expected = [
+        {name for name, value in each.model.named_parameters() if value.requires_grad}
+        for each in (encoder, other)
+    ]
+    assert trained == expected and any(name.startswith(encoder.layer_path(1)) for name in trained)
 
 
 def test_the_families_of_decoders_are_known_by_their_attention():
