@@ -159,7 +159,7 @@ class GridDisplay:
             refresh_per_second=2,
             disable=not self.is_redrawn,
         )
-        self.bar = self.progress.add_task("", total=cells)
+        self.bar = self.progress.add_task("starting", total=cells)
         self.bars: dict[GridCell, TaskID] = {}
         self.said_at = time.monotonic()
 

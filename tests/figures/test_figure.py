@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from run_folders import run_folder
 from synthetic_runs import write_search
 from tiny_inputs import QUICK
 
@@ -13,6 +14,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.figures import figure
 from hifi_cli.figures.figure import FigureRequest
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.workspace import Workspace
 
 pytestmark = pytest.mark.slow
@@ -100,8 +102,9 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     sweep = {"description": "mine", "kind": "sweep", "tasks": ["rte"], "backbone": "demo"}
     quick = [word for word in QUICK if not word.startswith("heads.k")]  # it varies
+    values = [1, 3]  # the second is the method's own
     Path("mine.yaml").write_text(
-        yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": [1, 2]}})
+        yaml.safe_dump({**sweep, "settings": {"key": "heads.k", "values": values}})
     )
     Path("runs.yaml").write_text("figure: mine.yaml\n")
     assert tiny("figure mine.yaml", *quick).code == 3
@@ -111,6 +114,11 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     assert [words[0] for words in commands] == ["train", "train"]
     assert [hifi(*words).code for words in commands] == [0, 0]
     assert tiny("figure mine.yaml", *quick).code == 0
+    # The usual run is that of any table, and an ablation has both.
+    assert RunDirectory(run_folder(method="hifi-layerwise")).results.is_file()
+    grid = {"protocol": "hifi", "backbone": "demo", "tasks": ["rte"], "methods": ["hifi-layerwise"]}
+    Path("ablation.yaml").write_text(yaml.safe_dump({**grid, "vary": {"heads.k": values}}))
+    assert tiny("grid ablation.yaml --print", *quick).out == ""
     for text, message in (
         ("figure: mine.yaml\nmethods: [full-ft]", "figures and claims define their own methods"),
         ("figure: hifi-3", "this figure needs no finished runs"),
