@@ -189,3 +189,8 @@ def test_a_note_that_all_tables_of_a_command_have_stands_once(hifi):
         assert all(text in printed for text in own)
     latex = hifi("table --format tex").out
     assert latex.count("chosen on the same rows") == 2 and "all tables" not in latex
+
+
+def test_versus_refuses_a_caption_that_it_would_not_show_before_it_trains(hifi):
+    answer = hifi("versus lora --study nowhere --format md --caption Mine")
+    assert answer.code == 2 and "--caption and --label are for LaTeX" in answer.err
