@@ -28,7 +28,8 @@ def test_a_metric_that_the_configuration_names_changes_no_digest_of_the_task(mak
     assert result.task_digest == task_spec.task_digest(task)
 
 
-def test_plans_of_several_methods_and_seeds_build_the_backbone_once(make, workspace, monkeypatch):
+def test_plans_of_runs_with_models_of_one_size_build_the_model_once(make, workspace, monkeypatch):
+    """Two seeds, two rates and two tasks of two classes: one model for each method."""
     build = plan.load_backbone_on_meta
     built = []
 
@@ -38,10 +39,18 @@ def test_plans_of_several_methods_and_seeds_build_the_backbone_once(make, worksp
 
     monkeypatch.setattr(plan, "load_backbone_on_meta", note)
     planner = plan.Planner(workspace)
-    for method in ("full-ft", "lora", "hifi-layerwise"):
-        planner.plan(make(method))
-        planner.plan(make(method, seed=2))
-    assert built == ["tiny-bert"]
+    methods = ("full-ft", "lora", "hifi-layerwise")
+    for method in methods:
+        sizes = [dict(planner.plan(make(method)))["parameters"]]
+        sizes.append(dict(planner.plan(make(method, seed=2)))["parameters"])
+        sizes.append(dict(planner.plan(make(method, "learning_rate=0.5")))["parameters"])
+        sizes.append(dict(planner.plan(make(method, task="cola")))["parameters"])
+        assert len(set(sizes)) == 1
+    assert built == ["tiny-bert"] * len(methods)
+    # A regression has one output, and fewer heads have fewer rows.
+    planner.plan(make("hifi-layerwise", task="stsb"))
+    planner.plan(make("hifi-layerwise", "heads.k=1"))
+    assert len(built) == len(methods) + 2
 
 
 def test_a_plan_without_data_counts_as_one_with_them(encoders, workspace, make, tmp_path):
