@@ -352,7 +352,8 @@ class RunResult(StoredFile):
     delta_bytes: int | None = None
     """Its size; None: diverged."""
     provenance: dict[str, Any]
-    """Command, code, libraries and machine; see `runs.provenance.describe_provenance`."""
+    """Command, code, libraries and machine; see `runs.provenance.describe_provenance`. `finished`:
+    when the run finished, in UTC; records of before lack it."""
 
     @field_validator("config")
     @classmethod

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -252,6 +253,7 @@ def result_of(
         prepared.device, processes=processes.process_state().num_processes
     )
     provenance["device"] = " and ".join(devices)
+    provenance["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return RunResult(
         **vars(outcome),
         schema_version=SCHEMA,

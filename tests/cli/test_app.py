@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -43,6 +44,7 @@ def test_the_main_job(tiny, hifi, encoders, data):
     assert results["data"].keys() == results["data_origin"].keys() >= {"train", "validation"}
     assert '"/' not in json.dumps([results["data_origin"], results["provenance"]["command"]])
     assert results["provenance"]["libraries"]["torch"] == torch.__version__
+    assert datetime.fromisoformat(results["provenance"]["finished"]).tzinfo == UTC
     linux = Path("/proc/cpuinfo")
     cpu = linux.read_text() if linux.is_file() else ""
     assert results["provenance"]["device"] in cpu or "model name" not in cpu
