@@ -22,8 +22,8 @@ from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
+from hifi_cli.drawing import style
 from hifi_cli.errors import ConflictError, MissingError, UsageError, logger
-from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec

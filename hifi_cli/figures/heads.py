@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, norm
 
 from hifi_cli.config.registry import label_of
+from hifi_cli.drawing import style
 from hifi_cli.errors import UsageError
-from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.heads.ranking import RANKINGS, Ranked

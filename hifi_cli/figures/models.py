@@ -22,8 +22,8 @@ from torch.nn.utils import get_total_norm, parameters_to_vector, vector_to_param
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.drawing import style
 from hifi_cli.errors import UsageError
-from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.models.encoder import Encoder

@@ -7,12 +7,12 @@ from matplotlib.figure import Figure
 
 from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
-from hifi_cli.figures import style
+from hifi_cli.drawing import style
+from hifi_cli.drawing.looks import looks_of
 from hifi_cli.figures.figure import FigureRequest, Row
 from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs, in_order
 from hifi_cli.paired_tests import mean_interval
 from hifi_cli.records.study import Study
-from hifi_cli.reports.looks import looks_of
 
 
 class Scores(OfFinishedRuns):
@@ -76,9 +76,5 @@ class Scores(OfFinishedRuns):
                 )
                 ax.plot([first["low"], first["high"]], [place, place], "-", color=look.color)
                 ax.plot(first["mean"], place, look.marker, color=look.color, markersize=4.5)
-            ax.set_yticks(range(len(order)), labels[order])
-            ax.set_ylim(len(order) - 0.4, -0.6)
-            ax.grid(axis="x", linewidth=0.3, color="#d0d0d0")
-            ax.set_axisbelow(True)
-            ax.set_xlabel("score [%]")
+            style.label_rows(ax, labels[order], "score [%]")
         return figure

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.drawing import style
 from hifi_cli.errors import MissingError, logger
-from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.find import values_of

@@ -17,7 +17,7 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.records.study import Study
 from hifi_cli.reports.compare import compare
-from hifi_cli.reports.looks import looks_of
+from hifi_cli.drawing.looks import looks_of
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.render import as_html
 from hifi_cli.reports.selection import select_runs, table_keys

@@ -1,10 +1,13 @@
 """Pairs of two rows' runs: one run of each method on the same task with the same seed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from hifi_cli.config.registry import label_of
+from hifi_cli.paired_tests import paired_statistics
 from hifi_cli.reports.comparable import ComparableRuns, differences
 from hifi_cli.tasks.metrics import is_lower_better
 from hifi_cli.text import counted_noun
@@ -71,6 +74,33 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
     is_better = _is_ahead(frame, runs.metric)
     doubt = _doubt(runs, [first, second], labels, is_better) if len(frame) else ""
     return Pairs(first, second, frame, is_better, doubt, notes)
+
+
+def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
+    """Yield the difference of the first method from the second: mean over tasks, then each task.
+
+    The mean over tasks has no `task`, and is there where there are several. `low` and `high` are the
+    ends of the interval; None where a task has a single pair of runs.
+    """
+    by_task = pairs.by_task
+    groups: dict[str | None, list[list[float]]] = {}
+    if len(by_task) > 1:
+        groups[None] = list(by_task.values())
+    groups |= {task: [values] for task, values in by_task.items()}
+    for task, points in groups.items():
+        found = paired_statistics(points)
+        low, high = found.interval or (None, None)
+        yield {
+            "task": task,
+            "method": pairs.first,
+            "label": pairs.labels[0],
+            "reference": pairs.labels[1],
+            "difference": found.mean,
+            "low": low,
+            "high": high,
+            "pairs": len(found.terms),
+            "tasks": len(points),
+        }
 
 
 def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:

@@ -110,7 +110,7 @@ class Layout:
     @property
     def labels(self) -> list[str]:
         """Labels of the rows for readers."""
-        return _distinct(
+        return distinct_labels(
             [row.label or label_of("methods", row.method or "") for row in self.rows],
             [str(row.method) for row in self.rows],
         )
@@ -133,7 +133,7 @@ class Layout:
     @property
     def headings(self) -> dict[str, str]:
         """Task and metric of each column with scores, by its name."""
-        labels = _distinct(
+        labels = distinct_labels(
             [column.label or label_of("tasks", column.task) for column in self.spec.columns],
             [column.label or column.task for column in self.spec.columns],
         )
@@ -504,8 +504,8 @@ def _formats(layout: Layout, keys: Sequence[str]) -> dict[str, str]:
     return formats
 
 
-def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The labels; the name where several names share a label.
+def distinct_labels(labels: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the labels; the name where several names share a label.
 
     A copy of a task or method keeps the label of the original.
     """

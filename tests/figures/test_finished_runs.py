@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from synthetic_runs import write_run
 
-from hifi_cli.reports.looks import looks_of
+from hifi_cli.drawing.looks import looks_of
 
 WORDS = ("--protocol", "laptop", "--backbone", "minilm")
 

@@ -26,6 +26,7 @@ FLOORS = [
     "heads",
     "training",
     "reports",
+    "drawing",
     "methods",
     "records",
     "models",
@@ -44,7 +45,7 @@ FLOORS = [
     "text",
 ]
 SHARED_BY_METHODS = ("base", "common", "find", "peft")
-WITHOUT_TORCH = ["config", "records", "grids", "reports"]
+WITHOUT_TORCH = ["config", "records", "grids", "reports", "drawing"]
 
 
 def name_of(path):

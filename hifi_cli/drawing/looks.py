@@ -1,8 +1,9 @@
-"""The color, line and marker of each method, the same in every picture.
+"""The color, line and marker of each method, the same in every panel.
 
 Ten colors can be told apart, on paper and with a color vision deficiency; a test measures how far
-they lie from one another. The methods that the papers show have a fixed one. HiFi's and EH-FT's
-variants share the colors of methods that they are never shown with, as dashed lines.
+they lie from one another. Line styles distinguish methods where there are more than ten. The
+methods that the papers show have a fixed look. HiFi's and EH-FT's variants share the colors of
+methods that they are never shown with, as dashed lines.
 """
 
 from collections.abc import Iterable
@@ -62,8 +63,11 @@ class Look:
 def looks_of(methods: Iterable[str]) -> dict[str, Look]:
     """Return the look of each method; no two of them look alike.
 
-    A method has the same look in every picture. One without a fixed look gets it from its name,
-    and another one only where it would look as one of the same picture.
+    A method without a fixed look gets its color from its name, or the next one that no other method
+    has. Panels that stand side by side therefore share the looks of all their methods.
+
+    Args:
+        methods: of all panels.
     """
     names = [*dict.fromkeys(methods)]
     places = {name: _FIXED[name] for name in names if name in _FIXED}
@@ -73,18 +77,21 @@ def looks_of(methods: Iterable[str]) -> dict[str, Look]:
 
 
 def _free_place(name: str, taken: set[tuple[int, int]]) -> tuple[int, int]:
-    """Return the first free place, from the one on that the name itself decides.
+    """Return a free color with a solid line, or else a free line, from the name's own color on.
 
-    Where a picture has more methods than there are looks, they repeat.
+    Where there are more methods than looks, the looks repeat.
     """
-    every_place = len(COLORS) * len(LINES)
-    start = crc32(name.encode()) % every_place
-    for step in range(every_place):
-        line, color = divmod((start + step) % every_place, len(COLORS))
-        if (color, line) not in taken:
-            return color, line
-    line, color = divmod(start, len(COLORS))
-    return color, line
+    used_colors = {color for color, _ in taken}
+    start = crc32(name.encode()) % len(COLORS)
+    in_turn = [(start + step) % len(COLORS) for step in range(len(COLORS))]
+    for color in in_turn:
+        if color not in used_colors:
+            return color, 0
+    for line in range(len(LINES)):
+        for color in in_turn:
+            if (color, line) not in taken:
+                return color, line
+    return start, 0
 
 
 def _look(color: int, line: int) -> Look:

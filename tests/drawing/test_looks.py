@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hifi_cli.config import registry
-from hifi_cli.reports.looks import COLORS, LINES, MARKERS, looks_of
+from hifi_cli.drawing.looks import COLORS, LINES, MARKERS, looks_of
 
 # Machado, Oliveira and Fernandes (2009): what is left of linear RGB without one kind of cone
 SIGHT = {
@@ -65,7 +65,18 @@ def test_the_methods_of_the_papers_have_ten_colors():
     assert {look.marker for look in looks.values()} == {*MARKERS}
 
 
-def test_a_method_looks_the_same_beside_whatever_others():
-    everywhere = looks_of(["full-ft", "hifi-layerwise", "dora", "my-own"])
-    for name, look in everywhere.items():
-        assert looks_of([name]) == {name: look}
+def test_up_to_ten_methods_have_colors_of_their_own():
+    """From eleven on, the eleventh shares one and has another line."""
+    names = [f"own-{number}" for number in range(11)]
+    looks = looks_of(names[:10])
+    assert {look.color for look in looks.values()} == {*COLORS}
+    assert {look.line for look in looks.values()} == {LINES[0]}
+    looks = looks_of(names)
+    assert sorted(look.line == LINES[0] for look in looks.values()) == [False, *10 * [True]]
+
+
+def test_a_method_of_the_papers_looks_the_same_beside_whatever_others():
+    others = [f"own-{number}" for number in range(30)]
+    for name in ("full-ft", "hifi-layerwise", "rocoft-row"):
+        assert looks_of([name, *others])[name] == looks_of([name])[name]
+    assert looks_of(others) == looks_of(reversed(others))

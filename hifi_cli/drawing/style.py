@@ -1,17 +1,20 @@
 """The style of all figures: readable in print, in gray, and with a color vision deficiency."""
 
+import io
 import math
 import textwrap
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
 from hifi_cli.config.registry import label_of
-from hifi_cli.reports.looks import LINES, looks_of
+from hifi_cli.drawing.looks import LINES, Look, looks_of
 
 # A pandas DataFrame, whose cells have a union type that no annotation narrows.
 Frame = Any
@@ -118,6 +121,7 @@ def line_panels(
     band: tuple[str, str] | None = None,
     spread: str = "",
     labels: tuple[str, str],
+    looks: Mapping[str, Look] | None = None,
     **of_facets: Any,
 ) -> Figure:
     """Draw a panel for each value of `panel`, with a line for each of `by`, in the data's order.
@@ -131,19 +135,22 @@ def line_panels(
         band: two columns between which the area is shaded.
         spread: instead, a column to subtract from y and to add to it, as a standard deviation.
         labels: of the axes.
+        looks: of the methods; None: those of a picture that has no other panels.
         of_facets: arguments of `facets`.
     """
     if spread:
         data = data.assign(low=data[y] - data[spread], high=data[y] + data[spread])
         band = ("low", "high")
     figure, groups = facets(data, data["panel"], **of_facets)
-    looks = line_looks(data, by) if "method" in data else {}
+    line_styles: dict[str, dict[str, Any]] = {}
+    if "method" in data:
+        line_styles = line_looks(data, by, looks or looks_of(data["method"]))
     for ax, rows in groups:
         for label, points in rows.groupby(by, sort=False):
             # About a dozen markers a line, however many points it has.
             every = max(1, len(points) // 12)
-            look = looks.get(label, {})
-            (line,) = ax.plot(points[x], points[y], label=label, markevery=every, **look)
+            drawn_as = line_styles.get(label, {})
+            (line,) = ax.plot(points[x], points[y], label=label, markevery=every, **drawn_as)
             if band:
                 low = points[band[0]]
                 high = points[band[1]]
@@ -155,7 +162,7 @@ def line_panels(
     return figure
 
 
-def line_looks(data: Frame, by: str) -> dict[str, dict[str, Any]]:
+def line_looks(data: Frame, by: str, methods: Mapping[str, Look]) -> dict[str, dict[str, Any]]:
     """Return how the line of each label is drawn, as arguments of `plot`: in its method's color.
 
     Where a method has several lines, the first one looks as in every other picture.
@@ -163,8 +170,8 @@ def line_looks(data: Frame, by: str) -> dict[str, dict[str, Any]]:
     Args:
         data: columns `method` and `by`.
         by: the column of the lines' labels.
+        methods: the look of each method.
     """
-    methods = looks_of(data["method"])
     lines_of = Counter[str]()
     looks: dict[str, dict[str, Any]] = {}
     for row in data.drop_duplicates(by).to_dict("records"):
@@ -193,6 +200,15 @@ def colorbar(figure: Figure, image: Any, label: str, **settings: Any) -> None:
     )
 
 
+def label_rows(ax: Axes, labels: Any, x: str) -> None:
+    """Label the rows of a panel, which has a method per row, and its axis; vertical lines help to compare."""
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+    ax.grid(axis="x", linewidth=0.3, color="#d0d0d0")
+    ax.set_axisbelow(True)
+    ax.set_xlabel(x)
+
+
 def label_outer(ax: Axes, x: str, y: str) -> None:
     """Label the axes of a panel if it is in the last row or in the first column."""
     place = ax.get_subplotspec()
@@ -213,3 +229,11 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
     # The panels keep their height.
     figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
+
+
+def as_png(draw: Callable[[], Figure], *, dots_per_inch: int) -> bytes:
+    """Return a figure as a PNG file; `draw` makes it, in the style of all figures."""
+    image = io.BytesIO()
+    with mpl.rc_context(SETTINGS):
+        draw().savefig(image, format="png", dpi=dots_per_inch)
+    return image.getvalue()
