@@ -70,6 +70,12 @@ def well_formed(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
+def without_directory(word: str) -> str:
+    """Return a word of a command; of an absolute path its name: what is shared names no directory of a machine."""
+    path = Path(word)
+    return path.name if path.is_absolute() else word
+
+
 def command_line(words: Iterable[str]) -> str:
     """Return words quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
     letters = list(shlex.join(words))

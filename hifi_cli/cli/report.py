@@ -1,14 +1,17 @@
-"""`hifi report`: tables, comparisons, claims, figures and learning curves on one page."""
+"""`hifi report`: a conclusion in words, pictures, tables, comparisons and claims on one page."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
+
+import pandas as pd
 
 from hifi_cli.cli import options
 from hifi_cli.cli.claims import verdict_tables, verdicts_in
 from hifi_cli.cli.table import built_table
 from hifi_cli.config import registry
-from hifi_cli.files import command_line, suffix_of_output, write_text
+from hifi_cli.errors import MissingError
+from hifi_cli.files import command_line, suffix_of_output, without_directory, write_text
 from hifi_cli.records.study import Study
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import table_spec
@@ -19,12 +22,62 @@ from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The runs that a report is about.
+
+    Attributes:
+        tasks: empty: all; likewise the others.
+        methods: the first one is the reference of the comparisons.
+        protocol: None: all.
+    """
+
+    tasks: list[str]
+    methods: list[str]
+    protocol: str | None
+
+    def of(self, study: Study) -> Study:
+        """Return the study with the selected runs.
+
+        Raises:
+            MissingError: there is none.
+            UsageError: a name is unknown.
+        """
+        table_spec.check_names("tasks", self.tasks, study.names("task"))
+        table_spec.check_names("methods", self.methods, study.names("method"))
+        runs = study.runs
+        if self.protocol:
+            runs = runs[runs["protocol"] == self.protocol]
+            if runs.empty and len(study.table_runs):
+                raise study.no_such_runs_error(protocol=self.protocol)
+            # The given one may carry the file of the user's own YAML, which stored names lack.
+            runs = runs.assign(protocol=pd.Series(self.protocol, runs.index, dtype=object))
+        if self.tasks:
+            runs = runs[runs["task"].isin(self.tasks)]
+        if self.methods:
+            runs = runs[runs["method"].isin(self.methods)]
+        if runs.empty and len(study.table_runs):
+            given = " ".join(self.as_words())
+            raise MissingError(f"no finished run of {given} in {study.directory}")
+        return study.with_runs(runs)
+
+    def as_words(self) -> list[str]:
+        """Return the selection as options of a command."""
+        return options.arguments(
+            tasks=",".join(map(registry.argument_of, self.tasks)),
+            methods=",".join(map(registry.argument_of, self.methods)),
+            protocol=registry.argument_of(self.protocol or ""),
+        )
+
+
 def report(
     tables: Annotated[
         list[str] | None,
         options.several("--tables", "--table", help="Tables by name; default: all finished runs."),
     ] = None,
     tasks: options.Tasks = None,
+    methods: options.Methods = None,
+    protocol: options.Protocol = None,
     claims: Annotated[
         list[str] | None,
         options.several(
@@ -37,71 +90,120 @@ def report(
     published: options.Published = False,
     out: options.Out = None,
 ) -> None:
-    """Write tables, comparisons, claims, figures and learning curves to one HTML file.
+    """Write a conclusion in words, pictures, tables, comparisons and claims to one HTML file.
 
-    It is RESULTS_DIR/report.html where --out names no other.
+    It is RESULTS_DIR/report.html where --out names no other. The first of --methods is the reference of the
+    comparisons; without, it is Full-FT.
     """
-    # jinja2, which tables do not need
+    # jinja2 and matplotlib, which tables do not need
     from hifi_cli.reports import page
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study = Study(results_dir)
     # Reading the records of a large study takes long.
     study.refuse_missing_predictions()
-    task_names = options.stored_names("tasks", tasks)
-    if task_names:
-        table_spec.check_names("tasks", task_names, study.names("task"))
-        study = study.with_runs(study.runs[study.runs["task"].isin(task_names)])
+    selection = Selection(
+        tasks=options.stored_names("tasks", tasks),
+        methods=options.stored_names("methods", methods),
+        protocol=options.table_keys(protocol, None, None)["protocol"],
+    )
+    study = selection.of(study)
     searches = []
     if study.runs["variant"].notna().any():
         searches = search_tables.searches(study)
     if study.table_runs.empty and not searches:
         raise study.no_run_error()
     how = ReportOptions.of_command(score, include, show_published=published)
+    reported = page.reported_runs(study, how, selection.methods)
     place = options.arguments(results_dir=results_dir)
-    specs = [
-        table_spec.with_changes(table_spec.load(name), tasks=task_names) for name in tables or ()
+    specs = _specs(tables or [], study, selection)
+    shown = _tables_of_scores(tables or [], specs, study, how, [*selection.as_words(), *place])
+    shown += page.comparisons(reported)
+    shown += _tables_of_claims(claims or [], specs, study, how, selection.tasks, place)
+    shown += _tables_of_measures(specs, study, how)
+    words = options.arguments(
+        tables=",".join(tables or []),
+        claims=",".join(claims or []),
+        score=score,
+        include=",".join(include or []),
+        results_dir=results_dir,
+        out=out,
+    )
+    command = _command([*selection.as_words(), *words], has_published=published)
+    target = out or study.directory / "report.html"
+    write_text(target, page.render(study, reported, [*shown, *searches], command=command))
+    print(target)
+
+
+def _specs(names: Sequence[str], study: Study, selection: Selection) -> list[TableSpec]:
+    """The named tables with the selected rows and columns; none is named: those of all finished runs."""
+    if not names:
+        return score_tables.specs_of(study)
+    return [
+        table_spec.with_changes(
+            table_spec.load(name),
+            protocol=selection.protocol,
+            methods=selection.methods,
+            tasks=selection.tasks,
+        )
+        for name in names
     ]
-    grids = [_grid_command(name, task_names, place) for name in tables or ()]
-    if not specs:
-        # The tables of all finished runs lack none.
-        specs = score_tables.specs_of(study)
+
+
+def _tables_of_scores(
+    names: Sequence[str],
+    specs: Sequence[TableSpec],
+    study: Study,
+    how: ReportOptions,
+    given: Sequence[str],
+) -> list[Table]:
+    """Tables of scores, with the command that makes the missing runs of each named one.
+
+    Args:
+        names: of the tables; empty: they show all finished runs, and lack none.
+        specs: the tables.
+        study: has their runs.
+        how: which epoch's score is meant, and which runs count.
+        given: selection and directories as options of that command.
+    """
+    grids = [command_line(["hifi", "grid", name, *given]) for name in names]
+    if not names:
         grids = [""] * len(specs)
-    shown = [
+    return [
         built_table(spec, study, how, grid=grid) for spec, grid in zip(specs, grids, strict=True)
     ]
-    shown += page.comparisons(study, how)
+
+
+def _tables_of_claims(
+    claims: list[str],
+    specs: Sequence[TableSpec],
+    study: Study,
+    how: ReportOptions,
+    tasks: list[str],
+    place: Sequence[str],
+) -> list[Table]:
+    """Verdicts on claims under the protocol and backbone of each table.
+
+    Without being asked, only claims are shown that a run says something about.
+
+    Args:
+        claims: those that are asked for; empty: all.
+        specs: the tables.
+        study: has their runs.
+        how: which epoch's score is meant, and which runs count.
+        tasks: those that are asked about; empty: all.
+        place: the directories as options of the commands that are printed.
+    """
+    found = []
     for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
         # The user's own protocols have no claims.
         if protocol not in registry.names("protocols"):
             continue
         verdicts = verdict_tables(
-            claims or [],
-            study,
-            how,
-            protocol=protocol,
-            backbone=backbone,
-            tasks=task_names,
-            place=place,
+            claims, study, how, protocol=protocol, backbone=backbone, tasks=tasks, place=place
         )
-        # Without being asked, only claims are shown that a run says something about.
-        shown += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
-    shown += _tables_of_measures(specs, study, how)
-    target = out or study.directory / "report.html"
-    write_text(target, page.render(study, [*shown, *searches]))
-    print(target)
-
-
-def _grid_command(name: str, tasks: list[str], place: Sequence[str]) -> str:
-    """The command that makes the runs of a table.
-
-    Args:
-        name: of the table.
-        tasks: those that are asked about; empty: all.
-        place: the directories as options.
-    """
-    chosen = options.arguments(tasks=",".join(tasks))
-    return command_line(["hifi", "grid", name, *chosen, *place])
+        found += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
+    return found
 
 
 def _tables_of_measures(
@@ -116,3 +218,13 @@ def _tables_of_measures(
         if len(table.scores):
             found.append(replace(table, title=f"Calibration and churn: {table.title}"))
     return found
+
+
+def _command(words: Sequence[str], *, has_published: bool) -> str:
+    """The command that makes the page, without the directories of this machine: pages are shared."""
+    flags = ["--published"] if has_published else []
+    shortened = []
+    for word in [*words, *flags]:
+        parts = map(without_directory, word.split(","))
+        shortened.append(",".join(parts))
+    return command_line(["hifi", "report", *shortened])

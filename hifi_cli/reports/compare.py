@@ -87,7 +87,7 @@ def compare(
     comparable = ComparableRuns.of(study, chosen, options, row_key=by, metric=metric)
     found = [pair(comparable, names[0], other) for other in names[1:]]
     lacking = _comparisons_without_pairs(found, metric)
-    comparisons = _concluded([pairs for pairs in found if len(pairs.frame)])
+    comparisons = concluded([pairs for pairs in found if len(pairs.frame)])
     if not comparisons:
         raise MissingError("; ".join(lacking) or f"{names[0]} has no method to be compared with")
     # All runs share protocol and shots, and method or backbone: any of them names these in the
@@ -110,8 +110,8 @@ def compare(
     return tables
 
 
-def _concluded(all_pairs: Sequence[Pairs]) -> list[Comparison]:
-    """Every comparison with its verdict; each p is corrected for all of them."""
+def concluded(all_pairs: Sequence[Pairs]) -> list[Comparison]:
+    """Return every comparison with its verdict; each p is corrected for all of them."""
     statistics = [paired_statistics([*pairs.by_task.values()]) for pairs in all_pairs]
     corrected = holm([numbers.p for numbers in statistics])
     comparisons = []
@@ -157,7 +157,7 @@ def verdict(
     smallest_p = 2.0 ** (1 - differing)
     if p >= LEVEL and smallest_p >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
-        rule = f"p < {LEVEL:g} takes at least {floor(2 - log2(level))}"
+        rule = f"p < {LEVEL:g} takes at least {smallest_number_of_pairs(level)}"
         reasons = [*_disagreement(statistics, p), f"{found}, and {rule}: train more seeds"]
         return "no conclusion", "; ".join(reasons)
     if p >= LEVEL or not statistics.excludes_zero:
@@ -170,6 +170,12 @@ def verdict(
     if pairs.doubt:
         return "no conclusion", pairs.doubt
     return "better" if pairs.is_better else "worse", ""
+
+
+def smallest_number_of_pairs(level: float) -> int:
+    """Return how many differing pairs the sign-flip test needs for a p below a level."""
+    # The smallest p of n pairs is 2^(1 - n).
+    return floor(2 - log2(level))
 
 
 def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:

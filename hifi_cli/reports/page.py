@@ -1,137 +1,210 @@
-"""The HTML report: tables, comparisons and claims in words, figures and learning curves.
+"""The HTML report: a conclusion in words, pictures, tables, comparisons and claims.
 
-One file that loads nothing.
+One file that loads nothing. The order of its sections is that of the template.
 """
 
 import base64
-import io
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hifi_cli._version import __version__
-from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
-from hifi_cli.records.study import Study
+from hifi_cli.records.study import SCORES, TABLE_KEYS, Study
+from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.compare import compare
-from hifi_cli.drawing.looks import looks_of
+from hifi_cli.reports.conclusion import conclude
 from hifi_cli.reports.options import ReportOptions
+from hifi_cli.reports.pictures import (
+    Picture,
+    curve_pictures,
+    curves_of,
+    forest_pictures,
+    looks_of_page,
+)
 from hifi_cli.reports.render import as_html
 from hifi_cli.reports.selection import select_runs, table_keys
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.table import Cell, Row, Table
 
 # Both papers ask whether a method reaches full fine-tuning.
 REFERENCE = "full-ft"
+# How to read the pictures
+OF_FOREST = (
+    "Each method minus the reference, runs paired by seed: mean and 95 % t-interval for new seeds on these tasks. The"
+    " verdicts are above: an interval alone decides nothing."
+)
+OF_CURVES = "Mean over seeds; shade: standard deviation."
 
 
-def render(study: Study, tables: Sequence[Table]) -> str:
+@dataclass(frozen=True)
+class ReportedRuns:
+    """The runs of one protocol, backbone and number of shots.
+
+    Attributes:
+        title: these three.
+        rows: rows of `Study.runs`.
+        runs: the same, judged and scored.
+        reference: the method that the others are compared with.
+    """
+
+    title: str
+    rows: pd.DataFrame
+    runs: ComparableRuns
+    reference: str
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """A section of pictures.
+
+    Attributes:
+        name: of the section, in links.
+        heading: of the section.
+        note: how to read the pictures.
+        pictures: none: the page has no such section.
+    """
+
+    name: str
+    heading: str
+    note: str
+    pictures: list[Picture]
+
+
+def reported_runs(
+    study: Study, options: ReportOptions, methods: Sequence[str] = ()
+) -> list[ReportedRuns]:
+    """Return the runs of each protocol, backbone and number of shots.
+
+    Args:
+        study: all runs of the report.
+        options: which epoch's score is meant, and which runs count.
+        methods: those that are asked for, of which the first is the reference; empty: all, and
+            Full-FT is.
+    """
+    reference = methods[0] if methods else REFERENCE
+    found = []
+    keys_of_runs = table_keys(study.table_runs).drop_duplicates().sort_values(TABLE_KEYS)
+    for keys in keys_of_runs.to_dict("records"):
+        rows = select_runs(study.runs, **keys)
+        title = f"protocol {keys['protocol']}, backbone {keys['backbone']}"
+        if keys["shots"] != "full":
+            title += f", {keys['shots']}-shot"
+        runs = ComparableRuns.of(study, rows, options)
+        found.append(ReportedRuns(title, rows, runs, reference))
+    return found
+
+
+def comparisons(reported: Sequence[ReportedRuns]) -> Iterator[Table]:
+    """Yield the comparison of the reference with each method that shares runs with it."""
+    for each in reported:
+        others = sorted(set(each.rows["method"]) - {each.reference})
+        # No method may share a run with the reference.
+        with suppress(MissingError):
+            names = [each.reference, *others]
+            yield from compare(each.runs.study, each.rows, names, each.runs.options)
+
+
+def render(
+    study: Study, reported: Sequence[ReportedRuns], tables: Sequence[Table], *, command: str
+) -> str:
     """Return the page.
 
     Args:
-        study: its figures, learning curves and list of runs are shown.
+        study: its figures and list of runs are shown.
+        reported: its runs by protocol, backbone and shots, for the conclusion and the pictures.
         tables: in the order of the page.
+        command: the one that makes the page.
     """
     environment = Environment(
         loader=PackageLoader("hifi_cli.reports", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        trim_blocks=True,
     )
     environment.globals.update(table_html=lambda table: Markup(as_html(table)))
-    figures = []
-    for path in sorted((study.directory / "figures").glob("*.png")):
-        figures.append((path.stem, png(path.read_bytes())))
+    script = files("hifi_cli.reports").joinpath("templates/sort.js").read_text(encoding="utf-8")
     return environment.get_template("report.html.j2").render(
         version=__version__,
-        tables=tables,
+        command=command,
+        newest=_newest(study),
         notes=study.notes_on_damage,
-        figures=figures,
-        curves=[*learning_curves(study)],
+        conclusions=[conclude(each.title, each.runs, each.reference) for each in reported],
+        tables=tables,
+        study_is_packed=study.is_packed,
+        **_galleries(study, reported),
         runs=_list_of_runs(study),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _list_of_runs(study: Study) -> Markup:
+def _newest(study: Study) -> str:
+    """When the newest run finished, as its record says; empty where no record has a date."""
+    dates = []
+    for path in study.runs["path"]:
+        stored = study.results[path].provenance.get("finished")
+        # Records of others may hold anything.
+        with suppress(TypeError, ValueError):
+            date = datetime.fromisoformat(stored)
+            if date.tzinfo:
+                dates.append(date.astimezone(UTC))
+    return f"{max(dates):%Y-%m-%d %H:%M} UTC" if dates else ""
+
+
+def _galleries(study: Study, reported: Sequence[ReportedRuns]) -> dict[str, Gallery]:
+    """The galleries, by their names in the template."""
+    looks = looks_of_page(each.runs for each in reported)
+    differences: list[Picture] = []
+    scores: list[Picture] = []
+    losses: list[Picture] = []
+    for each in reported:
+        differences += forest_pictures(each.title, each.runs, each.reference, looks)
+        curves = curves_of(each.runs)
+        scores += curve_pictures(each.title, curves, "score", looks)
+        losses += curve_pictures(each.title, curves, "loss", looks)
+    figures = []
+    for path in sorted((study.directory / "figures").glob("*.png")):
+        figures.append(Picture(path.stem, path.read_bytes()))
+    return {
+        "differences": Gallery("differences", "Differences with intervals", OF_FOREST, differences),
+        "learning_curves": Gallery("learning-curves", "Learning curves", OF_CURVES, scores),
+        "losses": Gallery("training-losses", "Training losses", OF_CURVES, losses),
+        "figures": Gallery("figures", "Figures", "", figures),
+    }
+
+
+def _list_of_runs(study: Study) -> Table:
     """Every run with its scores and the first letters of its encoder's digest."""
-    runs = study.runs[["path", "status", "metric", "last", "best", "max", "epoch_last", "weights"]]
-    runs = runs.assign(weights=runs["weights"].str[:8])
-    runs = runs.rename(columns={"epoch_last": "epochs", "weights": "encoder"})
-    percent = "{:.2%}".format
-    return Markup(runs.to_html(index=False, border=0, na_rep="-", float_format=percent))
+    rows = []
+    for run in study.runs.itertuples():
+        cells: dict[str, Cell] = {
+            "status": Cell(run.status),
+            "metric": Cell(run.metric),
+            "epochs": Cell(_number(run.epoch_last)),
+            "encoder": Cell(run.weights[:8]),
+        }
+        for name in SCORES:
+            cells[name] = Cell(_number(getattr(run, name)))
+        rows.append(Row(run.path, run.path, "runs", cells))
+    headings = ["status", "metric", *SCORES, "epochs", "encoder"]
+    return Table(
+        title="Runs",
+        rows=rows,
+        headings={name: name for name in headings},
+        columns=[],
+        index_title="path",
+        formats={**dict.fromkeys(SCORES, ".2%"), "epochs": ".0f"},
+    )
 
 
-def comparisons(study: Study, options: ReportOptions) -> Iterator[Table]:
-    """Yield the comparison of Full-FT with each method that shares runs with it.
-
-    There is one for every protocol, backbone and number of shots.
-
-    Args:
-        study: all runs.
-        options: which epoch's score is meant, and which runs count.
-    """
-    for keys in table_keys(study.table_runs).drop_duplicates().to_dict("records"):
-        runs = select_runs(study.runs, **keys)
-        others = sorted(set(runs["method"]) - {REFERENCE})
-        # No method may share a run with Full-FT.
-        with suppress(MissingError):
-            yield from compare(study, runs, [REFERENCE, *others], options)
-
-
-def learning_curves(study: Study) -> Iterator[tuple[str, Markup]]:
-    """Yield title and picture for each task of each table.
-
-    A picture has the primary metric after each epoch, a line per method, mean over seeds.
-    """
-    runs = study.table_runs
-    runs = runs.assign(shots=table_keys(runs)["shots"])
-    for (task, *keys), of_task in runs.groupby(["task", "protocol", "backbone", "shots"]):
-        metric = of_task["metric"].iloc[0]
-        scores = _scores_by_epoch(study, of_task, metric)
-        if scores.empty:
-            continue
-        title = f"{label_of('tasks', str(task))} ({', '.join(keys)})"
-        yield title, png(_drawn_curves(scores, metric))
-
-
-def _scores_by_epoch(study: Study, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The metric of runs with all rows after each epoch, a fraction of 1.
-
-    Columns: `epoch`, `method`, and one named like the metric.
-    """
-    lines = []
-    for run in runs[runs["limit"].isna()].itertuples():
-        for line in study.results[run.path].epoch_metrics:
-            lines.append({**line.metrics, "epoch": line.epoch, "method": run.method})
-    return pd.DataFrame(lines, columns=["epoch", "method", metric])
-
-
-def _drawn_curves(scores: pd.DataFrame, metric: str) -> bytes:
-    """A PNG file of the mean over seeds, a line per method, in percent."""
-    # matplotlib takes long to load, and tables and claims do without it.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3.6), layout="constrained")
-    curves = 100 * scores.pivot_table(index="epoch", columns="method", values=metric)
-    axes = figure.subplots()
-    axes.set(xlabel="epoch", ylabel=f"{metric} [%]")
-    for method, look in looks_of(curves.columns).items():
-        axes.plot(
-            curves[method],
-            label=label_of("methods", method),
-            color=look.color,
-            linestyle=look.line,
-            marker=look.marker,
-            markersize=4,
-        )
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=110)
-    return image.getvalue()
-
-
-def png(content: bytes) -> Markup:
-    """Return a picture as an element of the page."""
-    text = base64.b64encode(content).decode()
-    return Markup('<img alt="" src="data:image/png;base64,{}">').format(text)
+def _number(value: Any) -> float | None:
+    """A number; None where it is missing."""
+    return None if pd.isna(value) else float(value)

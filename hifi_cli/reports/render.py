@@ -452,6 +452,47 @@ def _as_latex(table: Table, caption: str, label: str | None) -> str:
     return "\n".join(lines)
 
 
+# A number at the beginning of a text, after the bracket of an interval; a digest is none.
+_FIRST_NUMBER = re.compile(r"\[?([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?![\w.])")
+
+
 def as_html(table: Table) -> str:
-    """Return a table as an HTML element, without its title and notes."""
-    return str(_cells(table, _HTML).to_html(index=False, escape=False, border=0))
+    """Return a table as an HTML element, without its title and notes.
+
+    A program on the page can sort it: cells with numbers have them in `data-sort`, which is empty
+    where a value is missing, and rows that belong together share a `tbody`.
+    """
+    cells = _cells(table, _HTML)
+    lines = ['<table class="sortable">', "<thead>", "<tr>"]
+    lines += [f"<th>{heading}</th>" for heading in cells]
+    lines += ["</tr>", "</thead>", "<tbody>"]
+    for index, (label, *texts) in enumerate(cells.itertuples(index=False)):
+        if index and not _belongs_to_row_above(table, index):
+            lines += ["</tbody>", "<tbody>"]
+        lines += ["<tr>", f"<td>{label}</td>"]
+        for key, text in zip(table.headings, texts, strict=True):
+            lines.append(f"<td{_sort_attribute(table, index, key)}>{text}</td>")
+        lines.append("</tr>")
+    lines += ["</tbody>", "</table>"]
+    return "\n".join(lines)
+
+
+def _belongs_to_row_above(table: Table, index: int) -> bool:
+    """Whether a row has the paper's numbers for the row above, or the differences from them."""
+    row = table.rows[index]
+    if row.source == "runs" or row.name is None:
+        return False
+    return index > 0 and row.name == table.rows[index - 1].name
+
+
+def _sort_attribute(table: Table, index: int, key: str) -> str:
+    """The attribute with the number by which a cell is sorted; none where the cell is a text."""
+    value = table.rows[index].cell(key).value
+    if value is None or value == DASH:
+        return ' data-sort=""'
+    if isinstance(value, str):
+        found = _FIRST_NUMBER.match(value)
+        if not found:
+            return ""
+        value = float(found[1].replace(",", ""))
+    return f' data-sort="{value:.9g}"'

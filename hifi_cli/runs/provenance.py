@@ -18,6 +18,7 @@ import torch
 
 from hifi_cli._version import __version__
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.files import without_directory
 from hifi_cli.training.device import device_name, uses_bf16
 from hifi_cli.training.processes import process_state
 
@@ -58,7 +59,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
         processes: that compute together.
     """
     return {
-        "command": ["hifi", *map(_without_directory, sys.argv[1:])],
+        "command": ["hifi", *map(without_directory, sys.argv[1:])],
         "hifi": __version__,
         "git": _git_state(),
         "python": platform.python_version(),
@@ -68,12 +69,6 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
         "platform": platform.platform(),
         "processes": processes,
     }
-
-
-def _without_directory(word: str) -> str:
-    """Shorten an absolute path to its name: results are shared, directories of a machine are not."""
-    path = Path(word)
-    return path.name if path.is_absolute() else word
 
 
 def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
