@@ -18,6 +18,7 @@ from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.tasks.metrics import heading_of, is_lower_better
 from hifi_cli.text import counted_noun
 
+NO_SCORE = "No run has a score that counts."
 ONE_SEED = "Each method has one seed, from which nothing can be said."
 RULE = (
     "decided: the 95 % interval of the difference excludes 0, and the exact sign-flip test agrees; undecided does not"
@@ -67,6 +68,8 @@ def conclude(title: str, runs: ComparableRuns, reference: str) -> Conclusion:
     """
     scored = runs.usable.dropna(subset="points")
     tasks = sorted(set(scored["task"]))
+    if not tasks:
+        return Conclusion(title, [Finding(NO_SCORE, [])], [])
     findings = []
     has_several_seeds = scored.groupby(["task", "method"]).size().gt(1).any()
     if len(tasks) > 1 and has_several_seeds:

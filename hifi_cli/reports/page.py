@@ -152,7 +152,7 @@ def _newest(study: Study) -> str:
     for path in study.runs["path"]:
         stored = study.results[path].provenance.get("finished")
         # Records of others may hold anything.
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             date = datetime.fromisoformat(stored)
             if date.tzinfo:
                 dates.append(date.astimezone(UTC))

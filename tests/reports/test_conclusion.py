@@ -119,3 +119,9 @@ def test_the_first_of_the_methods_is_the_reference(hifi):
     (sentences,) = conclusion_of(text)[TITLE].values()
     assert sentences[1].startswith("Decided: Full-FT is 10.") and " below LoRA (" in sentences[1]
     assert "BitFit" not in text and "LoRA minus each other method" in text
+
+
+def test_runs_without_a_score_are_said(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.0, status="diverged", reason="loss is nan")
+    findings = conclusion_of(page_of(hifi("report")))[TITLE]
+    assert findings == {"No run has a score that counts.": []}

@@ -299,7 +299,13 @@ def test_the_date_is_that_of_the_newest_run(hifi):
     text = "The records of these runs have no date."
     write_run("results", "full-ft", "rte", 1, 0.5)
     assert text in page_of(hifi("report"))
-    dates = {2: "2026-03-01T23:30:00-02:00", 3: "2026-03-02T01:00:00+00:00", 4: "2027", 5: 7}
+    dates = {
+        2: "2026-03-01T23:30:00-02:00",
+        3: "2026-03-02T01:00:00+00:00",
+        4: "2027",
+        5: 7,
+        6: "0001-01-01T00:00:00+14:00",
+    }
     for seed, date in dates.items():
         provenance = {**MEASURED["provenance"], "finished": date}
         write_run("results", "full-ft", "rte", seed, 0.5, provenance=provenance)
