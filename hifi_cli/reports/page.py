@@ -152,8 +152,8 @@ def _newest(study: Study) -> str:
     for path in study.runs["path"]:
         stored = study.results[path].provenance.get("finished")
         # Records of others may hold anything.
-        with suppress(TypeError, ValueError, OverflowError):
-            date = datetime.fromisoformat(stored)
+        with suppress(ValueError, OverflowError):
+            date = datetime.fromisoformat(str(stored))
             if date.tzinfo:
                 dates.append(date.astimezone(UTC))
     return f"{max(dates):%Y-%m-%d %H:%M} UTC" if dates else ""

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -53,7 +54,7 @@ def forest_pictures(
         reference: the method that the others are compared with.
         looks: of all methods of the page.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for method in sorted(set(runs.usable["method"]) - {reference}):
         rows += difference_rows(pair(runs, method, reference))
     if not rows:
