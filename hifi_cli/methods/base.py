@@ -62,6 +62,9 @@ class Method:
     and `clip_groups` are read. A step is: `before_step`, forward and backward passes with
     `regularization_loss`, `after_backward`, clipping of each of the `clip_groups`,
     `before_optimizer_step`, the optimizer's step, `after_optimizer_step`.
+
+    A hook that changes a weight that does not train changes it in place, and not through `.data`: a
+    GPU multiplies by copies of such weights, which it makes anew when PyTorch counts a change.
     """
 
     class Settings(ConfigModel):

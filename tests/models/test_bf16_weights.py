@@ -1,4 +1,4 @@
-"""Copies of weights in bfloat16 compute what autocast computes, to the bit, and leave the model as it is."""
+"""Copies of weights in bfloat16 compute what autocast computes, to the bit; the model stays."""
 
 import copy
 from contextlib import nullcontext
@@ -7,6 +7,7 @@ import pytest
 import torch
 from recorded_operations import RecordedOperations
 from torch import nn
+from torch.nn.utils import prune
 
 from hifi_cli.models.bf16_weights import Bf16Weights
 from hifi_cli.models.modules import ColumnLinear, RowLinear
@@ -15,8 +16,8 @@ from hifi_cli.models.modules import ColumnLinear, RowLinear
 class Model(nn.Module):
     """Linears of every kind that a method leaves in a model.
 
-    One is frozen, one is called twice, one has no bias, one has a bias alone that trains. Of two some
-    rows train, of one columns; one has tuned rows and a bias that trains whole.
+    One is frozen, one is called twice, one has no bias, one has a bias alone that trains. Of two
+    some rows train, of one columns; one has tuned rows and a bias that trains whole.
     """
 
     def __init__(self):
@@ -140,3 +141,35 @@ def test_a_frozen_weight_that_a_method_changes_is_copied_again(model):
         expected = model(x)
         with weights.in_use():
             assert torch.equal(model(x), expected)
+
+
+def test_rows_that_are_not_written_together_train_as_well(model, monkeypatch):
+    """`scripts/gpu_check` times steps without: RowLinears are then left to autocast."""
+    plain = copy.deepcopy(model)
+    monkeypatch.setattr(Bf16Weights, "copy_tuned", lambda *_: None)
+    weights = Bf16Weights(model)
+    assert weights.tuned_rows == []
+    torch.testing.assert_close(train(model, weights), train(plain, None), rtol=0, atol=0)
+
+
+class Doubled(nn.Linear):
+    """A Linear that computes something else."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_linear_that_computes_something_else_is_left_to_autocast():
+    """A subclass, one with a forward of its own, and one whose weight is no parameter."""
+    torch.manual_seed(0)
+    with_forward = nn.Linear(8, 8)
+    with_forward.forward = lambda x: 3 * nn.Linear.forward(with_forward, x)
+    pruned = prune.random_unstructured(nn.Linear(8, 8), "weight", amount=0.5)
+    for module in (Doubled(8, 8), with_forward, pruned):
+        weights = Bf16Weights(module)
+        assert weights.trained == weights.frozen == {}
+        x = torch.randn(5, 8)
+        with torch.autocast("cpu"):
+            expected = module(x)
+            with weights.in_use():
+                assert torch.equal(module(x), expected)
