@@ -11,6 +11,7 @@ from hifi_cli.methods.base import Heads, Method, MethodContext
 from hifi_cli.methods.find import build_method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained, initialize_missing
+from hifi_cli.runs.size import batch_size
 from hifi_cli.tasks.encode import padding_values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.training.runner import ModelRunner
@@ -29,13 +30,6 @@ class PreparedRun(ModelRunner):
 
     method: Method
     pretrained: Pretrained
-
-
-def batch_size(config: RunConfig, task: TaskSpec) -> int:
-    """Count the examples of a training step; a few-shot run trains on all examples at once."""
-    if config.shots:
-        return config.shots * len(task.classes)
-    return config.batch_size
 
 
 def own_encoder(pretrained: Pretrained, seed: int) -> Encoder:

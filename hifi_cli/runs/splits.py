@@ -5,8 +5,8 @@ from itertools import chain
 import torch
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import UsageError
 from hifi_cli.runs.inputs import RunInputs
+from hifi_cli.runs.size import holdout_size
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.task_spec import EncodedExample, Row, Split, TaskSpec
@@ -85,18 +85,3 @@ def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[lis
     holdout = list(chain.from_iterable(groups[index] for index in order[:size]))
     train = list(chain.from_iterable(groups[index] for index in order[size:]))
     return train, holdout
-
-
-def holdout_size(config: RunConfig, groups: int) -> int:
-    """Count the groups of train rows that a run holds out; both parts have at least one.
-
-    Args:
-        config: says which fraction.
-        groups: number of all groups; rows of most tasks are groups of their own.
-
-    Raises:
-        UsageError: there are fewer than two.
-    """
-    if groups < 2:
-        raise UsageError("selection=holdout takes at least two rows to train on, or groups of rows")
-    return min(max(1, round(config.holdout * groups)), groups - 1)
