@@ -7,8 +7,11 @@ the same threads and memory.
 import atexit
 import gc
 import os
+import platform
+import re
 import sys
 import warnings
+from pathlib import Path
 
 from hifi_cli.errors import UsageError
 
@@ -58,6 +61,17 @@ def collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+
+
+def cpu_name() -> str:
+    """Return the name of the CPU."""
+    # On Linux, `platform` knows the architecture alone.
+    cpus = Path("/proc/cpuinfo")
+    if cpus.is_file():
+        model = re.search(r"model name\s*: (.+)", cpus.read_text())
+        if model:
+            return model[1]
+    return platform.processor() or platform.machine()
 
 
 def check() -> None:

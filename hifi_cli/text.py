@@ -8,6 +8,7 @@ from typing import Any
 # Control characters but for tabs and line breaks, and those that override the direction of a text,
 # so that it reads as another one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_SECONDS_PER_HOUR = 3600
 
 
 def printable(text: str) -> str:
@@ -38,6 +39,24 @@ def format_duration(seconds: float | None) -> str:
     if seconds is None:
         return "?"
     return str(timedelta(seconds=round(seconds)))
+
+
+def format_hours(seconds: float) -> str:
+    """Return a duration as `h:mm:ss`, and from an hour on as hours: `31.2 hours`."""
+    if seconds < _SECONDS_PER_HOUR:
+        return format_duration(seconds)
+    return f"{seconds / _SECONDS_PER_HOUR:,.1f} hours"
+
+
+def format_bytes(size: float) -> str:
+    """Return a number of bytes in the unit that keeps it short: `68 kB`, `91 MB`, `1.3 GB`."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    unit = units[0]
+    digits = 1 if size < 9.95 and unit != "B" else 0
+    return f"{size:,.{digits}f} {unit}"
 
 
 def is_number(text: str) -> bool:

@@ -1,15 +1,17 @@
 """The plan of a run, for `--dry-run`: nothing is written, and the network is not asked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import architecture_of
-from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
@@ -17,20 +19,24 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import architecture_on_meta, load_backbone_on_meta
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs.cost import CostEstimator, Machine, results_in
 from hifi_cli.runs.heads import needs_heads, placeholder_heads
 from hifi_cli.runs.identity import run_to_start_from
 from hifi_cli.runs.inputs import load_task, task_head_of
-from hifi_cli.runs.prepare import batch_size, build_and_prepare
+from hifi_cli.runs.prepare import build_and_prepare
 from hifi_cli.runs.result import trained_sizes
-from hifi_cli.runs.splits import holdout_size, split_train
+from hifi_cli.runs.size import RunSize, batch_size
+from hifi_cli.runs.splits import split_train
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.text import counted_noun
-from hifi_cli.training.device import select_device
+from hifi_cli.training.device import device_name, select_device
 from hifi_cli.training.loop import StepPlan
 
 T = TypeVar("T")
+# A tensor in the header of a safetensors file, without its name.
+_BYTES_OF_HEADER_ENTRY = 64
 # What a line of a plan is about, and its text.
 Line = tuple[str, str]
 
@@ -59,6 +65,7 @@ class ModelSize:
         is_decoder: whether the backbone is one.
         missing: why the encoder is not on this machine, if its sizes are those in the backbone's
             YAML.
+        stored_bytes: of the file with the weights that the run stores; None: training decides them.
     """
 
     total: int
@@ -66,6 +73,7 @@ class ModelSize:
     stages: list[Stage]
     is_decoder: bool
     missing: str | None
+    stored_bytes: int | None
 
 
 class Planner:
@@ -80,7 +88,7 @@ class Planner:
 
         Returns:
             Lines about the run's directory, the optimizer steps if every row is one example, the
-            parameters, what a decoder's task head reads, and what is missing.
+            parameters, what a decoder's task head reads, time, disk and memory, and what is missing.
 
         Raises:
             UsageError: what the run itself would refuse: a setting, or the data.
@@ -96,7 +104,7 @@ class Planner:
                 missing.append(str(error))
                 return None
 
-        unless_missing(lambda: select_device(config.device))
+        device = unless_missing(lambda: select_device(config.device))
         is_local = unless_missing(lambda: self._is_local(task))
         data = None
         if is_local:
@@ -120,8 +128,44 @@ class Planner:
         lines.append(("parameters", _parameters(size)))
         if size and size.is_decoder and not task.rules.reads_all_tokens:
             lines.append(("pooling", "the last token's state, as of every decoder"))
+        lines += self._cost_lines(config, task, device, data)
         lines += [("missing", text) for text in missing or ["nothing"]]
         return lines
+
+    @cached_property
+    def costs(self) -> CostEstimator:
+        """The estimator of costs, by the runs of the results directory."""
+        return CostEstimator(results_in(self.workspace.results_dir), self.stored_bytes)
+
+    def _cost_lines(
+        self,
+        config: RunConfig,
+        task: TaskSpec,
+        device: torch.device | None,
+        data: TaskData | None,
+    ) -> list[Line]:
+        """Say what time, disk and memory a run will take.
+
+        Args:
+            device: where it will train; None: it is not here.
+            data: of the task, if they are on this machine.
+        """
+        counts = None
+        if data:
+            counts = {str(split): len(rows) for split, rows in data.splits.items()}
+        machine = machine_of(device) if device else None
+        return self.costs.cost(config, task, machine, counts).lines
+
+    def stored_bytes(self, config: RunConfig, task: TaskSpec) -> int | None:
+        """Count the bytes of the file with the weights that a run stores.
+
+        Returns:
+            None: training decides them, or the backbone is not here.
+        """
+        try:
+            return self.model_size(config, task).stored_bytes
+        except HifiError:
+            return None
 
     def _is_local(self, task: TaskSpec) -> bool:
         """Say whether the rows of a task need no network."""
@@ -143,6 +187,15 @@ class Planner:
             plain = _plain_model(config, head)
             self._sizes[key] = _model_size(config, Encoder(plain.model), plain.missing)
         return self._sizes[key]
+
+
+def machine_of(device: torch.device) -> Machine:
+    """Say what decides the speed of a run that this process would train on a device."""
+    name = device_name(device)
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+        return Machine(name, memory=memory)
+    return Machine(name, torch.get_num_threads())
 
 
 def _check_hub(task: TaskSpec) -> None:
@@ -184,6 +237,7 @@ def _model_size(config: RunConfig, encoder: Encoder, missing: str | None) -> Mod
     method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
     stages = method.stages()
     sizes: list[tuple[int, int]] = []
+    stored = None
     # Heads of a group share keys and values: which heads are selected decides how many numbers train.
     has_groups = encoder.num_key_value_heads < encoder.num_heads
     if not (has_groups and needs_heads(config) and not config.heads.given):
@@ -194,7 +248,15 @@ def _model_size(config: RunConfig, encoder: Encoder, missing: str | None) -> Mod
                     stage.prepare_model(encoder)
                 stage.method.on_stage_start(encoder.model, iter(()))
                 sizes.append(trained_sizes(stage.method, encoder))
-    return ModelSize(total, sizes, stages, encoder.is_causal, missing)
+            stored = _file_bytes(method.delta(encoder.model))
+    return ModelSize(total, sizes, stages, encoder.is_causal, missing, stored)
+
+
+def _file_bytes(delta: Mapping[str, Tensor]) -> int:
+    """Count the bytes of a safetensors file with some tensors."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in delta.values())
+    # The header has a name, a type, a shape and two offsets for each tensor.
+    return size + sum(len(name) + _BYTES_OF_HEADER_ENTRY for name in delta)
 
 
 def _steps(config: RunConfig, task: TaskSpec, data: TaskData | None, size: ModelSize | None) -> str:
@@ -220,14 +282,8 @@ def _examples(config: RunConfig, task: TaskSpec, data: TaskData | None) -> int:
     if data:
         train, _ = split_train(config, task, data.rows("train"))
         return len(train)
-    if config.shots:
-        return batch_size(config, task)
-    rows = task.rows.get("train", 0)
-    if config.limit:
-        rows = min(rows, config.limit)
-    if rows and config.selection == "holdout":
-        rows -= holdout_size(config, rows)
-    return rows
+    size = RunSize.of(config, task, task.rows)
+    return size.train if size else 0
 
 
 def _parameters(size: ModelSize | None) -> str:

@@ -1,15 +1,12 @@
 """The device that a run computes on, and the precision of its matrix products."""
 
 import os
-import platform
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
-from hifi_cli import launcher
+from hifi_cli import environment, launcher
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError
 from hifi_cli.training.processes import process_state
@@ -119,13 +116,7 @@ def device_name(device: torch.device) -> str:
     """Return the name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    # On Linux, `platform` knows the architecture alone.
-    cpus = Path("/proc/cpuinfo")
-    if cpus.is_file():
-        model = re.search(r"model name\s*: (.+)", cpus.read_text())
-        if model:
-            return model[1]
-    return platform.processor() or platform.machine()
+    return environment.cpu_name()
 
 
 @contextmanager

@@ -165,6 +165,7 @@ def test_light_packages_never_load_torch():
     modules = [
         *(module for module in MODULES if package_of(module) in WITHOUT_TORCH),
         "hifi_cli.heads.ranking",
+        "hifi_cli.runs.cost",
     ]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
     ended = subprocess.run(
