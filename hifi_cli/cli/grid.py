@@ -1,22 +1,32 @@
 """`hifi grid`: many runs, finished ones skipped, in processes on this machine or on a cluster."""
 
+import logging
 import time
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor
 from hifi_cli.grids.cells import GridCell, GridSpec
+from hifi_cli.grids.costs import cost_lines
 from hifi_cli.grids.executor import GridState
 from hifi_cli.grids.site_check import check_site
 from hifi_cli.records.signs import signs_of
+from hifi_cli.runs.cost import CostEstimator, results_in
+from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import format_duration
+
+# The module that imports torch is imported by the function below that calls it.
+if TYPE_CHECKING:
+    from hifi_cli.runs.plan import Planner
 
 
 def grid(
@@ -105,6 +115,9 @@ def grid(
     if print_only:
         for cell in state.left:
             print(command_line(cell.command(where, force=force)))
+    if print_only or state.left:
+        _log_costs(state, jobs=jobs or 1, on_site=site is not None)
+    if print_only:
         return
     directory = results_dir / "grids" / name
     workers = executor.local_executor(jobs or 1)
@@ -121,6 +134,33 @@ def grid(
     # A search may well try settings with which a run diverges.
     if state.failed or (state.diverged and not _is_search(spec)):
         raise typer.Exit(1)
+
+
+def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
+    """Say what the runs that are left will take, as messages: the output has the commands.
+
+    Args:
+        state: of the grid.
+        jobs: processes at a time.
+        on_site: whether the runs train on a cluster.
+    """
+    if not logger.isEnabledFor(logging.INFO):
+        return
+
+    @cache
+    def planner() -> "Planner":
+        # Torch is imported where no finished run says what a method stores, and only then.
+        from hifi_cli.runs.plan import Planner
+        from hifi_cli.runs.workspace import Workspace
+
+        return Planner(Workspace(state.results_dir, state.data_dir))
+
+    def stored_bytes(config: RunConfig, task: TaskSpec) -> int | None:
+        return planner().stored_bytes(config, task)
+
+    estimator = CostEstimator(results_in(state.results_dir), stored_bytes)
+    for name, text in cost_lines(state, estimator, jobs=jobs, on_site=on_site):
+        logger.info(f"{name:9} {text}")
 
 
 def _is_search(spec: GridSpec) -> bool:

@@ -476,7 +476,7 @@ def slot_environments(jobs: int) -> list[dict[str, str]]:
     gpus = visible_gpus()
     threads = {}
     if not any(os.environ.get(name) for name in THREADS):
-        threads = dict.fromkeys(THREADS, str(max(1, _cores() // jobs)))
+        threads = dict.fromkeys(THREADS, str(max(1, available_cores() // jobs)))
     environments = []
     for index in range(jobs):
         variables = dict(threads)
@@ -486,7 +486,7 @@ def slot_environments(jobs: int) -> list[dict[str, str]]:
     return environments
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Count the cores that this process may use."""
     # A Mac has no such function.
     if hasattr(os, "sched_getaffinity"):

@@ -12,8 +12,8 @@ def cells(*words, name="demo", **changes):
     return grid_cells.cells(grid_cells.load(name, changes), name, words)
 
 
-def write_cell(cell, results_dir, state="done", score=0.5):
-    """Store a run's result."""
+def write_cell(cell, results_dir, state="done", score=0.5, **measured):
+    """Store a run's result; `measured` are fields of its record."""
     directory, config = results_dir / cell.config.run_path, cell.config.model_dump(mode="json")
     task = task_spec.load(cell.config.task)
     identity = IdentityReader(results_dir, None).identity(cell.config, task)
@@ -26,4 +26,4 @@ def write_cell(cell, results_dir, state="done", score=0.5):
         "task_digest": identity.task, "data": identity.data or {}, "backbone_weights": identity.encoder or "w",
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
-    store_run(directory, config, content)
+    store_run(directory, config, {**content, **measured})

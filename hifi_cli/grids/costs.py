@@ -1,0 +1,206 @@
+"""The summary of a grid before it starts: runs, steps, time, disk, memory, and jobs on a GPU."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hifi_cli import environment
+from hifi_cli.errors import HifiError
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.executor import (
+    THREADS,
+    GridState,
+    available_cores,
+    slot_environments,
+    visible_gpus,
+)
+from hifi_cli.runs.cost import Cost, CostEstimator, Machine
+from hifi_cli.tasks import sources as task_sources
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.text import counted_noun, format_bytes, format_hours
+
+# A name and a text.
+Line = tuple[str, str]
+
+# A process on a GPU takes more than its tensors at their peak: what the allocator holds besides,
+# and CUDA's own context. Both are generous guesses; a part of the memory stays free.
+_ALLOCATED_PER_PEAK = 1.5
+_BYTES_OF_CONTEXT = 1e9
+_USED_PART = 0.9
+# More processes on one GPU were never measured.
+_MOST_MEASURED = 12
+_GAIN = (
+    "measured on one H200 with MiniLM: 12 processes train 0.42 runs a second, one process that"
+    " trains all of them 0.29, and a process for each run imports 10 to 14 s first"
+)
+
+
+def cost_lines(
+    state: GridState, estimator: CostEstimator, *, jobs: int, on_site: bool
+) -> list[Line]:
+    """Say what the runs of a grid that are left will take.
+
+    Args:
+        state: of the grid.
+        estimator: by the runs that there are.
+        jobs: processes at a time.
+        on_site: whether the runs train on a cluster, whose machines are not known here.
+    """
+    left = state.left
+    counts = f"{len(state.cells):,}: {len(state.finished):,} finished, {len(left):,} left"
+    lines = [("runs", counts)]
+    if not left:
+        return lines
+    machines: dict[str, Machine | None] = {}
+    for device in {cell.config.device for cell in left}:
+        machines[device] = None if on_site else machine_here(device, jobs)
+    gpus = [machine for machine in machines.values() if machine and machine.memory]
+    cost = _cost_of(left, estimator, machines, state.data_dir)
+    lines.append(("steps", cost.steps.sentence(f"{cost.steps.value:,.0f}")))
+    for name, text in cost.lines:
+        if name == "time" and cost.seconds.is_known:
+            text += _at_a_time(cost.seconds.value, jobs, is_gpu=bool(gpus))
+        if name == "disk":
+            text += f"; {format_bytes(_free_bytes(state.results_dir))} are free"
+        lines.append((name, text))
+    if gpus:
+        lines.append(("jobs", _jobs_text(gpus[0], cost)))
+    return lines
+
+
+def _cost_of(
+    cells: Sequence[GridCell],
+    estimator: CostEstimator,
+    machines: Mapping[str, Machine | None],
+    data_dir: Path | None,
+) -> Cost:
+    """Estimate the cost of cells together.
+
+    Args:
+        cells: those that are left.
+        estimator: by the runs that there are.
+        machines: where the runs train, by their key `device`.
+        data_dir: directory of the official data files.
+    """
+    tasks: dict[str, TaskSpec] = {}
+    rows: dict[str, dict[str, int]] = {}
+    costs = []
+    for cell in cells:
+        config = cell.config
+        if config.task not in tasks:
+            tasks[config.task] = task_spec.load(config.task)
+            known = estimator.rows_of(tasks[config.task], config.task)
+            rows[config.task] = known or _rows_here(tasks[config.task], data_dir)
+        machine = machines[config.device]
+        costs.append(estimator.cost(config, tasks[config.task], machine, rows[config.task]))
+    return Cost.of_all(costs)
+
+
+def _rows_here(task: TaskSpec, data_dir: Path | None) -> dict[str, int]:
+    """Count the rows of a task whose YAML does not; none where its data are not on this machine."""
+    try:
+        if task_sources.find_directory(task, data_dir) is None:
+            return {}
+        splits = task_sources.load(task, data_dir=data_dir).splits
+    except HifiError:
+        # The runs themselves will say what is wrong with the data.
+        return {}
+    return {str(split): len(rows) for split, rows in splits.items()}
+
+
+def _at_a_time(seconds: float, jobs: int, *, is_gpu: bool) -> str:
+    """Say how long runs take of which several train at a time; each process has to start besides."""
+    at_a_time = jobs
+    if is_gpu:
+        # Processes that share a GPU gain less than their number; see `_GAIN`.
+        at_a_time = min(jobs, len(visible_gpus()))
+    text = ""
+    if at_a_time > 1:
+        text = f"; {at_a_time} at a time about {format_hours(seconds / at_a_time)}"
+    return f"{text}; the start of each process and the scoring of heads come on top"
+
+
+def _free_bytes(directory: Path) -> int:
+    """Count the bytes that are free where a directory is, or will be."""
+    directory = directory.absolute()
+    while not directory.exists():
+        directory = directory.parent
+    return shutil.disk_usage(directory).free
+
+
+# --- how many at a time
+
+
+def _jobs_text(gpu: Machine, cost: Cost) -> str:
+    """Recommend a number of processes for GPUs, and say what it gains."""
+    if not cost.memory.is_known:
+        return f"unknown: train one run first, whose peak memory says how many fit; {_GAIN}"
+    gpus = len(visible_gpus())
+    jobs = recommended_jobs(gpu, cost.memory.value, gpus=gpus, cores=available_cores())
+    cards = f"{counted_noun(gpus, 'GPU')} of {format_bytes(gpu.memory or 0)}"
+    each = format_bytes(_bytes_of_process(cost.memory.value))
+    return f"--jobs {jobs}, on {cards}, about {each} for each process; {_GAIN}"
+
+
+def recommended_jobs(gpu: Machine, peak: float, *, gpus: int, cores: int) -> int:
+    """Recommend how many processes train at a time.
+
+    Args:
+        gpu: one of the GPUs.
+        peak: bytes of the tensors of a run, at most.
+        gpus: their number.
+        cores: of the machine; each process keeps one busy.
+    """
+    fitting = int(_USED_PART * (gpu.memory or 0) / _bytes_of_process(peak))
+    on_each = max(1, min(fitting, _MOST_MEASURED))
+    return max(1, min(on_each * gpus, cores))
+
+
+def _bytes_of_process(peak: float) -> float:
+    """Estimate the bytes of a GPU's memory that a process takes, by the peak of its tensors."""
+    return _ALLOCATED_PER_PEAK * peak + _BYTES_OF_CONTEXT
+
+
+# --- this machine, as records will name it
+
+
+def machine_here(device: str, jobs: int) -> Machine | None:
+    """Say where the runs of a grid train on this machine; None: their GPU is not known.
+
+    Args:
+        device: the key `device` of a run.
+        jobs: processes at a time, which share the cores.
+    """
+    gpus = visible_gpus()
+    if device != "cpu" and gpus:
+        return _gpu(gpus[0])
+    if device.startswith("cuda"):
+        return None
+    variables = {**os.environ, **slot_environments(jobs)[0]}
+    given = [variables[name] for name in THREADS if variables.get(name)]
+    threads = int(given[0]) if given and given[0].isdigit() else None
+    return Machine(environment.cpu_name(), threads)
+
+
+def _gpu(wanted: str) -> Machine | None:
+    """Read name and memory of a GPU from nvidia-smi.
+
+    Args:
+        wanted: its index or the beginning of its UUID, as CUDA_VISIBLE_DEVICES names it.
+    """
+    if not shutil.which("nvidia-smi"):
+        return None
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total"]
+    command.append("--format=csv,noheader,nounits")
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in listed.stdout.splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 4 or not fields[3].isdigit():
+            continue
+        index, uuid, name, mebibytes = fields
+        if index == wanted or uuid.startswith(wanted):
+            return Machine(name, memory=int(mebibytes) << 20)
+    return None
