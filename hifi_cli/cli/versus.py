@@ -31,7 +31,7 @@ from hifi_cli.text import counted_noun, is_number, printable
 
 # The modules that import torch are imported by the functions below that call them.
 if TYPE_CHECKING:
-    from hifi_cli.runs.versus import Cost, VersusPlan
+    from hifi_cli.runs.versus import VersusCost, VersusPlan
     from hifi_cli.runs.workspace import Workspace
 
 
@@ -288,7 +288,9 @@ def _parsed_rates(text: str | None) -> list[float]:
 # --- what is said before a run trains
 
 
-def _estimated_and_shown(plan: "VersusPlan", workspace: "Workspace", *, to_stdout: bool) -> "Cost":
+def _estimated_and_shown(
+    plan: "VersusPlan", workspace: "Workspace", *, to_stdout: bool
+) -> "VersusCost":
     """Measure a few steps, print the plan with its cost, and return the cost.
 
     Args:
@@ -308,7 +310,7 @@ def _estimated_and_shown(plan: "VersusPlan", workspace: "Workspace", *, to_stdou
     return cost
 
 
-def _lines(plan: "VersusPlan", cost: "Cost") -> list[tuple[str, str]]:
+def _lines(plan: "VersusPlan", cost: "VersusCost") -> list[tuple[str, str]]:
     """Return what is planned, as a name and a text for each line."""
     lines = [
         ("baselines", _baselines(plan)),
@@ -327,6 +329,7 @@ def _lines(plan: "VersusPlan", cost: "Cost") -> list[tuple[str, str]]:
             " measured here",
         )
     )
+    lines += [line for line in cost.left.lines if line[0] == "disk"]
     lines += [("verdict", str(outlook)) for outlook in plan.outlooks]
     lines += [("left out", note) for note in plan.left_out]
     return lines
@@ -399,7 +402,7 @@ def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
 
 
 def _refuse(
-    plan: "VersusPlan", cost: "Cost", *, budget: float | None, without_verdict: bool
+    plan: "VersusPlan", cost: "VersusCost", *, budget: float | None, without_verdict: bool
 ) -> None:
     """Refuse runs that can decide nothing, or cost too much.
 
@@ -439,7 +442,7 @@ def _tables(
     plan: "VersusPlan",
     configs: Sequence[RunConfig],
     workspace: "Workspace",
-    cost: "Cost",
+    cost: "VersusCost",
     conditions: Sequence[str],
 ) -> list[Table]:
     """Return what the command prints: the verdicts with all notes, and the tables beside them.
@@ -468,7 +471,9 @@ def _tables(
     return tables
 
 
-def _plans_for_seeds(both: Study, plan: "VersusPlan", verdicts: Table, cost: "Cost") -> list[str]:
+def _plans_for_seeds(
+    both: Study, plan: "VersusPlan", verdicts: Table, cost: "VersusCost"
+) -> list[str]:
     """Say how many new seeds would show differences as large as those without a verdict."""
     texts = []
     for more in further_seeds(both, plan.method, verdicts):

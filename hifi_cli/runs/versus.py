@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -31,11 +31,14 @@ from hifi_cli.reports.versus import (
     comparable_with,
     outlooks,
 )
+from hifi_cli.runs.cost import Cost, CostEstimator, MeasuredStep
 from hifi_cli.runs.heads import placeholder_heads
 from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.plan import Planner, machine_of
 from hifi_cli.runs.prepare import prepare_run
 from hifi_cli.runs.provenance import release_memory, reset_peak_memory
 from hifi_cli.runs.run import run
+from hifi_cli.runs.size import batch_size
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.text import abbreviate
@@ -47,10 +50,6 @@ CANARY = "canary"
 # Steps of a measurement; the first ones are slow, as kernels are chosen and graphs recorded in them.
 _SLOW_STEPS = 3
 _MEASURED_STEPS = 8
-# Rows of a task of which the study says nothing.
-_USUAL_ROWS = 1000
-# An evaluation has the forward pass of a training step, about a third of it.
-_EVALUATION = 1 / 3
 
 
 # --- what is planned
@@ -419,7 +418,7 @@ def train_method(plan: VersusPlan, workspace: Workspace, rate: float | None) -> 
 
 
 @dataclass(frozen=True)
-class Cost:
+class VersusCost:
     """The expected cost of a plan's runs.
 
     Attributes:
@@ -428,6 +427,7 @@ class Cost:
         step: measured seconds of a training step of the new method, on a CPU of its cores.
         per_run: minutes of one of the new method's runs, a mean over tasks.
         unit: what the minutes are of.
+        left: cost of the runs that are not finished, whose seconds are those of `minutes`.
     """
 
     minutes: dict[str, float]
@@ -435,6 +435,7 @@ class Cost:
     step: float
     per_run: float
     unit: str
+    left: Cost
 
     @property
     def total(self) -> float:
@@ -442,8 +443,8 @@ class Cost:
         return sum(self.minutes.values())
 
 
-def estimate_cost(plan: VersusPlan, workspace: Workspace) -> Cost:
-    """Estimate what a plan takes: stored step times, scaled by a few steps that are measured here.
+def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
+    """Estimate what a plan takes: a few steps are measured here, and stored runs scale them to tasks.
 
     Args:
         plan: of the command.
@@ -452,36 +453,40 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> Cost:
     first = plan.runs[0]
     # Both are measured on the task that the steps of all others are relative to.
     (canary,) = [config for config in plan.canary if config.task == first.task]
-    step_of_canary = measured_step(canary, workspace)
-    step_of_method = measured_step(first, workspace)
-    relative = _relative_step_times(plan)
-    train_rows = _rows_of_tasks(plan, "train_rows")
-    reported_rows = _rows_of_tasks(plan, "reported_rows")
+    measured = {}
+    for config in (canary, first):
+        batch = batch_size(config, load_task(config))
+        seconds = measured_step(config, workspace)
+        measured[config.method] = MeasuredStep(config.task, batch, seconds)
+    stored = plan.baselines.study.results.values()
+    estimator = CostEstimator(stored, Planner(workspace).stored_bytes, measured)
+    machine = machine_of(plan.device)
+
+    def cost_of(configs: Sequence[RunConfig]) -> Cost:
+        return Cost.of_all(
+            [estimator.cost(config, load_task(config), machine) for config in configs]
+        )
+
     parts = {
-        "canary": (plan.canary, step_of_canary, canary_workspace(workspace)),
-        "search": (plan.search, step_of_method, workspace),
-        "method": (plan.runs, step_of_method, workspace),
+        "canary": (plan.canary, canary_workspace(workspace)),
+        "search": (plan.search, workspace),
+        "method": (plan.runs, workspace),
     }
     minutes = {}
     finished = 0
-    per_run = 0.0
-    for name, (configs, step, where) in parts.items():
-        minutes[name] = 0.0
-        for config in configs:
-            train = train_rows.get(config.task, _USUAL_ROWS)
-            reported = reported_rows.get(config.task, _USUAL_ROWS)
-            steps = _steps(config.model_dump(mode="json"), train, reported)
-            of_run = steps * step * relative.get(config.task, 1.0) / 60
-            if name == "method":
-                per_run += of_run / len(configs)
-            if where.directory(config).results.is_file():
-                finished += 1
-            else:
-                minutes[name] += of_run
+    left = []
+    for name, (configs, where) in parts.items():
+        unfinished = [config for config in configs if not where.directory(config).results.is_file()]
+        cost = cost_of(unfinished)
+        minutes[name] = cost.seconds.value / 60
+        finished += len(configs) - len(unfinished)
+        left.append(cost)
+    per_run = cost_of(plan.runs).seconds.value / 60 / len(plan.runs)
     unit = f"minutes of {device_name(plan.device)}"
     if plan.device.type == "cpu":
         unit = "core-minutes"
-    return Cost(minutes, finished, step_of_method, per_run, unit)
+    step = measured[first.method].seconds
+    return VersusCost(minutes, finished, step, per_run, unit, Cost.of_all(left))
 
 
 def _cores(plan: VersusPlan) -> int:
@@ -501,45 +506,6 @@ def spent_minutes(plan: VersusPlan, configs: Sequence[RunConfig], workspace: Wor
     places += [workspace.directory(config) for config in [*plan.search, *configs]]
     seconds = sum(place.read_result().wall_s for place in places)
     return seconds * _cores(plan) / 60
-
-
-def _relative_step_times(plan: VersusPlan) -> dict[str, float]:
-    """Say how long a step takes on each task, relative to that of the measured task.
-
-    Tasks differ in the lengths of their texts. The times are medians of the canary's stored runs.
-    """
-    runs = plan.baselines.runs
-    runs = runs[runs["method"] == plan.canary[0].method]
-    steps = [_steps(run.config, run.train_rows, run.reported_rows) for run in runs.itertuples()]
-    times = (runs["time_s"] / steps).groupby(runs["task"]).median()
-    return {str(task): float(value) for task, value in (times / times[plan.runs[0].task]).items()}
-
-
-def _rows_of_tasks(plan: VersusPlan, column: str) -> dict[str, int]:
-    """Count the rows of each task's split, as stored runs have it: a column of `Study.runs`."""
-    runs = plan.baselines.study.table_runs
-    return {str(task): int(rows.max()) for task, rows in runs.groupby("task")[column]}
-
-
-def _steps(config: Mapping[str, Any], train_rows: int, reported_rows: int) -> float:
-    """Count the training steps of a run, and its evaluations as parts of steps.
-
-    Args:
-        config: as a record has it.
-        train_rows: rows that train, before any are held out.
-        reported_rows: rows of the reported split.
-    """
-    batch = config["batch_size"]
-    if config["shots"]:
-        # A few-shot run trains on all examples at once.
-        batch = train_rows
-    evaluated = float(reported_rows)
-    trained = float(train_rows)
-    if config["selection"] == "holdout" and not config["shots"]:
-        held_out = config["holdout"] * train_rows
-        trained -= held_out
-        evaluated += held_out
-    return float(config["epochs"] * (trained + _EVALUATION * evaluated) / batch)
 
 
 class _StepClock(Callback):

@@ -9,6 +9,10 @@ from statistics import mean
 import pytest
 from run_folders import demo_folder
 
+from hifi_cli.config.sources import resolve
+from hifi_cli.runs.cost import CostEstimator, MeasuredStep, results_in
+from hifi_cli.tasks import task_spec
+
 METHOD = """
 from hifi_cli.methods.base import Method
 from hifi_cli.methods.common import freeze_except
@@ -133,6 +137,35 @@ def test_steps_are_measured_on_the_first_task(hifi, study, monkeypatch):
     # Twice as many runs of the method as of the canary, with as many steps of a minute each.
     numbers = re.search(r"canary ([\d.]+), search 0.00, method ([\d.]+)", plan["cost"][0])
     assert float(numbers[2]) == pytest.approx(2 * float(numbers[1]), abs=0.02)
+
+
+def test_the_cost_is_that_of_the_estimator(hifi, study, monkeypatch):
+    """The steps that were measured, and the stored runs for other tasks and for rows."""
+    steps = {"bitfit": 30.0, "norm-tuning": 90.0}
+    monkeypatch.setattr(
+        "hifi_cli.runs.versus.measured_step", lambda config, workspace: steps[config.method]
+    )
+    plan = lines_of(hifi(f"{VERSUS} --against bitfit --dry-run"))
+    # The commands train the first task of the baselines first, by name.
+    first = min(TASKS)
+    measured = {method: MeasuredStep(first, 8, seconds) for method, seconds in steps.items()}
+    estimator = CostEstimator(results_in(study), measured=measured)
+    minutes = {}
+    for method, seeds in (("bitfit", 1), ("norm-tuning.yaml", len(SEEDS))):
+        minutes[method] = 0.0
+        for task in TASKS:
+            words = ["epochs=2", "batch_size=8"]
+            how = {"backbone": "demo", "protocol": "demo", "overrides": words}
+            config = resolve(task=task, method=method, **how)
+            cost = estimator.cost(config, task_spec.load(task), None)
+            minutes[method] += seeds * cost.seconds.value / 60
+    numbers = re.search(r"canary ([\d.]+), search 0.00, method ([\d.]+)", plan["cost"][0])
+    told = [float(number) for number in numbers.groups()]
+    assert told == pytest.approx([*minutes.values()], abs=0.006)
+    # 60 rows in batches of 8, twice, and each time 30 that are evaluated.
+    by_hand = 30.0 / 8 * (2 * 60 + 2 * 30 / 3) / 60
+    assert told[0] == pytest.approx(2 * by_hand, rel=0.5)
+    assert plan["disk"][0].startswith("about ")
 
 
 def test_what_can_give_no_verdict_is_refused_before_it_trains(hifi, study):
