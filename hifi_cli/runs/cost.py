@@ -311,7 +311,6 @@ class CostEstimator:
     ) -> None:
         self._stored_bytes = stored_bytes
         self._measured = measured or {}
-        self._counted: dict[tuple[str, str, int], int | None] = {}
         self._rows: dict[str, dict[str, int]] = {}
         self._weights: dict[tuple[str, str | None], list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[_StoredRun]] = defaultdict(list)
@@ -456,23 +455,10 @@ class CostEstimator:
             stored = self._weights.get((key, place))
             if stored:
                 return median(stored), STORED_RUNS
-        counted = self._counted_bytes(key, config, task)
+        counted = self._stored_bytes(config, task) if self._stored_bytes else None
         if counted is None:
             return None, f"no finished run of {config.method} with {config.backbone.name}"
         return counted, COUNTED
-
-    def _counted_bytes(self, key: str, config: RunConfig, task: TaskSpec) -> int | None:
-        """Count the bytes of a run's weights, once for tasks with one kind of head.
-
-        Args:
-            key: of what decides them besides the task.
-        """
-        if self._stored_bytes is None:
-            return None
-        of_head = (key, task.kind, len(task.labels))
-        if of_head not in self._counted:
-            self._counted[of_head] = self._stored_bytes(config, task)
-        return self._counted[of_head]
 
     # --- memory
 

@@ -450,14 +450,7 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
         plan: of the command.
         workspace: of the command.
     """
-    first = plan.runs[0]
-    # Both are measured on the task that the steps of all others are relative to.
-    (canary,) = [config for config in plan.canary if config.task == first.task]
-    measured = {}
-    for config in (canary, first):
-        batch = batch_size(config, load_task(config))
-        seconds = measured_step(config, workspace)
-        measured[config.method] = MeasuredStep(config.task, batch, seconds)
+    measured = _measured_steps(plan, workspace)
     stored = plan.baselines.study.results.values()
     estimator = CostEstimator(stored, Planner(workspace).stored_bytes, measured)
     machine = machine_of(plan.device)
@@ -485,8 +478,20 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
     unit = f"minutes of {device_name(plan.device)}"
     if plan.device.type == "cpu":
         unit = "core-minutes"
-    step = measured[first.method].seconds
+    step = measured[plan.method].seconds
     return VersusCost(minutes, finished, step, per_run, unit, Cost.of_all(left))
+
+
+def _measured_steps(plan: VersusPlan, workspace: Workspace) -> dict[str, MeasuredStep]:
+    """Measure a step of the canary and of the new method, both on the first task."""
+    first = plan.runs[0]
+    (canary,) = [config for config in plan.canary if config.task == first.task]
+    measured = {}
+    for config in (canary, first):
+        batch = batch_size(config, load_task(config))
+        seconds = measured_step(config, workspace)
+        measured[config.method] = MeasuredStep(config.task, batch, seconds)
+    return measured
 
 
 def _cores(plan: VersusPlan) -> int:
