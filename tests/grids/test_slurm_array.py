@@ -77,7 +77,7 @@ def slurm(tmp_path):
 
 
 def test_the_elements_share_the_runs(slurm, tmp_path):
-    words = ["demo", "--print", *GRID]
+    words = ["demo", "--print", "--quiet", *GRID]
     printed = [
         slurm(element, *words, first=first)[1].splitlines()
         for element, first in ((1, 1), (2, 1), (0, 0))
