@@ -63,11 +63,7 @@ def compare(
     compared = names
     if backbones:
         by = "backbone"
-        compared = options.stored_names("backbones", backbones)
-        if backbone or len(names) > 1:
-            raise UsageError(
-                "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
-            )
+        compared = _backbones_to_compare(names, backbone, backbones)
     if len(compared) < 2 or len(set(compared)) < len(compared):
         raise UsageError(
             f"hifi compare needs two or more different {by}s: hifi compare hifi-layerwise full-ft"
@@ -85,3 +81,24 @@ def compare(
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out, latex)
+
+
+def _backbones_to_compare(
+    methods: list[str], backbone: str | None, backbones: list[str]
+) -> list[str]:
+    """Return the backbones that are compared, as finished runs name them.
+
+    Args:
+        methods: that the command names; one of them, whose runs on each backbone are compared.
+        backbone: what `--backbone` says.
+        backbones: what `--backbones` says.
+
+    Raises:
+        UsageError: several methods are named, or a backbone besides.
+    """
+    names = options.stored_names("backbones", backbones)
+    if backbone or len(methods) > 1:
+        raise UsageError(
+            "--backbones compares two or more backbones under one method: hifi compare full-ft --backbones a,b"
+        )
+    return names

@@ -179,7 +179,9 @@ def prune(
         "seed": options.parse_seeds(seeds),
     }
     selects = variants or any(selections.values())
-    if bool(runs) == selects:
+    # One of the two is required, and both together would be unclear.
+    names_runs = bool(runs)
+    if names_runs == selects:
         raise UsageError(
             "either name runs, or select them with --tasks, --methods, --backbone, --protocol, --seeds or --variants"
         )

@@ -62,6 +62,7 @@ def comparable_runs(
     runs = ComparableRuns.of(study, chosen, ReportOptions(score=score))
     for note in notes_on(runs):
         logger.warning(f"note: {note}")
+    # The error says what is missing: any run, one under this protocol, or one that counts.
     if runs.usable.empty:
         if study.table_runs.empty:
             raise study.no_run_error()

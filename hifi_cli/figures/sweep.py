@@ -120,6 +120,7 @@ class SearchBudget(Kind):
         """
         spec = request.spec
         tried = tried_settings(Study(request.workspace.results_dir))
+        # The figure's protocol, backbone and shots are those of any of its runs.
         config = request.config(spec.tasks[0])
         tried = tried[tried["protocol"] == config.protocol]
         tried = tried[tried["backbone"] == config.backbone.name]

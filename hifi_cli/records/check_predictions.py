@@ -97,6 +97,7 @@ def _of_metrics(
     if not names:
         return
     rows = [spec.rules.row_of_stored(row.id, row.label) for row in table.itertuples()]
+    # Without texts of rows and code of others, only these metrics can be computed.
     update = {"metrics": names, "primary": names[0], "evaluate": None}
     computable = spec.model_copy(update=update)
     for name, score in scores.compute(computable, rows, predictions).items():

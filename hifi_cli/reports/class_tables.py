@@ -143,10 +143,12 @@ def confusion(study: Study, selection: Selection, options: ReportOptions) -> lis
         for table in seeds.predictions.values():
             labels = _indicators(seeds.task, table["label"])
             predicted = _indicators(seeds.task, table["prediction"])
+            # [classes, classes]: the rows that have one class and are predicted to have the other.
             counts.append(labels.T @ predicted)
         of_seeds = np.stack(counts)
         rows: list[Row] = []
         for place, name in enumerate(classes):
+            # Every seed has the same rows, so that the first one tells how many a class has.
             number_of_rows = float(of_seeds[0, place].sum())
             cells: dict[str, Cell] = {}
             for column, other in enumerate(classes):
@@ -407,6 +409,7 @@ def _ensemble_of(seeds: SeedsOfMethod) -> Row:
     without_one: list[float] = []
     for place, table in enumerate(seeds.predictions.values()):
         single.append(_score_percent(task, labels, [*table["prediction"]]))
+        # How far the ensembles without one seed lie apart shows how much hangs on a single seed.
         without_one.append(score_of_mean(np.delete(outputs, place, axis=0)))
     low = min(without_one)
     high = max(without_one)

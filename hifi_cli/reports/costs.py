@@ -45,7 +45,8 @@ def costs(spec: TableSpec, study: Study, options: ReportOptions) -> Table:
     runs = _runs(spec, study)
     comparable = ComparableRuns.of(study, runs, options)
     measured = relative_costs(comparable.usable)
-    name, paper = "", NO_TABLE
+    name = ""
+    paper = NO_TABLE
     if spec.published:
         name, paper = load_published(spec.published)
     row_specs = spec.rows or [RowSpec(method=method) for method in measured.index]

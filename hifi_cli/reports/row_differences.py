@@ -113,6 +113,8 @@ def _tested(
     low, high = (100 * edge for edge in found.interval)
     p = found.p
     test = f"bootstrap, {counted_noun(len(scores), 'pair')} of runs"
+    # Where each row is right or wrong and there is one run of each method, an exact test takes the
+    # place of the bootstrap's p. The interval stays the bootstrap's.
     if len(scores) == 1 and name == "accuracy":
         only_first, only_second = _discordant(*first.values(), *second.values())
         p = mcnemar_p(only_first, only_second)
@@ -155,6 +157,7 @@ def _aligned_predictions(
     for side in ("path_first", "path_second"):
         tables: dict[str, pd.DataFrame] = {}
         for path in pairs[side]:
+            # A run stores the predictions of one epoch, which may not be the one of the score.
             kept = study.results[path].kept_score
             if score not in (None, kept):
                 raise NotTested(f"predictions are stored of the {kept} epoch, not of the {score}")
@@ -164,6 +167,7 @@ def _aligned_predictions(
             tables[path] = table.set_index("id")
         sides.append(tables)
     first, second = sides
+    # A draw takes the same rows of all runs, so that all tables must have one order.
     ids = next(iter(first.values())).index
     for tables in sides:
         for path, table in tables.items():

@@ -100,9 +100,11 @@ class MetricLogger(Callback):
         for tracker in self.trackers:
             tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
         self.bar.update(self.task, status=status)
+        # The loss of steps stands beside the bar: only epochs get a line of their own.
         if isinstance(line, StepMetrics):
             logger.debug(f"{self.run}: {status}")
             return
+        # Evaluations count, and the seconds of the processes before this one.
         seconds_per_step = (time.monotonic() - trainer.started_at) / step
         left = seconds_per_step * (trainer.plan.total - step)
         if not trainer.has_trained():

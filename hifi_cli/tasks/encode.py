@@ -295,8 +295,10 @@ def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
         return (0, 0)
     window_start, _ = offsets[context[0]]
     _, window_end = offsets[context[-1]]
+    # Half an answer is none: the model is to point at the first token in such a window.
     if window_start > start or window_end < end:
         return (0, 0)
+    # An answer may begin or end within a token, which then belongs to it.
     answer = []
     for token in context:
         token_start, token_end = offsets[token]

@@ -270,6 +270,7 @@ def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
     splits: dict[Split, list[Row]] = {}
     load_once = cache(load_tables)
     for split, name in hub.splits.items():
+        # `CONFIG/SPLIT` is a split of another configuration of the repository.
         config, _, hub_split = name.rpartition("/")
         tables, commit = load_once(hub.id, hub.revision, config or hub.config)
         labelled = is_labelled(split)

@@ -370,6 +370,7 @@ def check(spec: TaskSpec, origin: str) -> None:
         UsageError: they do not.
     """
     rules = spec.rules
+    # All problems are collected before any is raised: the user mends the YAML once.
     problems = []
     if spec.primary not in spec.metrics and not spec.evaluate:
         problems.append(f"primary: '{spec.primary}' is not among metrics {spec.metrics}")

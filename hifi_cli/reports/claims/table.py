@@ -180,25 +180,59 @@ def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> D
     study = runs.study
     check_names("methods", methods_of(claim), study.names("method"))
     check_names("tasks", claim.tasks or file.tasks, study.names("task"))
+    # A claim about another protocol than its file's is decided by runs of that one alone.
     protocol = stored_name("protocols", claim.protocol or file.protocol)
     backbone = stored_name("backbones", claim.only_backbone or file.backbone)
-    seeds = smallest_seeds(claim, file)
     undecidable = why_undecidable(claim, file)
     if undecidable:
+        seeds = smallest_seeds(claim, file)
         findings = [Finding(Evidence(name, {}), "not run", undecidable)]
         return DecidedClaim(name, claim, findings, "not run", undecidable, seeds)
     if isinstance(claim, NumberClaim) and claim.figure:
-        command = command_of_figure(claim, study, protocol, backbone)
-        evidence = evidence_of_figure(claim, study, protocol, backbone)
-        findings = decide_comparisons(claim, evidence, file.margin)
-        verdict, reason = verdict_of_claim(findings)
-        return DecidedClaim(
-            name, claim, findings, verdict, reason, seeds, command_of_figure=command
-        )
+        return _decided_by_figure(name, claim, file, study, protocol, backbone)
+    return _decided_by_runs(name, claim, file, runs, protocol, backbone)
+
+
+def _decided_by_figure(
+    name: str, claim: NumberClaim, file: ClaimsFile, study: Study, protocol: str, backbone: str
+) -> DecidedClaim:
+    """A claim with the verdict on the number that a figure's CSV has.
+
+    Args:
+        name: of the claim.
+        claim: names the figure.
+        file: its file.
+        study: its directory has the figures.
+        protocol: of the figure's runs.
+        backbone: of the figure's runs.
+    """
+    seeds = smallest_seeds(claim, file)
+    command = command_of_figure(claim, study, protocol, backbone)
+    evidence = evidence_of_figure(claim, study, protocol, backbone)
+    findings = decide_comparisons(claim, evidence, file.margin)
+    verdict, reason = verdict_of_claim(findings)
+    return DecidedClaim(name, claim, findings, verdict, reason, seeds, command_of_figure=command)
+
+
+def _decided_by_runs(
+    name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
+) -> DecidedClaim:
+    """A claim with the verdict of finished runs.
+
+    Args:
+        name: of the claim.
+        claim: about the scores or the predictions of methods.
+        file: its file.
+        runs: all finished ones.
+        protocol: of those that decide.
+        backbone: of those that decide.
+    """
+    seeds = smallest_seeds(claim, file)
     comparable = runs.of(protocol, backbone, claim.metric, runs.options.score)
     findings = decide_comparisons(claim, evidence_of_runs(claim, file, comparable), file.margin)
     verdict, reason = verdict_of_claim(findings)
     is_decided = verdict in ("reproduced", "not reproduced")
+    # A verdict must hold for the last epochs too, or it is about the choice of the epoch.
     if is_decided and isinstance(claim, DifferenceClaim):
         last = _verdict_by_last_epochs(claim, file, runs, protocol, backbone)
         if last != verdict:
