@@ -53,7 +53,9 @@ def compare(
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
     latex = LatexOptions(caption, label)
-    words = [name for word in methods for name in word.split(",")]
+    words: list[str] = []
+    for word in methods:
+        words += word.split(",")
     names = options.stored_names("methods", words)
     study = Study(results_dir)
     if any("/" in name for name in names):

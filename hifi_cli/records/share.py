@@ -266,7 +266,9 @@ def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:
     with hub_errors(to):
         there = set(HfApi().list_repo_files(repository, repo_type="dataset"))
         new = {path: files for path, files in runs.items() if f"{path}/results.json" not in there}
-        names = [f"{path}/{file}" for path, files in new.items() for file in files]
+        names: list[str] = []
+        for path, files in new.items():
+            names += [f"{path}/{file}" for file in files]
         if new:
             HfApi().upload_folder(
                 repo_id=repository, repo_type="dataset", folder_path=source, allow_patterns=names

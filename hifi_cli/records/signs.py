@@ -55,9 +55,13 @@ def losses_of(lines: Sequence[StepMetrics], steps_per_epoch: int) -> TrainingLos
         half = len(lines) // 2
         if half == 0:
             return None
-        halves = (lines[:half], lines[half:])
-        means = [sum(line.loss for line in part) / len(part) for part in halves]
+        means = [_mean_loss(lines[:half]), _mean_loss(lines[half:])]
     return TrainingLosses(first=means[0], last=means[-1])
+
+
+def _mean_loss(lines: Sequence[StepMetrics]) -> float:
+    """Return the mean of the losses of some lines."""
+    return sum(line.loss for line in lines) / len(lines)
 
 
 def _on_best_epochs(results: Sequence[RunResult]) -> Iterator[str]:

@@ -320,7 +320,10 @@ def _scores(layout: Layout) -> Scores:
                 )
             notes[name, column.name] = of_cell
     # A row that is not compared in one column is not compared by its average either.
-    not_ranked[AVERAGE] = [name for names in not_ranked.values() for name in names]
+    of_any_column: list[str] = []
+    for names in not_ranked.values():
+        of_any_column += names
+    not_ranked[AVERAGE] = of_any_column
     return Scores(pd.concat(frames).dropna(subset="points"), notes, not_ranked)
 
 

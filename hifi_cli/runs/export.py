@@ -115,7 +115,8 @@ def _fused_parts(prepared: PreparedRun) -> tuple[str, list[str]]:
     if not fused:
         return "", []
     inside = [name for name in method.target_modules(encoder) if f".{fused}." in name]
-    adapted = [part for part in PROJECTIONS if any(name.endswith(part) for name in inside)]
+    last_words = {name.rpartition(".")[2] for name in inside}
+    adapted = [part for part in PROJECTIONS if part in last_words]
     return fused, adapted
 
 

@@ -32,10 +32,11 @@ def batches_by_length(examples: Sequence[EncodedExample], size: int) -> list[Num
         examples: in any order.
         size: examples of a batch; the last one may have fewer.
     """
-    return [
-        NumberedBatch(numbers, [examples[number] for number in numbers])
-        for numbers in evaluation_order(examples, size)
-    ]
+    batches = []
+    for numbers in evaluation_order(examples, size):
+        of_batch = [examples[number] for number in numbers]
+        batches.append(NumberedBatch(numbers, of_batch))
+    return batches
 
 
 def in_order(batches: Sequence[NumberedBatch], results: Iterable[Iterable[Result]]) -> list[Result]:
