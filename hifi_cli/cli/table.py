@@ -1,6 +1,7 @@
 """`hifi table`: the tables of papers and of your own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks.metrics import METRICS
 from hifi_cli.text import abbreviate
 
-# Behind the name of a metric: it is of the rows that own data hold out
+# The ending of a metric's name that is of the rows which a user's own data hold out.
 HELD_OUT = "_held_out"
 
 
@@ -81,83 +82,162 @@ def table(
     """
     latex = LatexOptions(caption, label)
     study = Study(results_dir)
-    keys = options.table_keys(protocol, backbones[0] if backbones else backbone, shots)
-    tasks = options.stored_names("tasks", task)
-    methods = options.stored_names("methods", method)
+    asked = _Asked(
+        name=name,
+        keys=options.table_keys(protocol, backbones[0] if backbones else backbone, shots),
+        tasks=options.stored_names("tasks", task),
+        methods=options.stored_names("methods", method),
+        seeds=seeds,
+        backbones=backbones,
+        by=by,
+    )
     left_out: list[str] = []
     if by:
-        if not methods:
-            left_out = _methods_without(by, study, keys)
-        study = study.with_rows_by(by, unchanged=methods)
+        if not asked.methods:
+            left_out = _methods_without(by, study, asked.keys)
+        study = study.with_rows_by(by, unchanged=asked.methods)
+    notes: list[str] = []
     if name == "search":
-        searched = search_tables.searches(study, **keys, task=tasks, method=methods)
-        searched[0].notes += study.notes_on_damage
-        return emit(searched, format, out, latex)
-    if name in class_tables.TABLES:
+        tables = search_tables.searches(study, **asked.keys, task=asked.tasks, method=asked.methods)
+    elif name in class_tables.TABLES:
         if score or metrics or by or backbones:
             raise UsageError(
                 f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
             )
-        selection = class_tables.Selection(
-            keys=keys, tasks=tasks, methods=methods, seeds=options.parse_seeds(seeds)
-        )
         counted = ReportOptions.of_command(None, include)
-        built = class_tables.TABLES[name](study, selection, counted)
-        built[0].notes += study.notes_on_damage
-        return emit(built, format, out, latex)
-    layouts = [table_spec.load(name)] if name else score_tables.specs_of(study, **keys)
-    if not layouts:
-        raise study.no_run_error() if study.table_runs.empty else study.no_such_runs_error(**keys)
-    if by:
+        tables = class_tables.TABLES[name](study, asked.selection, counted)
+    else:
+        if not name and not metrics:
+            metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
+        specs = _specs(asked, study, metrics)
+        command = ""
+        # Other tables show what there is, so that they lack no run.
+        if name and not by:
+            given = options.arguments(
+                tasks=",".join(task or []),
+                methods=",".join(method or []),
+                seeds=seeds,
+                protocol=protocol,
+                backbone=backbone,
+                data_dir=data_dir,
+                results_dir=results_dir,
+            )
+            command = command_line(["hifi", "grid", name, *given, *_shots_as_setting(shots)])
+        how = ReportOptions.of_command(score, include, show_published=published)
+        tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
+        notes = _notes_on_rows(by, left_out, metrics)
+    tables[0].notes += [*study.notes_on_damage, *notes]
+    emit(tables, format, out, latex)
+    if strict and any(built.missing for built in tables):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The table that the command line asks for, with names as finished runs have them.
+
+    Attributes:
+        name: a table's name or YAML; None: all finished runs.
+        keys: `protocol`, `backbone` and `shots`; None: any.
+        tasks: empty: all; likewise `methods`.
+        seeds: as the command line gives them; None: all.
+        backbones: those that are the rows; None: methods are.
+        by: the key whose values are rows; None: none.
+    """
+
+    name: str | None
+    keys: dict[str, str | None]
+    tasks: list[str]
+    methods: list[str]
+    seeds: str | None
+    backbones: list[str] | None
+    by: str | None
+
+    @property
+    def selection(self) -> class_tables.Selection:
+        """The runs that a table of predictions shows."""
+        return class_tables.Selection(
+            keys=self.keys,
+            tasks=self.tasks,
+            methods=self.methods,
+            seeds=options.parse_seeds(self.seeds),
+        )
+
+
+def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[TableSpec]:
+    """Return the tables of scores, with the rows and columns that were asked for.
+
+    Args:
+        asked: what the command line asks for.
+        study: all runs, with a row for each value of `asked.by`.
+        metrics: a column of each for every task; None: the tables' own.
+
+    Raises:
+        MissingError: there is no such run.
+        UsageError: a name is unknown.
+    """
+    layouts = _layouts(asked, study)
+    methods = asked.methods
+    if asked.by:
         bases = methods or layouts[0].methods
-        shown_tasks = tasks or layouts[0].tasks
-        runs = select_runs(study.runs, protocol=keys["protocol"] or layouts[0].protocol)
-        methods = _rows_of_settings(runs, bases, shown_tasks) or bases
-    if not name and not metrics:
-        metrics = _with_held_out(select_runs(study.runs, **keys), tasks)
+        tasks = asked.tasks or layouts[0].tasks
+        runs = select_runs(study.runs, protocol=asked.keys["protocol"] or layouts[0].protocol)
+        methods = _rows_of_settings(runs, bases, tasks) or bases
     _check_metrics(metrics or [], study)
     specs = [
         table_spec.with_changes(
             layout,
-            protocol=keys["protocol"],
-            backbone=keys["backbone"],
+            protocol=asked.keys["protocol"],
+            backbone=asked.keys["backbone"],
             methods=methods,
-            tasks=tasks,
-            shots=keys["shots"],
-            seeds=options.parse_seeds(seeds),
+            tasks=asked.tasks,
+            shots=asked.keys["shots"],
+            seeds=options.parse_seeds(asked.seeds),
             metrics=metrics,
-            backbones=backbones,
+            backbones=asked.backbones,
         )
         for layout in layouts
     ]
+    # All tables have the rows and columns that were asked for, so that one of them is enough.
     table_spec.check_names("methods", specs[0].methods, study.names("method"))
     table_spec.check_names("tasks", specs[0].tasks, study.names("task"))
-    command = ""
-    # Other tables show what there is, so that they lack no run.
-    if name and not by:
-        given = options.arguments(
-            tasks=",".join(task or []),
-            methods=",".join(method or []),
-            seeds=seeds,
-            protocol=protocol,
-            backbone=backbone,
-            data_dir=data_dir,
-            results_dir=results_dir,
-        )
-        command = command_line(["hifi", "grid", name, *given, *_shots_as_setting(shots)])
-    how = ReportOptions.of_command(score, include, show_published=published)
-    tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
-    tables[0].notes += study.notes_on_damage
+    return specs
+
+
+def _layouts(asked: _Asked, study: Study) -> list[TableSpec]:
+    """Return the named table, or one for each protocol, backbone and number of shots that was run.
+
+    Raises:
+        MissingError: there is no such run.
+        UsageError: there is no such table.
+    """
+    if asked.name:
+        return [table_spec.load(asked.name)]
+    layouts = score_tables.specs_of(study, **asked.keys)
+    if layouts:
+        return layouts
+    if study.table_runs.empty:
+        raise study.no_run_error()
+    raise study.no_such_runs_error(**asked.keys)
+
+
+def _notes_on_rows(
+    by: str | None, left_out: Sequence[str], metrics: Sequence[str] | None
+) -> list[str]:
+    """The notes on methods that `--by` leaves out, and on scores of held-out rows.
+
+    Args:
+        by: the key whose values are rows.
+        left_out: the methods to which it means nothing.
+        metrics: of the columns.
+    """
+    notes = []
     if left_out:
         names = abbreviate(left_out)
-        tables[0].notes.append(
-            f"left out, because they have no {by}: {names} (--methods shows them)"
-        )
+        notes.append(f"left out, because they have no {by}: {names} (--methods shows them)")
     if any(metric.endswith(HELD_OUT) for metric in metrics or ()):
-        tables[0].notes.append("held_out: other rows, on which no epoch and no setting was chosen")
-    emit(tables, format, out, latex)
-    if strict and any(built.missing for built in tables):
-        raise typer.Exit(1)
+        notes.append("held_out: other rows, on which no epoch and no setting was chosen")
+    return notes
 
 
 def _methods_without(key: str, study: Study, keys: Mapping[str, str | None]) -> list[str]:
