@@ -95,7 +95,7 @@ def report(
     It is RESULTS_DIR/report.html where --out names no other. The first of --methods is the reference of the
     comparisons; without, it is Full-FT.
     """
-    # jinja2 and matplotlib, which tables do not need
+    # It imports jinja2 and matplotlib, which no other command of tables needs.
     from hifi_cli.reports import page
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")

@@ -194,14 +194,27 @@ def shared_legend(figure: Figure) -> None:
 
 
 def colorbar(figure: Figure, image: Any, label: str, **settings: Any) -> None:
-    """Add one color scale for all panels, at the right."""
+    """Add one color scale for all panels, at the right.
+
+    Args:
+        figure: has the panels.
+        image: what is drawn in the colors.
+        label: of the scale.
+        settings: other arguments of matplotlib's `colorbar`.
+    """
     figure.colorbar(
         image, ax=figure.axes, label=label, fraction=0.03, pad=0.02, aspect=35, **settings
     )
 
 
 def label_rows(ax: Axes, labels: Any, x: str) -> None:
-    """Label the rows of a panel, which has a method per row, and its axis; vertical lines help to compare."""
+    """Label the rows of a panel that has a method per row; vertical lines help to compare them.
+
+    Args:
+        ax: the panel.
+        labels: of the rows, from the top.
+        x: label of the axis below.
+    """
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.4, -0.6)
     ax.grid(axis="x", linewidth=0.3, color="#d0d0d0")
@@ -210,14 +223,26 @@ def label_rows(ax: Axes, labels: Any, x: str) -> None:
 
 
 def label_outer(ax: Axes, x: str, y: str) -> None:
-    """Label the axes of a panel if it is in the last row or in the first column."""
+    """Label the axes of a panel if it is in the last row or in the first column.
+
+    Args:
+        ax: the panel.
+        x: label below the last row.
+        y: label beside the first column.
+    """
     place = ax.get_subplotspec()
     ax.set_xlabel(x if place is None or place.is_last_row() else "")
     ax.set_ylabel(y if place is None or place.is_first_col() else "")
 
 
 def add_caption(figure: Figure, title: str, note: str) -> None:
-    """Add the title at the top, over the legend where there is one, and the note at the bottom."""
+    """Add the title at the top, over the legend where there is one, and the note at the bottom.
+
+    Args:
+        figure: it grows by the lines of the note.
+        title: one line or several.
+        note: how to read the picture.
+    """
     width = figure.get_figwidth()
     title = textwrap.fill(title, round(14.5 * width), break_on_hyphens=False)
     if figure.legends:

@@ -371,6 +371,11 @@ def variant(overrides: Sequence[str]) -> str:
 def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -> None:
     """Refuse a `key=value` of the command line that would replace a key that a grid or figure sets.
 
+    Args:
+        overrides: of the command line.
+        own: the keys that the grid or figure sets.
+        origin: what they are set by, for the message.
+
     Raises:
         UsageError: names `origin` and the key.
     """

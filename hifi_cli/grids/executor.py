@@ -536,7 +536,13 @@ def load_site(site: str) -> SiteSpec:
 
 
 def execute(command: list[str], log: str, directory: str) -> int:
-    """Run a command on a worker, which imports this function; returns its exit code."""
+    """Run a command on a worker, which imports this function; returns its exit code.
+
+    Args:
+        command: of `hifi`.
+        log: the file that its output is appended to.
+        directory: where it runs.
+    """
     return _start(command, Path(log), os.environ, cwd=directory).wait()
 
 

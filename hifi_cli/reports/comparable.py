@@ -203,7 +203,7 @@ def _points(
     return 100 * study.scores(runs, score, metric)
 
 
-# Reasons to exclude a run
+# --- reasons to exclude a run
 
 
 def _with_settings(runs: pd.DataFrame) -> pd.DataFrame:

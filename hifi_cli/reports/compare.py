@@ -195,7 +195,7 @@ def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:
     return []
 
 
-# What the tables show
+# --- what the tables show
 
 
 def _digits(metric: str | None) -> int:

@@ -26,7 +26,7 @@ _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", 
 WIDTH = 100
 # A width that no table reaches, so that nothing wraps where a table is measured.
 _ENDLESS = 10_000
-# What LaTeX takes in a label without escapes
+# LaTeX takes these letters in a label without escapes.
 _LABEL = re.compile(r"[A-Za-z0-9:./+_-]+")
 
 
@@ -105,7 +105,13 @@ def format_of(name: str | None, out: Path | None) -> str:
 
 
 def render(name: str, tables: Sequence[Table], latex: LatexOptions = AS_IT_IS) -> str:
-    """Return tables in a format: `text`, `md`, `tex`, `csv` or `json`."""
+    """Return tables in a format.
+
+    Args:
+        name: `text`, `md`, `tex`, `csv` or `json`.
+        tables: one or several.
+        latex: caption and label, for `tex`.
+    """
     if name == "json":
         contents = [_as_json(table) for table in tables]
         return json_text(contents[0] if len(contents) == 1 else contents)

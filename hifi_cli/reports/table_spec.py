@@ -178,7 +178,7 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
             raise registry.unknown_name_error(kind, name, known)
 
 
-# Printed numbers
+# --- printed numbers
 
 
 class PublishedRow(ConfigModel):

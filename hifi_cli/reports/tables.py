@@ -73,7 +73,7 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     return specs
 
 
-# What a table is made of
+# --- what a table is made of
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def _metrics(
     return metrics
 
 
-# Scores
+# --- scores
 
 
 def _scores(layout: Layout) -> Scores:
@@ -417,7 +417,7 @@ def _has_average(layout: Layout, ours: Sequence[dict[str, Cell]]) -> bool:
     return has_one_kind_of_rows or papers_own
 
 
-# Rows and columns
+# --- rows and columns
 
 
 def _rows(
@@ -520,7 +520,7 @@ def distinct_labels(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     return distinct
 
 
-# Notes
+# --- notes
 
 
 def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str]:

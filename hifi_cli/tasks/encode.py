@@ -205,7 +205,7 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
         )
 
 
-# Windows over long contexts
+# --- windows over long contexts
 
 
 def _tokenize_windows(
@@ -309,7 +309,7 @@ def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
     return (answer[0], answer[-1])
 
 
-# Examples and their rows
+# --- examples and their rows
 
 
 def rows_of(examples: Iterable[EncodedExample]) -> list[Row]:
@@ -332,7 +332,7 @@ def single_sequences(examples: Iterable[EncodedExample]) -> list[EncodedExample]
     return singles
 
 
-# Batches
+# --- batches
 
 
 def epoch_batches(config: RunConfig, examples: Sequence[Item], epoch: int) -> list[list[Item]]:

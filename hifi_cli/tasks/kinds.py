@@ -97,7 +97,7 @@ class TaskKind:
     labels_are_numbers: ClassVar[bool] = False
     """Whether the labels are numbers and no names."""
 
-    # Labels
+    # --- labels
 
     @property
     def has_right_number_of_labels(self) -> bool:
@@ -144,7 +144,7 @@ class TaskKind:
         """Return the metrics of a task that is made from a data file, the primary one first."""
         return [name for name in metrics_for(self.predicts) if name != "accuracy"]
 
-    # Targets of the loss
+    # --- targets of the loss
 
     def targets(self, examples: Sequence[EncodedExample]) -> list[int]:
         """Return the class of each example; for token classification of each word with a token."""
@@ -163,7 +163,7 @@ class TaskKind:
         del one_logit
         return len(self.labels)
 
-    # Predictions
+    # --- predictions
 
     def predictions(self, examples: Sequence[EncodedExample], logits: Values) -> Predictions:
         """Return one prediction per row, from the logits of the examples that the model read.
@@ -199,7 +199,7 @@ class TaskKind:
         """Return a prediction as the server of a benchmark expects it, by the names of its labels."""
         return names[int(value)]
 
-    # Stored predictions
+    # --- stored predictions
 
     def stored_label(self, row: Row) -> Any:
         """Return the label of a row as it stands beside a stored prediction."""
@@ -255,7 +255,7 @@ def _indices_in(present: Sequence[str], names: Sequence[str]) -> tuple[int, ...]
     return tuple(names.index(name) for name in present)
 
 
-# One of several classes
+# --- one of several classes
 
 
 class _OneOfSeveral(TaskKind):
@@ -379,7 +379,7 @@ class MultipleChoice(_OneOfSeveral):
         return 1
 
 
-# Any number of classes, and numbers
+# --- any number of classes, and numbers
 
 
 class MultiLabel(TaskKind):
@@ -487,7 +487,7 @@ class Regression(TaskKind):
         return np.asarray(~np.isclose(numbers, values[:, 0], rtol=1e-5, atol=1e-6))
 
 
-# Answers and tags
+# --- answers and tags
 
 
 class _WithOutputs(TaskKind):
@@ -649,7 +649,7 @@ class TokenClassification(_WithOutputs):
         return outputs
 
     def predicted_line(self, row: Row, prediction: Any, logits: list[float]) -> dict[str, Any]:
-        """Return `id`, `tokens` and `tags`."""
+        """Return `id`, `tokens` and `tags`; the arguments are those of `TaskKind.predicted_line`."""
         del logits
         return {"id": row.id, "tokens": row.words, "tags": prediction}
 

@@ -75,7 +75,7 @@ class Metric:
     description: str = ""
 
 
-# Classes and numbers
+# --- classes and numbers
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
@@ -137,7 +137,7 @@ def is_constant(values: Values) -> bool:
     return bool(spread <= 1e-12 * max(1.0, largest))
 
 
-# Rows that belong together
+# --- rows that belong together
 
 
 def question_em(rows: Sequence[Row], predictions: Values) -> float:
@@ -165,7 +165,7 @@ def gender_parity(_: Sequence[Row], predictions: Values) -> float:
     return float(np.mean(first == second))
 
 
-# Answers
+# --- answers
 
 
 def normalize_answer(text: str) -> list[str]:
@@ -217,7 +217,7 @@ def _mean_over_answers(
     return float(np.mean(scores))
 
 
-# Entities
+# --- entities
 
 
 def entities(tags: Tags) -> list[tuple[str, int, int]]:
@@ -294,7 +294,7 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
     return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
 
 
-# Probabilities
+# --- probabilities
 
 
 def log_probabilities(logits: Values) -> Values:
@@ -339,7 +339,7 @@ def ece(logits: Values, labels: NDArray[Any]) -> float:
     return float(100 * np.abs(gaps).sum() / len(labels))
 
 
-# The list
+# --- the list
 
 # scikit-learn's F1 of class 1; 0 if there is nothing to divide by.
 _F1 = partial(sklearn_score, "f1_score", zero_division=0)

@@ -216,7 +216,7 @@ def _digests(data: "_Data") -> list[str]:
     return digests
 
 
-# The sources
+# --- the sources
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class FoundLabels:
         return KINDS[self.kind](self.labels)
 
 
-# Columns
+# --- columns
 
 
 def find_columns(
@@ -194,7 +194,7 @@ def _header_hint(format_: FileFormat | None, columns: list[str]) -> str:
     return ". The first line is read as their names; if it is a row, write a line of names above it"
 
 
-# Labels
+# --- labels
 
 
 def find_labels(

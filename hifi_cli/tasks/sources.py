@@ -200,7 +200,7 @@ def find_directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
     return data_dir
 
 
-# Files
+# --- files
 
 
 def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
@@ -262,7 +262,7 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     )
 
 
-# The hub
+# --- the hub
 
 
 def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
@@ -320,7 +320,7 @@ def hub_records(table: Any) -> Iterator[SourceRow]:
         yield SourceRow(with_class_names(values, names_of), f"row {index}")
 
 
-# Samples
+# --- samples
 
 # Fewer validation rows are said to be few.
 _FEW_ROWS = 30

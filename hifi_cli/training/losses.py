@@ -137,7 +137,7 @@ def logits_of(spec: TaskSpec, output: Any) -> Tensor:
     return output.logits.float().transpose(1, 2)
 
 
-# The losses
+# --- the losses
 
 
 def _class_loss(logits: Tensor, targets: Targets) -> Tensor:

@@ -52,7 +52,7 @@ class Finding:
     interval: Bounds | None = None
 
 
-# Conditions
+# --- conditions
 
 
 def condition_of(claim: Claim, published: float | None = None, smallest: float = 0.0) -> Condition:
@@ -81,7 +81,7 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
     return Condition((low, high), (refuted_below, high), is_ratio)
 
 
-# One comparison
+# --- one comparison
 
 
 def decide_comparison(evidence: Evidence, condition: Condition, level: float = LEVEL) -> Finding:
@@ -199,7 +199,7 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
     return "interval too wide"
 
 
-# A claim of several comparisons
+# --- a claim of several comparisons
 
 
 def decide_comparisons(

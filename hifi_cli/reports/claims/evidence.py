@@ -97,7 +97,7 @@ def evidence_of_runs(claim: Claim, file: ClaimsFile, runs: ComparableRuns) -> li
     return _evidence_of_measures(claim, file, runs)
 
 
-# Differences of two methods
+# --- differences of two methods
 
 
 def _evidence_of_differences(
@@ -198,7 +198,7 @@ def published_effect(
     return PublishedEffect(effect, doubts)
 
 
-# Scores at chance
+# --- scores at chance
 
 
 def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
@@ -288,7 +288,7 @@ def _standard_error(score: float, examples: int) -> float:
     return float(variance**0.5 or examples**-0.5)
 
 
-# Measures of predictions
+# --- measures of predictions
 
 
 def _evidence_of_measures(
@@ -318,7 +318,7 @@ def _evidence_of_measures(
     return evidence
 
 
-# Numbers of figures
+# --- numbers of figures
 
 
 def command_of_figure(claim: NumberClaim, study: Study, protocol: str, backbone: str) -> list[str]:

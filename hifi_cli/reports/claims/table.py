@@ -168,7 +168,7 @@ def evaluate(
     )
 
 
-# Decisions
+# --- decisions
 
 
 def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> DecidedClaim:
@@ -259,7 +259,7 @@ def _verdict_by_last_epochs(
     return verdict
 
 
-# What the table of verdicts shows
+# --- what the table of verdicts shows
 
 
 def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
@@ -343,7 +343,7 @@ def _missing(
     return missing
 
 
-# What is said about claims
+# --- what is said about claims
 
 
 def _notes(name: str, decided: Sequence[DecidedClaim]) -> list[str]:
