@@ -1,6 +1,7 @@
 """Scores and training losses while runs trained, a line and a band per method."""
 
 from collections.abc import Mapping
+from math import ceil
 
 from matplotlib.figure import Figure
 
@@ -20,6 +21,10 @@ def draw_curves(data: style.Frame, looks: Mapping[str, Look] | None = None) -> F
     tasks = data["task"].map(lambda task: label_of("tasks", task))
     is_score = data["curve"] == "score"
     named = (tasks + ", " + data["metric"] + " [%]").where(is_score, tasks + ", training loss")
+    # The legend of a narrow figure has two columns, and takes no height from the panel.
+    legend_rows = 0
+    if named.nunique() == 1:
+        legend_rows = ceil(data["label"].nunique() / 2)
     # The losses of a task stand beside its scores.
     has_losses = not is_score.all()
     figure = style.line_panels(
@@ -30,6 +35,7 @@ def draw_curves(data: style.Frame, looks: Mapping[str, Look] | None = None) -> F
         spread="std",
         labels=("", ""),
         looks=looks,
+        height=2.2 + 0.13 * max(0, legend_rows - 2),
         columns=2 if has_losses else 3,
         rows_are_full=False,
     )

@@ -100,6 +100,9 @@ def facets(
     columns = min(columns, len(groups))
     if rows_are_full:
         columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
+    elif len(groups) == 4 and columns == 3:
+        # Two rows of two, rather than a panel alone in its row.
+        columns = 2
     rows = math.ceil(len(groups) / columns)
     width = WIDE if len(groups) > 1 else NARROW
     figure = Figure(figsize=(width, height * rows + 0.9), layout="constrained")
