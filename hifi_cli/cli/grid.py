@@ -20,6 +20,7 @@ from hifi_cli.grids.costs import cost_lines
 from hifi_cli.grids.executor import GridState
 from hifi_cli.grids.site_check import check_site
 from hifi_cli.records.signs import signs_of
+from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.cost import CostEstimator, results_in
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import format_duration
@@ -91,6 +92,7 @@ def grid(
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     if site and jobs:
         raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
+    refuse_packed(results_dir)
     if site:
         check_site(site)
     else:

@@ -17,6 +17,7 @@ from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.signs import signs_of
+from hifi_cli.records.stored import refuse_packed
 from hifi_cli.text import abbreviate
 
 # The modules that import torch are imported by the functions below that call them, because torch
@@ -84,6 +85,7 @@ def train(
     if not allow_unused:
         _refuse_unused(configs, overrides or [])
     options.check_trackers(report_to)
+    refuse_packed(results_dir)
     workspace = Workspace(results_dir, data_dir, trust=trust)
     if dry_run:
         from hifi_cli.cli.dry_run import print_plans

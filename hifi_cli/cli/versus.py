@@ -16,6 +16,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, parse_override
 from hifi_cli.errors import RunFailed, UsageError, logger
 from hifi_cli.records import share
+from hifi_cli.records.stored import refuse_packed
 from hifi_cli.records.study import Study
 from hifi_cli.reports.render import AS_IT_IS, LatexOptions, emit, format_of, render
 from hifi_cli.reports.table import Table
@@ -118,6 +119,7 @@ def versus(
     prints_both = format is None and out is None
     if latex != AS_IT_IS and not prints_both and format_of(format, out) != "tex":
         raise UsageError("--caption and --label are for LaTeX: leave them out")
+    refuse_packed(results_dir)
     with share.opened(study) as directory:
         name = options.stored_names("methods", [method])[0]
         stored = Study(directory)

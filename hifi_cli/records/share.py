@@ -19,7 +19,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
 from hifi_cli.files import atomic_path, json_text, read_json
 from hifi_cli.hub import hub_errors
-from hifi_cli.records.stored import PACKED
+from hifi_cli.records.stored import PACKED, refuse_packed
 from hifi_cli.records.study import PREDICTIONS, Study
 
 HUB = "hub:"
@@ -133,8 +133,7 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
     """
     theirs = Study(source)
     ours = Study(target)
-    if ours.is_packed:
-        raise UsageError(f"{target} is a packed study: name another directory")
+    refuse_packed(target)
     found = _files(theirs, _patterns(trust=trust))
     if theirs.is_packed:
         # A missing or damaged file is refused before anything is copied.

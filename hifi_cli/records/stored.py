@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import HifiError, UsageError
-from hifi_cli.files import MAX_LINES_BYTES, json_object, read_json, read_lines
+from hifi_cli.files import MAX_LINES_BYTES, command_line, json_object, read_json, read_lines
 from hifi_cli.records.record import RunResult, validated
 from hifi_cli.run_paths import RUN_PATTERNS
 
@@ -24,6 +24,20 @@ Records = dict[str, RunResult | HifiError]
 def is_packed(directory: Path) -> bool:
     """Return whether `hifi results pack` wrote a directory."""
     return (directory / PACKED).is_file()
+
+
+def refuse_packed(directory: Path) -> None:
+    """Refuse a packed study as the place of new runs, which no table of it would show.
+
+    Raises:
+        UsageError: `directory` is one; the message says how its runs are copied elsewhere.
+    """
+    if is_packed(directory):
+        merge = command_line(["hifi", "results", "merge", str(directory), "--results-dir", "DIR"])
+        raise UsageError(
+            f"{directory} is a packed study, which takes no new runs: name another --results-dir"
+            f" ({merge} copies its runs there)"
+        )
 
 
 def read_records(directory: Path) -> Records:

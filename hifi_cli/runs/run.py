@@ -9,6 +9,7 @@ from hifi_cli.errors import Terminated, logger
 from hifi_cli.files import digest, file_digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
+from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.finished import save_delta
 from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.runs.identity import RunIdentity, own_code_digest
@@ -57,8 +58,9 @@ def run(
         ConflictError: the directory holds another run, or another process is writing it.
         RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong, the requested GPU for
-            example.
+            example; or the results are a packed study.
     """
+    refuse_packed(workspace.results_dir)
     # A missing GPU, or a metric that the task does not have, is refused before anything is written.
     device = set_up_device(config)
     task = load_task(config)

@@ -124,6 +124,27 @@ def pack_of(*lines):
     Path("packed/runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --task demo-entailment --method full-ft --protocol demo",
+        "grid demo",
+        "grid demo --print",
+        "versus lora --study packed",
+        "results merge results",
+    ],
+)
+def test_a_packed_study_takes_no_new_runs(hifi, finish_run, command):
+    """No table of it would show them: they were trained and never seen again."""
+    finish_run()
+    pack_of({"path": str(RUN), "record": read_json(Path("results") / RUN / "results.json")})
+    before = files_of("packed")
+    answer = hifi(f"{command} --results-dir packed")
+    assert answer.code == 2 and "packed is a packed study, which takes no new runs" in answer.err
+    assert "hifi results merge packed --results-dir DIR copies its runs there" in answer.err
+    assert files_of("packed") == before
+
+
 def test_a_packed_record_with_a_path_for_a_name_is_a_line_to_remove(hifi, finish_run):
     """A user who was given a packed study has no file of the run to delete, and cannot make it again."""
     record = read_json(finish_run() / "results.json")
