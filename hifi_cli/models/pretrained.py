@@ -107,6 +107,7 @@ def load_backbone(
     directory = local_directory(source, commit)
     if directory is None:
         raise MissingError(f"{source}: the hub's cache does not hold what was loaded from it")
+    # Records of schema 1 name an encoder of the hub by its commit, and another one by its weights.
     old_digest = None if commit else weights_digest_of_schema_1(directory)
     return Pretrained(
         model,

@@ -373,8 +373,8 @@ class CostEstimator:
     ) -> Cost:
         """Estimate the cost of a run of some size; None: its number of rows is unknown."""
         if size is None:
-            unknown = Amount.missing("the number of rows is not known here")
-            steps, seconds = unknown, unknown
+            steps = Amount.missing("the number of rows is not known here")
+            seconds = steps
         else:
             steps = Amount.known(size.steps, "rows, batch size and epochs")
             seconds = self._seconds(config, size, machine)
