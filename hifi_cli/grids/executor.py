@@ -128,10 +128,15 @@ class GridState:
         """Finished cells whose loss was not finite, with the reason."""
         return {cell: result.reason for cell, result in self.finished.items() if not result.is_done}
 
-    def __str__(self) -> str:
+    def summary(self, running_cost: float = 0.0) -> str:
+        """Say how many cells have ended, and about how long the others take.
+
+        Args:
+            running_cost: what of the cells that run has been trained, in the unit of their cost.
+        """
         finished_now = list(self.finished)[self.finished_before :]
-        done = sum(cell.cost for cell in finished_now)
-        left = sum(cell.cost for cell in self.left)
+        done = running_cost + sum(cell.cost for cell in finished_now)
+        left = sum(cell.cost for cell in self.left) - running_cost
         seconds = None
         if done:
             seconds = (time.monotonic() - self.started) * left / done
@@ -192,8 +197,13 @@ def run(
             for cell in queue.running.values():
                 _say(queue.new_warnings(cell))
             if display.is_due:
+                now = time.monotonic()
+                runs = queue.training()
+                for run in runs:
+                    run.look(now)
+                running_cost = sum(run.cost_done for run in runs)
                 ended = len(state.finished) + len(state.failed)
-                display.show(str(state), ended, queue.training())
+                display.show(state.summary(running_cost), ended, runs, now)
 
 
 def _say(warnings: Sequence[str]) -> None:
@@ -351,7 +361,7 @@ class Queue:
             return []
         try:
             result = RunDirectory.of(cell.config, self.state.results_dir).read_result()
-        except HifiError:
+        except (HifiError, OSError):
             return []
         return [f"note: {sign}" for sign in signs_of([result])]
 

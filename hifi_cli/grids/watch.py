@@ -84,6 +84,13 @@ class RunWatch:
             per_epoch = math.ceil(rows / config.batch_size)
         return math.ceil(config.epochs * per_epoch)
 
+    @property
+    def cost_done(self) -> float:
+        """What of the run has been trained, in the unit of the cell's cost; 0 where nothing is known."""
+        if not self.steps:
+            return 0.0
+        return self.cell.cost * min(1.0, self.step / self.steps)
+
     def look(self, now: float) -> None:
         """Read what the run has written since the last look.
 
@@ -123,11 +130,14 @@ class RunWatch:
 
     def new_warnings(self) -> list[str]:
         """Return what the run's commands have warned of since the last call."""
-        if not self.log.is_file():
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_read)
+                whole_lines, end, _ = file.read().rpartition(b"\n")
+        except OSError:
+            # The command has not begun, or a shared disk is away for a moment: a grid of hours does
+            # not end because of that.
             return []
-        with self.log.open("rb") as file:
-            file.seek(self._log_read)
-            whole_lines, end, _ = file.read().rpartition(b"\n")
         self._log_read += len(whole_lines) + len(end)
         lines = whole_lines.decode(errors="replace").split("\n")
         return [line.removeprefix(WARNING_MARK) for line in lines if line.startswith(WARNING_MARK)]
@@ -175,17 +185,15 @@ class GridDisplay:
         """Whether there is something to show now."""
         return self.is_redrawn or time.monotonic() - self.said_at >= _LINE_SECONDS
 
-    def show(self, summary: str, ended: int, runs: Sequence[RunWatch]) -> None:
+    def show(self, summary: str, ended: int, runs: Sequence[RunWatch], now: float) -> None:
         """Show the grid as it is now.
 
         Args:
             summary: how far it is, in a few words.
             ended: number of runs that will not train any more.
-            runs: those that train.
+            runs: those that train, as they were last looked at.
+            now: the time, by the clock of this process in seconds.
         """
-        now = time.monotonic()
-        for run in runs:
-            run.look(now)
         if self.is_redrawn:
             self._redraw(summary, ended, runs, now)
             return

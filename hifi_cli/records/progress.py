@@ -67,11 +67,13 @@ def describe_epoch(line: EpochMetrics, epochs: int, primary: str, loss: float | 
         primary: the metric that is the run's score.
         loss: the last training loss; None: not known.
     """
+    text = f"epoch {line.epoch} of {epochs}"
     name = primary
     if line.selection is not None:
         name = f"{primary} on the selection split"
-    score = f"{100 * line.selecting_score(primary):.2f}"
-    text = f"epoch {line.epoch} of {epochs}, {name} {score}"
+    # A task whose YAML was changed meanwhile may have another metric than the line.
+    if line.selection is not None or primary in line.metrics:
+        text += f", {name} {100 * line.selecting_score(primary):.2f}"
     if loss is not None:
         text += f", loss {loss:.4f}"
     return text

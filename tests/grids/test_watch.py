@@ -71,15 +71,17 @@ def test_a_terminal_has_a_line_for_each_run_that_trains_redrawn_in_place(run):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
     write(run, STEPS.format(10))
+    run.look(0.0)
     with GridDisplay(3, console) as display:
         assert display.is_due
-        display.show("1/3 done", 1, [run])
+        display.show("1/3 done", 1, [run], 0.0)
         display.progress.refresh()
         write(run, STEPS.format(20), '{"epoch": 1, "accuracy": 0.75}\n')
-        display.show("1/3 done", 1, [run])
+        run.look(1.0)
+        display.show("1/3 done", 1, [run], 1.0)
         display.progress.refresh()
         shown = screen.getvalue()
-        display.show("2/3 done", 2, [])
+        display.show("2/3 done", 2, [], 2.0)
         display.progress.refresh()
     assert f"{NAME}: epoch 0 of 4, loss 0.5000" in shown
     assert f"{NAME}: epoch 1 of 4, accuracy 75.00, loss 0.5000" in shown
@@ -95,6 +97,7 @@ def test_elsewhere_a_line_a_minute_says_it_and_quiet_stays_quiet(
     clock = [0.0]
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     write(run, STEPS.format(10))
+    run.look(0.0)
     screen = io.StringIO()
     with caplog.at_level(level, "hifi"), GridDisplay(3, Console(file=screen)) as display:
         due = []
@@ -102,10 +105,33 @@ def test_elsewhere_a_line_a_minute_says_it_and_quiet_stays_quiet(
             clock[0] = second
             due.append(display.is_due)
             if display.is_due:
-                display.show("1/3 done, 0 failed", 1, [run])
+                display.show("1/3 done, 0 failed", 1, [run], clock[0])
     assert due == [False, False, True, False, False]
     said = [f"grid: 1/3 done, 0 failed; {NAME}: epoch 0 of 4, loss 0.5000"]
     assert caplog.messages == said[:lines] and screen.getvalue() == ""
+
+
+def test_what_running_runs_have_trained_counts_for_the_time_of_the_grid(run, tmp_path, monkeypatch):
+    """Of two equal runs, the first is half done after 30 s: three halves are left."""
+    state = GridState(cells("epochs=4", tasks=["demo-entailment"], methods=["full-ft"]), tmp_path)
+    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 30)
+    assert state.summary() == "0/2 done, 0 failed, about ? to go"
+    assert run.cost_done == 0
+    write(run, STEPS.format(10), '{"epoch": 1, "accuracy": 0.75}\n', STEPS.format(20))
+    run.look(30.0)
+    assert run.cost_done == run.cell.cost / 2
+    assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:30 to go"
+
+
+def test_files_that_cannot_be_read_end_no_grid(run):
+    run.log.mkdir()
+    assert run.new_warnings() == []
+    run.directory.metrics.mkdir()
+    run.look(1.0)
+    run.directory.metrics.rmdir()
+    write(run, '{"epoch": 1, "another_metric": 0.75}\n')
+    run.look(2.0)
+    assert run.describe(2.0) == f"{NAME}: epoch 1 of 4"
 
 
 def test_a_command_of_a_grid_marks_its_warnings_alone(capsys):
