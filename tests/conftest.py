@@ -99,6 +99,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk():
+    """No test cuts the power, which is what files are flushed against; `test_writing.py` tests that they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> None:
     """Where the commands of one test send the log is unknown to the next test."""
