@@ -26,7 +26,10 @@ EXPECTED = {
     ("hifi", "squad", "full-ft", "bert-large"): {"epochs": ("text", "HiFi, section A.7"), "max_length": ("ours", "")},
     ("hifi", "mrpc", "bitfit", "bert-large"): {"epochs": ("code", "BitFit's own code"), "learning_rate": ("text", "HiFi, table 5")},
     ("hifi", "boolq", "hifi-midtop", "bert-large"): {"learning_rate": ("ours", ""), "batch_size": ("ours", "")},
-    ("hifi", "rte", "lora", "bert-large"): {"settings.r": ("text", "LoRA's own paper"), "settings.alpha": ("text", "LoRA's own paper")},
+    ("hifi", "rte", "lora", "bert-large"): {
+        "settings.r": ("text", "LoRA's own paper"), "settings.alpha": ("text", "LoRA's own paper"),
+        "settings.targets": ("text", "HiFi, section A.2"), "settings.dropout": None,
+    },
     ("hifi", "rte", "hifi-wo-corr", "bert-large"): {"heads.rank": ("text", "HiFi, table 3"), "heads.k": ("text", "HiFi, section 4.1")},
     ("hifi-fewshot", "rte", "bitfit", "bert-large"): {
         "shots": ("text", "HiFi, section 4.1"), "epochs": ("ours", ""), "schedule": ("code", "BitFit's own code"),
@@ -35,6 +38,7 @@ EXPECTED = {
     ("ehft", "rte", "eh-ft-lora", "roberta-large"): {
         "learning_rate": ("text", "EH-FT, section 3.2"), "stage1.learning_rate": ("text", "EH-FT, section 3.2"),
         "stage1.settings.r": ("text", "EH-FT, section 3.2"), "stage1.settings.alpha": ("code", EHFT_CODE),
+        "stage1.settings.dropout": None,
         "stage1.method": ("text", "EH-FT, section 3.2"), "stage1.max_grad_norm": ("ours", ""), "epochs": ("code", EHFT_CODE),
         "schedule": ("text", "EH-FT, section 3.2"), "stage1.schedule": ("text", "EH-FT, section 3.2"),
         "settings.stage1_fraction": ("text", "EH-FT, section 3.2"), "task_head.activation": ("code", EHFT_CODE),
