@@ -168,10 +168,16 @@ def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
     return 100 * float(METRICS[config.task](output.label_ids, output.predictions.argmax(-1)))
 
 
-def read(path: Path) -> dict[tuple[str, str, int], float]:
-    """The stored scores by task, arm and seed."""
+# A training: task, epochs, arm, seed.
+Key = tuple[str, int, str, int]
+
+
+def read(path: Path) -> dict[Key, float]:
+    """The stored scores of all trainings."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {(line["task"], line["arm"], line["seed"]): line["score"] for line in lines}
+    return {
+        (line["task"], line["epochs"], line["arm"], line["seed"]): line["score"] for line in lines
+    }
 
 
 def train_missing(
@@ -196,19 +202,19 @@ def train_missing(
     with tempfile.TemporaryDirectory() as results:
         workspace = Workspace(Path(results), data_dir)
         for task, arm, seed in runs[shard[0] - 1 :: shard[1]]:
-            if (task, arm, seed) in read(path):
-                continue
             program, method, strategy = ARMS[arm]
             config = config_of(task, method, strategy, seed)
+            if (task, config.epochs, arm, seed) in read(path):
+                continue
             started = time.monotonic()
             train = train_with_hifi if program == "hifi" else train_with_trainer
             line = {
                 "task": task,
+                "epochs": config.epochs,
                 "arm": arm,
                 "seed": seed,
                 "score": train(config, workspace),
                 "wall_s": round(time.monotonic() - started, 1),
-                "epochs": config.epochs,
                 "threads": torch.get_num_threads(),
                 "commit": commit,
             }
@@ -217,41 +223,41 @@ def train_missing(
             print(json.dumps(line), flush=True)
 
 
-def table(scores: dict[tuple[str, str, int], float]) -> str:
+def table(scores: dict[Key, float]) -> str:
     """Paired differences with 95 % t-intervals, in Markdown."""
     lines = [
-        "| difference, points | task | pairs | first | second | mean | 95 % interval | contains 0 | within ±1.5 |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
+        "| difference, points | task | epochs | pairs | first | second | mean | 95 % interval | contains 0 | within ±1.5 |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- |",
     ]
+    trained = sorted({(task, epochs) for task, epochs, _, _ in scores})
     for name, first, second in COMPARISONS:
-        for task in TASKS:
-            of_first, of_second = seeds_of(scores, task, first), seeds_of(scores, task, second)
-            seeds = sorted(of_first & of_second)
+        for task, epochs in trained:
+            of_first = scores_by_seed(scores, task, epochs, first)
+            of_second = scores_by_seed(scores, task, epochs, second)
+            seeds = sorted(of_first.keys() & of_second.keys())
             if len(seeds) < 2:
                 continue
-            values = np.array(
-                [[scores[task, arm, seed] for arm in (first, second)] for seed in seeds]
-            )
-            low, high, mean = interval(values[:, 0] - values[:, 1])
-            arms = [f"{column.mean():.1f} ± {column.std(ddof=1):.1f}" for column in values.T]
-            checks = [low <= 0 <= high, max(-low, high) <= LARGEST_DIFFERENCE]
-            cells = [
-                name,
-                task,
-                str(len(seeds)),
-                *arms,
-                f"{mean:+.2f}",
-                f"{low:+.2f} to {high:+.2f}",
+            ones = np.array([of_first[seed] for seed in seeds])
+            others = np.array([of_second[seed] for seed in seeds])
+            low, high, mean = interval(ones - others)
+            cells = [name, task, str(epochs), str(len(seeds))]
+            cells += [
+                f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" for values in (ones, others)
             ]
-            lines.append(
-                f"| {' | '.join([*cells, *('yes' if check else 'no' for check in checks)])} |"
-            )
+            cells += [f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
+            for holds in (low <= 0 <= high, max(-low, high) <= LARGEST_DIFFERENCE):
+                cells.append("yes" if holds else "no")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def seeds_of(scores: dict[tuple[str, str, int], float], task: str, arm: str) -> set[int]:
-    """The seeds whose score of a task and arm is stored."""
-    return {seed for of_task, of_arm, seed in scores if (of_task, of_arm) == (task, arm)}
+def scores_by_seed(scores: dict[Key, float], task: str, epochs: int, arm: str) -> dict[int, float]:
+    """The scores of an arm on a task, by their seeds."""
+    found = {}
+    for (of_task, of_epochs, of_arm, seed), score in scores.items():
+        if (of_task, of_epochs, of_arm) == (task, epochs, arm):
+            found[seed] = score
+    return found
 
 
 def interval(differences: np.ndarray) -> tuple[float, float, float]:
