@@ -91,6 +91,14 @@ def test_figures_count_where_their_repetitions_are_seeds():
     assert (of_layers.to_reproduce, of_layers.to_refute) == (None, None)
 
 
+@pytest.mark.parametrize("every_task", [False, True])
+def test_without_a_task_that_is_asked_about_no_number_decides(every_task):
+    claim, file = claim_of(2, 1, 3, every_task=every_task)
+    elsewhere = file.model_copy(update={"only_tasks": ["demo-entailment"]})
+    found = smallest_seeds(claim, elsewhere)
+    assert (found.to_reproduce, found.to_refute) == (None, None)
+
+
 def test_every_claim_is_printed_with_its_numbers(hifi, tmp_path):
     answer = hifi(f"claims hifi --protocol laptop --results-dir {tmp_path}")
     printed = " ".join(answer.out.split())

@@ -137,6 +137,18 @@ def test_a_report_of_some_tasks_and_claims_without_runs_in_one_line(hifi):
     assert answer.code == 2 and "did you mean 'mrpc'?" in answer.err
 
 
+def test_tasks_of_no_shipped_claim_have_a_report(hifi):
+    for method in ("full-ft", "bitfit"):
+        for seed in (1, 2):
+            score = 0.6 + seed / 100
+            write_run("results", method, "demo-entailment", seed, score, protocol="demo")
+    text = page_of(hifi("report --tasks demo-entailment"))
+    assert "<td>not run</td>" not in without_pictures(text)
+    answer = hifi("claims --tasks demo-entailment")
+    assert answer.code == 0, answer.err
+    assert "no task asked about is in the paper's table" in answer.out
+
+
 def test_a_packed_study_without_predictions_is_refused_before_its_records_are_read(hifi):
     Path("packed").mkdir()
     Path("packed/runs.jsonl").write_text("damaged")

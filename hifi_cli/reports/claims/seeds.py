@@ -13,7 +13,7 @@ class SmallestSeeds:
 
     Attributes:
         to_reproduce: every comparison is shown at the whole level; None: the number is not of runs
-            with seeds.
+            with seeds, or no task is asked about.
         to_refute: one comparison is shown at the level divided by their number; None likewise.
     """
 
@@ -26,7 +26,8 @@ def smallest_seeds(claim: Claim, file: ClaimsFile) -> SmallestSeeds:
     if isinstance(claim, NumberClaim) and claim.figure and "seed" not in claim.per:
         return SmallestSeeds(None, None)
     comparisons, tasks = _comparisons_and_tasks(claim, file)
-    if not tasks:
+    # A claim about every task has no comparison where none of its tasks is asked about.
+    if not tasks or not comparisons:
         return SmallestSeeds(None, None)
     return SmallestSeeds(
         to_reproduce=seeds_that_reach(LEVEL, tasks),
