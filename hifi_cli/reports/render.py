@@ -118,10 +118,11 @@ def render(name: str, tables: Sequence[Table], latex: LatexOptions = AS_IT_IS) -
     if name == "csv":
         return _as_csv(tables)
     if name == "tex":
-        parts = [r"% in the preamble: \usepackage{booktabs,amssymb}"]
+        parts = []
         for index, table in enumerate(tables):
             parts.append(_as_latex(table, latex.caption_of(index, table), latex.label_of(index)))
-        return "\n".join(parts) + "\n"
+        text = "\n".join(parts) + "\n"
+        return f"{_preamble(text)}\n{text}"
     # A table in LaTeX goes to a place of its own, with all its notes. Here all stand together.
     own, shared = _with_shared_notes_apart(tables)
     if name == "md":
@@ -430,6 +431,14 @@ _HINT_AT_THE_END = re.compile(r"[;:] [^;:]*(?:--[a-z]|\bhifi [a-z])[^;:]*$")
 def _without_hints(note: str) -> str:
     """A note as a paper may print it: without commands and options."""
     return _HINT_AT_THE_END.sub("", _HINT_IN_PARENTHESES.sub("", note))
+
+
+def _preamble(text: str) -> str:
+    """A comment with the packages that some LaTeX needs."""
+    packages = "booktabs"
+    if r"\checkmark" in text:
+        packages += ",amssymb"
+    return rf"% in the preamble: \usepackage{{{packages}}}"
 
 
 def _as_latex(table: Table, caption: str, label: str | None) -> str:

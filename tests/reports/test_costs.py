@@ -73,7 +73,9 @@ def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]  # noqa: RUF001
     assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001
     assert rows["hifi-layerwise"]["time"] == pytest.approx(0.9)
-    assert r"$\checkmark$" in hifi("table hifi-1 --format tex").out
+    latex = hifi("table hifi-1 --format tex").out
+    assert r"$\checkmark$" in latex
+    assert latex.startswith("% in the preamble: \\usepackage{booktabs,amssymb}\n")
 
 
 def test_table_4_counts_the_data_at_hand(hifi, data):
