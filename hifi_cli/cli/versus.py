@@ -143,8 +143,8 @@ def versus(
         _refuse_failed_canary(repeated)
         rate = train_search(plan, workspace) if plan.search else None
         configs = train_method(plan, workspace, rate)
-        conditions = [str(repeated), _learning_rates(plan, rate), *plan.left_out]
-        tables = _tables(plan, configs, workspace, cost, conditions)
+        conditions = [_learning_rates(plan, rate), *plan.left_out]
+        tables = _tables(plan, configs, workspace, cost, repeated, conditions)
     if prints_both:
         emit(tables, None, None)
         print(render("tex", tables[:1], latex))
@@ -403,6 +403,16 @@ def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
     return text
 
 
+def _what_a_verdict_takes(plan: "VersusPlan") -> str:
+    """Say what to choose where no comparison can get a verdict."""
+    needed = min(outlook.needed_seeds for outlook in plan.outlooks)
+    stored = counted_noun(len(plan.baselines.seeds), "seed")
+    ways = [f"choose {needed} seeds or more (the study has {stored})", "more tasks"]
+    if len(plan.outlooks) > 1:
+        ways.append("fewer baselines (--against)")
+    return f"{', or '.join(ways)}, or train nevertheless with --without-verdict"
+
+
 def _refuse(
     plan: "VersusPlan", cost: "VersusCost", *, budget: float | None, without_verdict: bool
 ) -> None:
@@ -412,11 +422,7 @@ def _refuse(
         UsageError: they do.
     """
     if not plan.can_decide and not without_verdict:
-        reasons = "; ".join(map(str, plan.outlooks))
-        raise UsageError(
-            f"no verdict is possible: {reasons}; choose more seeds or tasks, or fewer baselines"
-            " (--against), or add --without-verdict"
-        )
+        raise UsageError(f"no verdict is possible: {_what_a_verdict_takes(plan)}")
     if budget is not None and cost.total > budget:
         raise UsageError(
             f"the runs take about {cost.total:.2f} {cost.unit}, more than --budget {budget:g}:"
@@ -445,6 +451,7 @@ def _tables(
     configs: Sequence[RunConfig],
     workspace: "Workspace",
     cost: "VersusCost",
+    repeated: CanaryResult,
     conditions: Sequence[str],
 ) -> list[Table]:
     """Return what the command prints: the verdicts with all notes, and the tables beside them.
@@ -454,7 +461,8 @@ def _tables(
         configs: the new method's runs, as they were trained.
         workspace: of the command.
         cost: as it was estimated.
-        conditions: sentences about the canary, the learning rate and what was left out.
+        repeated: the canary, as it was trained here.
+        conditions: sentences about the learning rate and what was left out.
     """
     from hifi_cli.runs.versus import spent_minutes
 
@@ -466,6 +474,7 @@ def _tables(
     tables[0].notes[:] = [
         *claims_of(both, plan.method, tables[0]),
         *_plans_for_seeds(both, plan, tables[0], cost),
+        repeated.beside(tables[0]),
         *conditions,
         f"cost: {count} trained here, {spent:.2f} {cost.unit}",
         *tables[0].notes,

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError
 from hifi_cli.paired_tests import LEVEL, holm, repetition_limit, seeds_needed
 from hifi_cli.records.searches import tried_settings
-from hifi_cli.records.study import Study
+from hifi_cli.records.study import COLUMN_OF_KEY, Study
 from hifi_cli.reports import compare as compare_runs
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.claims.seeds import seeds_that_reach
@@ -26,6 +29,8 @@ from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_na
 from hifi_cli.text import counted_noun
 
 OPTIONS = ReportOptions()
+# The columns of conditions that a key of the configuration sets, with that key.
+_KEYS = {COLUMN_OF_KEY.get(key, key): key for key in keys_that_decide(RunConfig, "comparison")}
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ def comparable_with(
     required |= required_conditions(CONDITIONS, OPTIONS.included)
     reasons = []
     for run in baselines.runs.to_dict("records"):
-        reasons.append(", ".join(differences(run, planned[run["task"]], required)))
+        reasons.append(_difference_in_words(run, planned[run["task"]], required))
     fits = np.array([reason == "" for reason in reasons])
     counts: Counter[tuple[str, str, str]] = Counter()
     for run, reason in zip(baselines.runs.itertuples(), reasons, strict=True):
@@ -223,8 +228,47 @@ def comparable_with(
     for (method, task, reason), count in counts.items():
         where = f"{label_of('methods', method)} on {label_of('tasks', task)}"
         runs = counted_noun(count, "stored run")
-        notes.append(f"{where}: {runs} cannot be compared: different {reason} (stored and here)")
+        notes.append(f"{where}: {runs} cannot be compared: different {reason}")
     return baselines.with_runs(baselines.runs[fits]), notes
+
+
+def _difference_in_words(
+    run: Mapping[str, Any], planned: Mapping[str, Any], required: Mapping[str, str]
+) -> str:
+    """Say in what a stored run and a planned one differ, and which keys would make them agree.
+
+    Args:
+        run: the stored run, values by column.
+        planned: likewise.
+        required: names of the conditions by column.
+
+    Returns:
+        Empty where they agree.
+    """
+    found = differences(run, planned, required)
+    if not found:
+        return ""
+    text = f"{', '.join(found)} (stored and here)"
+    words = []
+    for column, name in required.items():
+        # One column at a time: all that differ must be keys, or no words would be enough.
+        if not differences(run, planned, {column: name}):
+            continue
+        if column not in _KEYS:
+            return text
+        words.append(f"{_KEYS[column]}={override_value(_plain(run[column]))}")
+    return f"{text}; add {' '.join(words)}"
+
+
+def _plain(value: Any) -> Any:
+    """A value of a column as the configuration has it: whole numbers and None."""
+    if isinstance(value, list | dict | str | bool) or value is None:
+        return value
+    if pd.isna(value):
+        return None
+    if float(value).is_integer():
+        return int(value)
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -248,18 +292,24 @@ class Outlook:
         """Whether a verdict is possible."""
         return self.smallest_p < LEVEL
 
+    @property
+    def needed_seeds(self) -> int:
+        """The smallest number of seeds on the same tasks with which a verdict is possible."""
+        return seeds_that_reach(LEVEL / self.comparisons, len(self.pairs))
+
     def __str__(self) -> str:
-        """Say whether a verdict is possible, and what it takes where it is not."""
+        """Say whether a verdict is possible, and why it is not."""
         pairs = counted_noun(sum(self.pairs.values()), "pair")
         tasks = counted_noun(len(self.pairs), "task")
         begin = f"{label_of('methods', self.method)}: {pairs} on {tasks}"
         if self.can_decide:
             return f"{begin}, a verdict is possible"
-        needed = seeds_that_reach(LEVEL / self.comparisons, len(self.pairs))
-        among = counted_noun(self.comparisons, "comparison")
+        correction = ""
+        if self.comparisons > 1:
+            correction = f" after Holm's correction for {self.comparisons} comparisons"
         return (
-            f"{begin} can give no verdict: the smallest p is {self.smallest_p:.2g} among {among}"
-            f" (Holm), and p < {LEVEL:g} takes {needed} seeds on as many tasks, or fewer baselines"
+            f"{begin}, no verdict is possible: even if all pairs agreed, p would be"
+            f" {self.smallest_p:.2g}{correction}, and a verdict takes p < {LEVEL:g}"
         )
 
 
@@ -314,6 +364,26 @@ class CanaryResult:
             f"canary: {label_of('methods', self.method)}, seed {self.seed}, trained again here,"
             f" minus its stored score: {', '.join(parts)}; mean {self.mean:+.2f} points; a shift"
             f" above {self.limit:.2f} would have been seen; these runs are in no mean"
+        )
+
+    def beside(self, verdicts: Table) -> str:
+        """Say the same, and which differences are smaller than the shift that would have been seen.
+
+        Args:
+            verdicts: the table of verdicts.
+        """
+        smaller = []
+        for row in verdicts.rows:
+            difference = row.cell("mean").value
+            if difference is not None and abs(float(difference)) < self.limit:
+                smaller.append(row.label)
+        if not smaller:
+            return str(self)
+        noun = "difference" if len(smaller) == 1 else "differences"
+        verb = "is" if len(smaller) == 1 else "are"
+        return (
+            f"{self}; the {noun} from {' and '.join(smaller)} {verb} smaller than that: the canary"
+            f" could not have seen a shift as large"
         )
 
 

@@ -11,6 +11,7 @@ from hifi_cli.paired_tests import seeds_needed
 from hifi_cli.records.study import Study
 from hifi_cli.reports.versus import (
     Baselines,
+    CanaryResult,
     best_rate,
     claims_of,
     comparable_with,
@@ -46,7 +47,8 @@ def test_one_task_six_seeds_and_a_dozen_baselines_can_give_no_verdict(places):
     assert len(found) == 12 and not any(outlook.can_decide for outlook in found)
     # 2 / 2^6 by the test, times 12; 2 / 2^n < 0.05 / 12 takes n = 9.
     assert {outlook.smallest_p for outlook in found} == {0.375}
-    assert "takes 9 seeds" in str(found[0])
+    assert found[0].needed_seeds == 9
+    assert "p would be 0.38 after Holm's correction for 12 comparisons" in str(found[0])
     assert all(outlook.can_decide for outlook in outlooks(baselines_in(stored), range(1, 10)))
     (alone,) = outlooks(baselines_in(stored, methods=["lora"]), range(1, 7))
     assert alone.can_decide and alone.smallest_p == 1 / 32
@@ -109,6 +111,25 @@ def test_what_may_be_claimed(places, gap, wobble, sentence):
     differences = np.array([100 * (gap + wobble * (-1) ** seed) for seed in seeds])
     (plan,) = plans
     assert (plan.seeds, plan.tasks) == (seeds_needed([differences]), ["rte"])
+
+
+def test_the_canary_names_the_differences_that_it_could_not_have_seen(places):
+    """LoRA is 5 points above Full-FT and 1 point below BitFit."""
+    stored, new = places
+    for seed in range(1, 9):
+        write_run(stored, "full-ft", "rte", seed, 0.55)
+        write_run(stored, "bitfit", "rte", seed, 0.61)
+        write_run(new, "lora", "rte", seed, 0.6 + 0.001 * (-1) ** seed)
+    own = Study(new)
+    both = joined(baselines_in(stored), own, set(own.runs["path"]))
+    verdicts = result_tables(both, "lora", ["full-ft", "bitfit"])[0]
+    said = {
+        limit: CanaryResult("bitfit", 1, {"rte": 0.0}, limit).beside(verdicts)
+        for limit in (0.5, 3.0, 9.0)
+    }
+    assert said[0.5].endswith("these runs are in no mean")
+    assert "; the difference from BitFit is smaller than that: " in said[3.0]
+    assert "; the differences from Full-FT and BitFit are smaller than that: " in said[9.0]
 
 
 def test_too_few_pairs_allow_no_claim(places):

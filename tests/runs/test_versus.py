@@ -172,11 +172,26 @@ def test_what_can_give_no_verdict_is_refused_before_it_trains(hifi, study):
     # Six pairs have p = 1/32 at least, and Holm doubles it for two comparisons.
     answer = hifi(VERSUS)
     assert answer.code == 2
-    assert "BitFit: 6 pairs on 2 tasks can give no verdict: the smallest p is 0.062" in answer.err
-    assert "takes 4 seeds" in answer.err
+    reason = (
+        "BitFit: 6 pairs on 2 tasks, no verdict is possible: even if all pairs agreed, p would be"
+    )
+    reason += " 0.062 after Holm's correction for 2 comparisons, and a verdict takes p < 0.05"
+    # The plan has the reason, and the error what to do about it.
+    assert answer.err.count(reason) == 1
+    error = answer.err.splitlines()[-1]
+    assert error == (
+        "hifi: no verdict is possible: choose 4 seeds or more (the study has 3 seeds), or more tasks,"
+        " or fewer baselines (--against), or train nevertheless with --without-verdict"
+    )
     assert not Path("results").exists()
     answer = hifi(f"{VERSUS} --without-verdict --dry-run")
-    assert answer.code == 0 and "can give no verdict" in answer.out
+    assert answer.code == 0 and "no verdict is possible" in answer.out
+
+
+def test_one_baseline_cannot_be_fewer(hifi, study):
+    answer = hifi(f"{VERSUS} --against bitfit --seeds 1,2")
+    assert answer.code == 2 and "choose 3 seeds or more" in answer.err
+    assert "fewer baselines" not in answer.err and "Holm" not in answer.err
 
 
 @pytest.mark.parametrize(
@@ -229,6 +244,19 @@ def test_stored_runs_of_something_else_are_refused_by_its_name(hifi, study, part
     answer = hifi(f"{VERSUS} --against bitfit")
     assert answer.code == 3 and f"cannot be compared: different {name}" in answer.err, answer.err
     assert not Path("results").exists()
+
+
+def test_an_error_says_which_keys_make_runs_comparable(hifi, study):
+    words = VERSUS.replace("epochs=2 ", "")
+    assert words != VERSUS
+    answer = hifi(f"{words} --against bitfit")
+    assert answer.code == 3
+    assert "different epochs (2 and 3) (stored and here); add epochs=2" in answer.err
+    assert hifi(f"{words} epochs=2 --against bitfit --dry-run").code == 0
+    # No key makes another encoder the same.
+    falsify(study, lambda record: record.update({"backbone_weights": "0" * 64}))
+    answer = hifi(f"{words} --against bitfit")
+    assert answer.code == 3 and "encoder" in answer.err and "; add " not in answer.err
 
 
 def test_a_task_on_which_nothing_can_be_compared_is_not_trained(hifi, study):
