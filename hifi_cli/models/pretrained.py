@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from tokenizers.processors import Sequence, TemplateProcessing
 from torch import nn
 
@@ -22,6 +22,7 @@ from hifi_cli.models.encoder_files import (
     encoder_digest,
     local_directory,
     resolve_source,
+    weight_files,
     weights_digest_of_schema_1,
 )
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
@@ -99,10 +100,7 @@ def load_backbone(
     encoder.unfuse_qkv()
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-    # A checkpoint that was fine-tuned may hold another task's classifier. It counts as missing, so
-    # that every run draws its own. ModernBERT's `head` was pretrained and stays.
-    classifier = Encoder(model).classifier_names
-    missing_keys |= {name for name in classifier if not name.startswith("head.")}
+    missing_keys |= _drawn_by_each_run(model)
     commit = commit or getattr(config, "_commit_hash", None)
     directory = local_directory(source, commit)
     if directory is None:
@@ -134,6 +132,14 @@ def _read_weights(
     )
     mismatched = {name for name, *_ in report["mismatched_keys"]}
     return model, {*report["missing_keys"], *mismatched}
+
+
+def _drawn_by_each_run(model: nn.Module) -> set[str]:
+    """Name the classifier's parameters, which count as missing even where the weights have them."""
+    # A checkpoint that was fine-tuned may hold another task's classifier. It counts as missing, so
+    # that every run draws its own. ModernBERT's `head` was pretrained and stays.
+    classifier = Encoder(model).classifier_names
+    return {name for name in classifier if not name.startswith("head.")}
 
 
 def _check_complete(encoder: Encoder, missing_keys: set[str], source: str) -> None:
@@ -178,6 +184,46 @@ def load_backbone_on_meta(
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
     model_class, config = _class_and_config(backbone, source, where, task_head, dropout)
     return _on_meta(model_class, config, task_head)
+
+
+def missing_keys_on_meta(backbone: BackboneConfig, model: nn.Module) -> list[str]:
+    """Return the `Pretrained.missing_keys` of a backbone, by the headers of its weights' files.
+
+    Where no weights are on this machine, a pooler counts as pretrained: most encoders' files have it.
+
+    Args:
+        backbone: where it is.
+        model: as `load_backbone_on_meta` gives it.
+
+    Raises:
+        MissingError: the weights cannot be read.
+    """
+    missing = _drawn_by_each_run(model)
+    shapes = _stored_shapes(backbone)
+    if shapes and not isinstance(model, EncoderWithTaskHead):
+        # Weights that lack another parameter of the encoder are refused.
+        for name, parameter in Encoder(model).task_head.items():
+            # A file of the bare encoder has its names without the prefix.
+            inside = name.removeprefix(f"{model.base_model_prefix}.")
+            shape = shapes.get(name) or shapes.get(inside)
+            if shape != list(parameter.shape):
+                missing.add(name)
+    return sorted(missing)
+
+
+def _stored_shapes(backbone: BackboneConfig) -> dict[str, list[int]]:
+    """Return the shapes of a backbone's stored tensors by name; empty: none are on this machine."""
+    source, revision = resolve_source(backbone)
+    directory = local_directory(source, revision)
+    shapes: dict[str, list[int]] = {}
+    if directory is None:
+        return shapes
+    with _reading(backbone, source):
+        for path in weight_files(directory):
+            with safe_open(path, framework="pt") as file:
+                names = file.keys()
+                shapes |= {name: file.get_slice(name).get_shape() for name in names}
+    return shapes
 
 
 def architecture_on_meta(

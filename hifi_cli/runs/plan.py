@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -16,10 +16,15 @@ from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import architecture_on_meta, load_backbone_on_meta
+from hifi_cli.models.pretrained import (
+    architecture_on_meta,
+    load_backbone_on_meta,
+    missing_keys_on_meta,
+)
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.cost import CostEstimator, Machine, results_in
+from hifi_cli.runs.finished import read_finished
 from hifi_cli.runs.heads import needs_heads, placeholder_heads
 from hifi_cli.runs.identity import run_to_start_from
 from hifi_cli.runs.inputs import load_task, task_head_of
@@ -46,11 +51,13 @@ class PlainModel:
     """A backbone without values, with the head of a task, which no method has prepared.
 
     Attributes:
+        missing_keys: names of parameters without pretrained values.
         missing: why the encoder is not on this machine, if its sizes are those in the backbone's
             YAML.
     """
 
     model: nn.Module
+    missing_keys: list[str]
     missing: str | None
 
 
@@ -173,7 +180,7 @@ class Planner:
         return directory is not None or not task.hub
 
     def model_size(self, config: RunConfig, task: TaskSpec) -> ModelSize:
-        """Count the parameters of a run on a model without values, as if its pooler were pretrained.
+        """Count the parameters of a run on a model without values.
 
         Raises:
             MissingError: the backbone's sizes are neither on this machine nor in its YAML.
@@ -181,12 +188,36 @@ class Planner:
         """
         head = task_head_of(config, task)
         # Tasks with heads of one shape, seeds, and learning rates share a size.
-        deciding = {"backbone", "method", "settings", "heads", "stage1", "layer_decay"}
+        deciding = {
+            "backbone",
+            "start_from",
+            "method",
+            "settings",
+            "heads",
+            "stage1",
+            "layer_decay",
+        }
         key = f"{head.shape} {config.model_dump_json(include=deciding)}"
         if key not in self._sizes:
             plain = _plain_model(config, head)
-            self._sizes[key] = _model_size(config, Encoder(plain.model), plain.missing)
+            if config.start_from:
+                plain = self._started_from(config.start_from, plain)
+            self._sizes[key] = _model_size(config, plain)
         return self._sizes[key]
+
+    def _started_from(self, run: str, plain: PlainModel) -> PlainModel:
+        """Return a model in which the parameters that a run to start from has are not missing."""
+        # The plan names a run that is not there in a line of its own.
+        with suppress(HifiError):
+            path = run_to_start_from(run, self.workspace.results_dir).path
+            start = read_finished(path, trust=self.workspace.trust).config
+            started = _plain_model(start, task_head_of(start, load_task(start)))
+            prefix = plain.model.base_model_prefix
+            inside = Encoder(started.model).base.named_parameters()
+            names = {f"{prefix}.{name}" for name, _ in inside}
+            missing_keys = [name for name in plain.missing_keys if name not in names]
+            return replace(plain, missing_keys=missing_keys)
+        return plain
 
 
 def machine_of(device: torch.device) -> Machine:
@@ -217,24 +248,28 @@ def _plain_model(config: RunConfig, head: TaskHeadSpec) -> PlainModel:
     """
     try:
         model = load_backbone_on_meta(config.backbone, task_head=head, dropout=config.dropout)
+        missing_keys = missing_keys_on_meta(config.backbone, model)
     except MissingError as error:
         architecture = architecture_of(config.backbone)
         if architecture is None:
             raise
         model = architecture_on_meta(architecture, task_head=head, dropout=config.dropout)
-        return PlainModel(model, missing=str(error))
-    return PlainModel(model, missing=None)
+        # The encoders of these YAMLs have a pretrained pooler, or none.
+        return PlainModel(model, [], missing=str(error))
+    return PlainModel(model, missing_keys, missing=None)
 
 
-def _model_size(config: RunConfig, encoder: Encoder, missing: str | None) -> ModelSize:
+def _model_size(config: RunConfig, plain: PlainModel) -> ModelSize:
     """Count the parameters of a model on the meta device, which the run's method prepares.
 
     Args:
-        encoder: is changed.
-        missing: as `ModelSize` has it.
+        config: of the run.
+        plain: its model, which is changed.
     """
+    encoder = Encoder(plain.model)
+    heads = placeholder_heads(config, encoder)
     total = sum(value.numel() for value in encoder.model.parameters())
-    method = build_and_prepare(config, encoder, placeholder_heads(config, encoder), [])
+    method = build_and_prepare(config, encoder, heads, plain.missing_keys)
     stages = method.stages()
     sizes: list[tuple[int, int]] = []
     stored = None
@@ -249,7 +284,7 @@ def _model_size(config: RunConfig, encoder: Encoder, missing: str | None) -> Mod
                 stage.method.on_stage_start(encoder.model, iter(()))
                 sizes.append(trained_sizes(stage.method, encoder))
             stored = _file_bytes(method.delta(encoder.model))
-    return ModelSize(total, sizes, stages, encoder.is_causal, missing, stored)
+    return ModelSize(total, sizes, stages, encoder.is_causal, plain.missing, stored)
 
 
 def _file_bytes(delta: Mapping[str, Tensor]) -> int:

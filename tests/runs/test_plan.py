@@ -15,9 +15,14 @@ from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError
+from hifi_cli.models.pretrained import (
+    load_backbone,
+    load_backbone_on_meta,
+    missing_keys_on_meta,
+)
 from hifi_cli.runs import plan
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.inputs import load_task
+from hifi_cli.runs.inputs import load_task, task_head_of
 from hifi_cli.runs.plan import Planner
 from hifi_cli.runs.workspace import Workspace
 
@@ -72,6 +77,69 @@ def test_counts_are_those_of_the_run(make, workspace, method, family):
     size = Planner(workspace).model_size(config, load_task(config))
     assert size.total == counts.total
     assert size.trained[-1] == (counts.trainable, counts.trainable_backbone)
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    [
+        ("bitfit", []),
+        ("diff-pruning", []),
+        ("eh-ft-bitfit", ["stage1.settings.biases=all"]),
+        ("bitfit", ["task_head.kind=mlp"]),
+        ("linear-probing", []),
+        ("hifi-layerwise", []),
+    ],
+)
+def test_counts_are_those_of_a_run_whose_encoder_has_no_pooler(tmp_path, method, overrides):
+    """The demo encoder's weights have none: a run draws it, and BitFit trains it whole."""
+    words = ["epochs=1", "limit=32", "batch_size=16", *overrides]
+    config = resolve(method=method, protocol="demo", overrides=words)
+    workspace = Workspace(tmp_path)
+    size = Planner(workspace).model_size(config, load_task(config))
+    result = runs.run(config, workspace)
+    counts = result.params
+    assert size.total == counts.total
+    if method == "diff-pruning":
+        # The search alone is counted; what it finds does not decide how much of the head trains.
+        trained, inside = size.trained[0]
+        assert trained - inside == counts.trainable - counts.trainable_backbone
+    else:
+        assert size.trained[-1] == (counts.trainable, counts.trainable_backbone)
+        assert size.stored_bytes == pytest.approx(result.delta_bytes, rel=0.1)
+
+
+def test_a_run_that_starts_from_another_has_its_pooler(tmp_path):
+    workspace = Workspace(tmp_path)
+    words = ["epochs=1", "limit=32"]
+    first = resolve(method="full-ft", protocol="demo", overrides=words)
+    runs.run(first, workspace)
+    start = f"start_from={workspace.directory(first).path}"
+    config = resolve(method="bitfit", protocol="demo", seed=2, overrides=[*words, start])
+    size = Planner(workspace).model_size(config, load_task(config))
+    counts = runs.run(config, workspace).params
+    assert size.trained == [(counts.trainable, counts.trainable_backbone)]
+    # The biases of the layers, embeddings and pooler, and the classifier.
+    assert counts.trainable == 6146
+
+
+@pytest.mark.parametrize("backbone", ["demo", "minilm"])
+@pytest.mark.parametrize("kind", ["pooler", "mlp"])
+def test_what_weights_lack_is_known_without_reading_them(backbone, kind):
+    config = resolve(
+        method="bitfit",
+        backbone=backbone,
+        protocol="demo",
+        overrides=[f"task_head.kind={kind}"],
+    )
+    head = task_head_of(config, load_task(config))
+    try:
+        loaded = load_backbone(config.backbone, task_head=head, dropout=None)
+    except MissingError:
+        pytest.skip("the package with this encoder is not installed")
+    model = load_backbone_on_meta(config.backbone, task_head=head, dropout=None)
+    of_model = {name for name, _ in loaded.model.named_parameters()}
+    expected = sorted(of_model.intersection(loaded.missing_keys))
+    assert missing_keys_on_meta(config.backbone, model) == expected
 
 
 @pytest.mark.parametrize(
