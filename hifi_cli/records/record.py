@@ -29,10 +29,21 @@ SCHEMA = 2
 _SEEDS = range(2**32)
 
 
+# pydantic copies it before it adds to it.
+_NO_NAMES: set[str] = set()
+
+
 class Record(BaseModel):
     """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+    def model_post_init(self, _: Any) -> None:
+        """Forget which fields the file named, which nobody asks.
+
+        pydantic keeps a set of their names for each object, a quarter of the memory of a large study.
+        """
+        object.__setattr__(self, "__pydantic_fields_set__", _NO_NAMES)
 
 
 def validated(
