@@ -102,7 +102,8 @@ def compare(
     of_verdicts = f"{title}, in {metric or 'points'} {conditions}"
     tables = [
         _table_of_verdicts(of_verdicts, comparisons, metric, notes),
-        _table_per_task(f"{title}, per task", comparisons, metric),
+        # With the conditions, as a report lists the titles of several protocols and backbones.
+        _table_per_task(f"{title}, per task {conditions}", comparisons, metric),
     ]
     if over_rows:
         all_pairs = [each.pairs for each in comparisons]

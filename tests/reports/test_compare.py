@@ -92,6 +92,14 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     assert notes[0].startswith("Full-FT: no difference shown is not equality")
 
 
+def test_the_tables_name_protocol_and_backbone(hifi):
+    grid("bitfit", "full-ft")
+    verdicts, per_task = json.loads(hifi("compare bitfit full-ft --format json").out)
+    conditions = "(protocol hifi, backbone bert-large)"
+    assert verdicts["title"] == f"BitFit minus each other method, in points {conditions}"
+    assert per_task["title"] == f"BitFit minus each other method, per task {conditions}"
+
+
 def test_the_mean_is_over_tasks_as_in_the_table(hifi):
     for task, gap, seeds in (("rte", 0.02, range(1, 11)), ("cola", -0.03, (1, 2))):
         for seed in seeds:
