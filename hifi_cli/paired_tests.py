@@ -173,11 +173,15 @@ def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8) -> 
         power: the probability with which the difference would be shown.
 
     Returns:
-        None: more than 200, no more than there are, or a task has one seed.
+        None: more than 200, no more than there are, a task has one seed, or the mean is zero, which
+            no number of seeds would show to differ from zero.
     """
     if min(map(len, tasks), default=0) < 2:
         return None
-    distance = abs(np.mean([np.mean(task) for task in tasks]))
+    # Beyond nine digits a mean is rounding.
+    distance = round(abs(float(np.mean([np.mean(task) for task in tasks]))), 9)
+    if not distance:
+        return None
     # Every array below has one entry for each number of seeds that is tried.
     seeds = np.arange(2, 201)
     # Standard errors of the mean over tasks.

@@ -26,6 +26,13 @@ HEADINGS = {
     "interval": "95 % interval",
     "p_holm": "p (Holm)",
 }
+# Runs that predict one class have learnt nothing that a score could compare.
+COLLAPSED = (
+    "every run collapsed to one class, so that no method is ahead, and more seeds do not help: train longer,"
+    " or change the learning rate"
+)
+# An interval without width next to p = 1 must not be read as equality that was shown.
+NO_WIDTH = "an interval without width does not show equality: equal scores have no spread"
 # The note below every table of verdicts: what the numbers are about.
 NUMBERS = (
     "difference: mean over tasks of each task's mean over seeds; 95 % t-interval and exact sign-flip test, about"
@@ -152,6 +159,11 @@ def verdict(
         A word about the first method, and what else a reader must know.
     """
     differing = int(np.count_nonzero(statistics.terms))
+    equal = []
+    if not differing and statistics.interval:
+        equal = [NO_WIDTH]
+    if pairs.all_collapsed:
+        return "no conclusion", "; ".join([COLLAPSED, *equal])
     # The sign-flip test is two-sided: even if all n differences have one sign, two of the 2^n
     # patterns of signs are as extreme. Pairs without a difference have no sign. Holm's correction
     # asks its first comparison for p < `level`, so that number of pairs is asked for.
@@ -159,10 +171,11 @@ def verdict(
     if p >= LEVEL and smallest_p >= level:
         found = f"{differing} of {counted_noun(len(statistics.terms), 'pair')} of runs differ"
         rule = f"p < {LEVEL:g} takes at least {smallest_number_of_pairs(level)}"
-        reasons = [*_disagreement(statistics, p), f"{found}, and {rule}: train more seeds"]
+        advice = f"{found}, and {rule}: train more seeds"
+        reasons = [*_disagreement(statistics, p), advice, *equal]
         return "no conclusion", "; ".join(reasons)
     if p >= LEVEL or not statistics.excludes_zero:
-        reasons = [*_disagreement(statistics, p), "no difference shown is not equality"]
+        reasons = [*_disagreement(statistics, p), "no difference shown is not equality", *equal]
         needed = seeds_needed([*pairs.by_task.values()], level=level)
         if needed:
             reasons.append(f"about {needed} seeds would show one as large as now")

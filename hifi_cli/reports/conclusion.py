@@ -19,6 +19,10 @@ from hifi_cli.tasks.metrics import heading_of, is_lower_better
 from hifi_cli.text import counted_noun
 
 NO_SCORE = "No run has a score that counts."
+COLLAPSED = (
+    "Every run collapsed to one class: no method is ahead, and more seeds do not help."
+    " Train longer, or change the learning rate."
+)
 ONE_SEED = "Each method has one seed, from which nothing can be said."
 RULE = (
     "decided: the 95 % interval of the difference excludes 0, and the exact sign-flip test agrees; undecided does not"
@@ -84,7 +88,7 @@ def conclude(title: str, runs: ComparableRuns, reference: str) -> Conclusion:
     for task in tasks:
         of_task = [each for each in by_task if task in each.pairs.by_task]
         sentences = _on_scores(runs.of_tasks([task]))
-        if sentences != [ONE_SEED]:
+        if sentences not in ([ONE_SEED], [COLLAPSED]):
             sentences += _on_differences(of_task, LEVEL / max(1, len(by_task)), reference)
         findings.append(Finding(_subject(scored, task), sentences))
     notes = [RULE]
@@ -126,13 +130,15 @@ def _pairs(runs: ComparableRuns, reference: str) -> list[Pairs]:
 
 
 def _on_scores(runs: ComparableRuns) -> list[str]:
-    """Say which method has the highest mean.
+    """Say which method has the highest mean, where a run learnt anything.
 
     Args:
         runs: those of one task.
     """
     scored = runs.usable.dropna(subset="points")
     points = {str(method): [*rows["points"]] for method, rows in scored.groupby("method")}
+    if scored["collapsed"].all():
+        return [COLLAPSED]
     if max(map(len, points.values())) == 1:
         return [ONE_SEED]
     # Runs under other conditions than most are ranked with them in no table either.
@@ -167,6 +173,9 @@ def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
     diverged = int((of_method["status"] != "done").sum())
     if diverged:
         facts.append(f"{counted_noun(diverged, 'run')} diverged")
+    collapsed = int(of_method["collapsed"][of_method["excluded_because"] == ""].sum())
+    if collapsed:
+        facts.append(f"{counted_noun(collapsed, 'run')} collapsed to one class")
     return f"{label_of('methods', method)}, {_printed(float(np.mean(points)))} ({', '.join(facts)})"
 
 
@@ -231,6 +240,8 @@ def _lacking(comparison: Comparison, level: float) -> str:
         level: of one comparison among all that were corrected together.
     """
     groups = [*comparison.pairs.by_task.values()]
+    if comparison.pairs.all_collapsed:
+        return "every run collapsed to one class"
     if comparison.statistics.interval is None and comparison.p < LEVEL:
         return "one seed on a task shows no spread"
     if comparison.verdict == "no conclusion" and comparison.p < LEVEL:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.paired_tests import paired_statistics
+from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.comparable import ComparableRuns, differences
 from hifi_cli.tasks.metrics import is_lower_better
 from hifi_cli.text import counted_noun
@@ -23,9 +24,11 @@ class Pairs:
         first: the method or backbone that is compared.
         second: the one that it is compared with.
         frame: a row a pair, sorted by task and seed. Columns: `task`, `seed`; `difference`, first
-            minus second in points; and of each run `points`, `metric` and `path`, with the endings
-            `_first` and `_second`.
+            minus second in points; and of each run `points`, `metric`, `path` and `collapsed`, with
+            the endings `_first` and `_second`.
         is_better: whether the first method is ahead.
+        all_collapsed: whether every paired run predicts one class for all rows, so that its score
+            says nothing about its method; False where there is no pair.
         doubt: why the method that is ahead is not called better; empty: it may be.
         notes: what was left out, and why.
     """
@@ -34,6 +37,7 @@ class Pairs:
     second: str
     frame: pd.DataFrame
     is_better: bool
+    all_collapsed: bool
     doubt: str
     notes: list[str]
 
@@ -73,7 +77,8 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
     ]
     is_better = _is_ahead(frame, runs.metric)
     doubt = _doubt(runs, [first, second], labels, is_better) if len(frame) else ""
-    return Pairs(first, second, frame, is_better, doubt, notes)
+    all_collapsed = _have_all_collapsed(frame, runs.metric)
+    return Pairs(first, second, frame, is_better, all_collapsed, doubt, notes)
 
 
 def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
@@ -105,7 +110,7 @@ def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
 
 def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
     """Every pair of usable runs with scores, comparable or not; the columns of `Pairs.frame`."""
-    sides = usable[["task", "seed", "row", "metric", "path", "points"]]
+    sides = usable[["task", "seed", "row", "metric", "path", "collapsed", "points"]]
     joined = sides[sides["row"] == first].merge(
         sides[sides["row"] == second], on=["task", "seed"], suffixes=("_first", "_second")
     )
@@ -180,6 +185,14 @@ def _is_ahead(frame: pd.DataFrame, metric: str | None) -> bool:
     if is_lower_better(metric):
         return not is_higher
     return is_higher
+
+
+def _have_all_collapsed(frame: pd.DataFrame, metric: str | None) -> bool:
+    """Whether every paired run predicts one class, and the metric is of the predicted classes."""
+    # Measures of probabilities, such as the calibration error, differ between collapsed runs too.
+    if frame.empty or metric in MEASURES:
+        return False
+    return bool(frame["collapsed_first"].all() and frame["collapsed_second"].all())
 
 
 def _doubt(runs: ComparableRuns, names: list[str], labels: tuple[str, str], is_better: bool) -> str:

@@ -565,7 +565,11 @@ def further_seeds(study: Study, method: str, verdicts: Table) -> list[FurtherSee
     for row in verdicts.rows:
         if row.cell("verdict").value in ("better", "worse"):
             continue
-        by_task = pair(comparable, method, str(row.name)).by_task
+        pairs = pair(comparable, method, str(row.name))
+        # More runs of methods that learn nothing would decide nothing either.
+        if pairs.all_collapsed:
+            continue
+        by_task = pairs.by_task
         # Each comparison gets its part of the level: all of them are to be decided together.
         needed = seeds_needed([*by_task.values()], level=LEVEL / len(verdicts.rows))
         if needed:

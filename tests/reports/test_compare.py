@@ -92,6 +92,52 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     assert notes[0].startswith("Full-FT: no difference shown is not equality")
 
 
+def write_collapsed(scores_of_full_ft, scores_of_bitfit, task="rte"):
+    """Runs of both methods that predict one class each, with seeds from 1 on."""
+    scores = {"full-ft": scores_of_full_ft, "bitfit": scores_of_bitfit}
+    for method, of_method in scores.items():
+        for seed, score in enumerate(of_method, start=1):
+            write_run("results", method, task, seed, score, collapsed=True)
+
+
+@pytest.mark.parametrize(
+    "scores_of_bitfit",
+    [
+        pytest.param([0.5] * 3, id="equal"),
+        # A run may collapse to the other class, whose share is another one.
+        pytest.param([0.5, 0.47, 0.5], id="another class"),
+    ],
+)
+def test_collapsed_runs_are_not_told_to_train_more_seeds(hifi, scores_of_bitfit):
+    write_collapsed([0.5] * 3, scores_of_bitfit)
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["verdict"] == "no conclusion"
+    assert notes[0].startswith("Full-FT: every run collapsed to one class")
+    assert "train longer, or change the learning rate" in notes[0]
+    assert "train more seeds" not in " ".join(notes)
+
+
+def test_one_run_that_learnt_makes_seeds_count_again(hifi):
+    write_collapsed([0.5] * 3, [0.5] * 3)
+    write_run("results", "bitfit", "rte", 3, 0.6)
+    _, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert "1 of 3 pairs of runs differ" in notes[0] and notes[0].endswith("train more seeds")
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+@pytest.mark.parametrize("collapsed", [False, True])
+def test_an_interval_without_width_is_not_read_as_equality(hifi, seeds, collapsed):
+    for seed in range(1, seeds + 1):
+        for method in ("full-ft", "bitfit"):
+            write_run("results", method, "rte", seed, 0.5 + seed / 100, collapsed=collapsed)
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["low"] == rows[0]["high"] == 0 and rows[0]["p_holm"] == 1
+    assert notes[0].endswith(
+        "an interval without width does not show equality: equal scores have no spread"
+    )
+    assert "would show one as large as now" not in notes[0]
+
+
 def test_the_tables_name_protocol_and_backbone(hifi):
     grid("bitfit", "full-ft")
     verdicts, per_task = json.loads(hifi("compare bitfit full-ft --format json").out)

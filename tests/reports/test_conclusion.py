@@ -66,6 +66,31 @@ def test_undecided_differences_say_how_many_seeds_would_show_them(hifi):
     ]
 
 
+def test_collapsed_runs_have_no_highest_mean_and_ask_for_no_seeds(hifi):
+    for task in ("rte", "qnli"):
+        for method in ("full-ft", "bitfit"):
+            for seed in (1, 2, 3):
+                write_run("results", method, task, seed, 0.5, collapsed=True)
+    findings = conclusion_of(page_of(hifi("report")))[TITLE]
+    assert findings.pop("All tasks together, those that both methods have") == [
+        "No difference is decided.",
+        "Undecided against Full-FT: BitFit (every run collapsed to one class).",
+    ]
+    for sentences in findings.values():
+        assert sentences == [
+            "Every run collapsed to one class: no method is ahead, and more seeds do not help."
+            " Train longer, or change the learning rate."
+        ]
+
+
+def test_a_highest_mean_says_how_many_of_its_runs_collapsed(hifi):
+    for seed in (1, 2):
+        write_run("results", "full-ft", "rte", seed, 0.4)
+        write_run("results", "bitfit", "rte", seed, 0.5, collapsed=seed == 1)
+    (sentences,) = conclusion_of(page_of(hifi("report")))[TITLE].values()
+    assert sentences[0].endswith(", 2 seeds, 1 run collapsed to one class).")
+
+
 def test_one_seed_says_nothing(hifi):
     write_runs([1], tasks=("rte", "cola", "mrpc", "qnli", "sst2", "wnli"), bitfit=-0.1)
     findings = conclusion_of(page_of(hifi("report")))[TITLE]
