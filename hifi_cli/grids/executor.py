@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -73,6 +74,11 @@ class GridState:
     failed: dict[GridCell, str] = field(default_factory=dict)
     finished_before: int = 0
     started: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def time_to_go(self) -> "TimeToGo":
+        """The estimate of how long the grid still takes."""
+        return TimeToGo(self.started)
 
     def read(self) -> None:
         """Find the finished cells.
@@ -137,11 +143,42 @@ class GridState:
         finished_now = list(self.finished)[self.finished_before :]
         done = running_cost + sum(cell.cost for cell in finished_now)
         left = sum(cell.cost for cell in self.left) - running_cost
-        seconds = None
-        if done:
-            seconds = (time.monotonic() - self.started) * left / done
+        seconds = self.time_to_go.seconds(done, left, time.monotonic())
         counts = f"{len(self.finished)}/{len(self.cells)} done, {len(self.failed)} failed"
+        if seconds is None:
+            return counts
         return f"{counts}, about {format_duration(seconds)} to go"
+
+
+class TimeToGo:
+    """How long a grid still takes, by what has been trained since it began.
+
+    What runs have trained is known a few times a minute at most. Between two such times the clock
+    goes on: the estimate becomes smaller by the seconds that have passed.
+
+    Args:
+        started: when the grid began, by the clock of this process in seconds.
+    """
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self._known = (0.0, 0.0)
+        self._ends_at = started
+
+    def seconds(self, done: float, left: float, now: float) -> float | None:
+        """Estimate how long the grid still takes; None: nothing has been trained yet.
+
+        Args:
+            done: what has been trained since the grid began, in the unit of the cells' cost.
+            left: what is still to be trained.
+            now: the time, by the clock of this process in seconds.
+        """
+        if not done:
+            return None
+        if (done, left) != self._known:
+            self._known = (done, left)
+            self._ends_at = now + (now - self.started) * left / done
+        return max(0.0, self._ends_at - now)
 
 
 def _ready(waiting: Sequence[GridCell], running: Sequence[GridCell] = ()) -> list[GridCell]:

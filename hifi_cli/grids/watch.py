@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
@@ -23,6 +24,9 @@ from hifi_cli.records.progress import ProgressReader, RunProgress
 from hifi_cli.tasks import task_spec
 from hifi_cli.text import abbreviate, format_duration, printable
 
+# Columns of a terminal that the bar takes at most, and below which there is none.
+_BAR_WIDTH = 16
+_NARROWEST_BAR = 4
 # Between two lines about the whole grid, where nothing is redrawn.
 _LINE_SECONDS = 60.0
 
@@ -160,9 +164,11 @@ class GridDisplay:
         self.is_redrawn = is_redrawn and logger.isEnabledFor(logging.INFO)
         # A line is cut where the terminal ends: one that is wrapped would move all below it.
         one_line = Column(no_wrap=True, overflow="ellipsis")
+        self._bar_column = BarColumn(bar_width=_BAR_WIDTH)
+        self._text_column = TextColumn("{task.description}", markup=False, table_column=one_line)
         self.progress = Progress(
-            BarColumn(bar_width=16),
-            TextColumn("{task.description}", markup=False, table_column=one_line),
+            self._bar_column,
+            self._text_column,
             console=console,
             transient=True,
             redirect_stdout=False,
@@ -205,7 +211,9 @@ class GridDisplay:
 
     def _redraw(self, summary: str, ended: int, runs: Sequence[RunWatch], now: float) -> None:
         """Bring the bars up to date: that of the grid, and one for each run that trains."""
-        self.progress.update(self.bar, completed=ended, description=summary)
+        texts = {run.cell: printable(run.describe(now)) for run in runs}
+        self._make_room([summary, *texts.values()])
+        self.progress.update(self.bar, completed=ended, description=self._fitting(summary))
         cells = [run.cell for run in runs]
         for cell in [*self.bars]:
             if cell not in cells:
@@ -217,5 +225,25 @@ class GridDisplay:
                 self.bars[run.cell],
                 total=run.steps,
                 completed=run.step,
-                description=printable(run.describe(now)),
+                description=self._fitting(texts[run.cell]),
             )
+
+    def _make_room(self, texts: Sequence[str]) -> None:
+        """Make the bars as narrow as the longest text needs; where too little is left, there are none."""
+        # One column is between the bar and the text.
+        room = self.progress.console.width - 1 - max(map(cell_len, texts))
+        self._bar_column.bar_width = min(_BAR_WIDTH, room)
+        if room < _NARROWEST_BAR:
+            self.progress.columns = (self._text_column,)
+        else:
+            self.progress.columns = (self._bar_column, self._text_column)
+
+    def _fitting(self, text: str) -> str:
+        """Return the end of a text that is longer than a line: there are the score and the time."""
+        width = self.progress.console.width
+        if cell_len(text) <= width:
+            return text
+        start = 1
+        while cell_len(text[start:]) >= width:
+            start += 1
+        return f"…{text[start:]}"

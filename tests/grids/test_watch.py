@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -90,6 +91,34 @@ def test_a_terminal_has_a_line_for_each_run_that_trains_redrawn_in_place(run):
     assert "2/3 done" in last and NAME not in last, "a run that has ended has no line"
 
 
+@pytest.mark.parametrize(
+    ("width", "bar", "text"),
+    [
+        (120, 16, f"{NAME}: epoch 1 of 4, accuracy 75.00, loss 0.5000, about 0:02:00 left"),
+        (100, 7, f"{NAME}: epoch 1 of 4, accuracy 75.00, loss 0.5000, about 0:02:00 left"),
+        (94, 0, f"{NAME}: epoch 1 of 4, accuracy 75.00, loss 0.5000, about 0:02:00 left"),
+        (60, 0, "…och 1 of 4, accuracy 75.00, loss 0.5000, about 0:02:00 left"),
+    ],
+)
+def test_on_a_narrow_terminal_the_bar_gives_way_and_the_end_of_the_text_stays(
+    run, width, bar, text
+):
+    screen = io.StringIO()
+    write(run, STEPS.format(10))
+    run.look(100.0)
+    write(run, STEPS.format(20), '{"epoch": 1, "accuracy": 0.75}\n')
+    run.look(120.0)
+    with GridDisplay(3, Console(file=screen, force_terminal=True, width=width)) as display:
+        display.show("1/3 done, 0 failed, about 0:00:09 to go", 1, [run], 120.0)
+        display.progress.refresh()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", shown) if "left" in line]
+    assert lines and {line.rstrip() for line in lines} == {lines[0].rstrip()}
+    assert lines[0].rstrip().endswith(text)
+    assert len(re.findall("[━╸╺]", lines[0])) == bar
+    assert "1/3 done, 0 failed, about 0:00:09 to go" in shown
+
+
 @pytest.mark.parametrize(("level", "lines"), [(logging.INFO, 1), (logging.ERROR, 0)])
 def test_elsewhere_a_line_a_minute_says_it_and_quiet_stays_quiet(
     run, caplog, monkeypatch, level, lines
@@ -115,12 +144,22 @@ def test_what_running_runs_have_trained_counts_for_the_time_of_the_grid(run, tmp
     """Of two equal runs, the first is half done after 30 s: three halves are left."""
     state = GridState(cells("epochs=4", tasks=["demo-entailment"], methods=["full-ft"]), tmp_path)
     monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 30)
-    assert state.summary() == "0/2 done, 0 failed, about ? to go"
+    assert state.summary() == "0/2 done, 0 failed", "nothing is known yet"
     assert run.cost_done == 0
     write(run, STEPS.format(10), '{"epoch": 1, "accuracy": 0.75}\n', STEPS.format(20))
     run.look(30.0)
     assert run.cost_done == run.cell.cost / 2
     assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:30 to go"
+    # Until the run says more, the clock goes on.
+    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 40)
+    assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:20 to go"
+    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 400)
+    assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:00:00 to go"
+    # Three quarters of the first run in 60 s: five quarters are left.
+    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 60)
+    write(run, STEPS.format(30))
+    run.look(60.0)
+    assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:40 to go"
 
 
 def test_files_that_cannot_be_read_end_no_grid(run):
