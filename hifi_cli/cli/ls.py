@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pandas as pd
 import typer
 from pandas.api.types import is_numeric_dtype
 from pydantic.fields import FieldInfo
@@ -16,12 +17,13 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import fields_by_key, type_name
 from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.config.specs import METHOD_KINDS
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import UsageError, logger
+from hifi_cli.records.layout import grids_begun
 from hifi_cli.records.listing import read_results
 from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
-from hifi_cli.text import format_duration, spreadsheet_cell
+from hifi_cli.text import abbreviate, format_duration, spreadsheet_cell
 
 # The list that each word after `hifi ls` prints.
 _WORDS = {
@@ -206,12 +208,31 @@ def _print_texts(texts: Mapping[str, str]) -> None:
         print(lines)
 
 
+def _what_has_begun(runs: pd.DataFrame, results_dir: Path) -> str:
+    """Say what there is where no run has finished yet.
+
+    Args:
+        runs: those that are listed, none of them finished; has the column `state`.
+        results_dir: has the runs, or a grid that has begun.
+    """
+    if runs.empty:
+        logs = [str(grid / "logs") for grid in grids_begun(results_dir)]
+        return f"no run has begun to train yet, but a grid has; its commands' output: {abbreviate(logs)}"
+    running = int((runs["state"] == "running").sum())
+    verb = "is" if running == 1 else "are"
+    return f"no run has finished yet; {running} {verb} running"
+
+
 def _print_runs(results_dir: Path, form: str) -> None:
     """Print the runs of a results directory: as CSV, as JSON, or as aligned columns."""
     # The text names no settings.
     runs = read_results(results_dir, with_unfinished=True, with_settings=form != "text")
-    if runs.empty:
+    if runs.empty and not grids_begun(results_dir):
         raise Study(results_dir).no_run_error()
+    if runs["state"].isin(["running", "unfinished"]).all():
+        logger.info(_what_has_begun(runs, results_dir))
+    if runs.empty and form == "text":
+        return None
     if form == "csv":
         # The path is the user's own: it begins with the directory that the command names.
         for column in runs.columns.drop("path"):

@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from hifi_cli.errors import WARNING_MARK, logger
-from hifi_cli.files import is_locked
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.progress import ProgressReader, RunProgress
@@ -56,11 +55,7 @@ class RunWatch:
     @property
     def is_training(self) -> bool:
         """Whether a process has begun the run and not ended it."""
-        try:
-            return is_locked(self.directory.lock)
-        except OSError:
-            # The process has just ended, and removed its lock.
-            return False
+        return self.directory.is_locked
 
     @cached_property
     def primary(self) -> str:

@@ -14,7 +14,7 @@ from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, locked, read_jsonl, write_text
+from hifi_cli.files import TEMPORARY_SUFFIX, is_locked, locked, read_jsonl, write_text
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
 from hifi_cli.run_paths import RUN_PATTERNS
 from hifi_cli.text import abbreviate
@@ -74,6 +74,15 @@ class RunDirectory:
         return name
 
     # --- a run that begins, and ends
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process has begun the run and not ended it."""
+        try:
+            return is_locked(self.lock)
+        except OSError:
+            # The process has just ended, and removed its lock.
+            return False
 
     @contextmanager
     def hold(self) -> Iterator[bool]:
@@ -293,14 +302,43 @@ class RunDirectory:
 
 
 def unfinished_runs(results_dir: Path) -> list[RunDirectory]:
-    """Return every run in a results directory that has begun and has no result, sorted by path."""
-    unfinished = []
+    """Return every run in a results directory that has a configuration and no result, sorted by path."""
+    return [run for run in begun_runs(results_dir) if run.config_file.is_file()]
+
+
+def begun_runs(results_dir: Path) -> list[RunDirectory]:
+    """Return every run that has begun and has no result, sorted by path.
+
+    A process that has just begun may have written nothing of its run yet, not even its configuration.
+    """
+    begun: set[Path] = set()
     for pattern in RUN_PATTERNS:
-        for config_file in results_dir.glob(f"{pattern}/config.yaml"):
-            run = RunDirectory(config_file.parent)
-            if not run.results.is_file():
-                unfinished.append(run)
-    return sorted(unfinished, key=lambda run: run.path.as_posix())
+        begun.update(file.parent for file in results_dir.glob(f"{pattern}/config.yaml"))
+        begun.update(_locked_paths(results_dir, pattern))
+    runs = [RunDirectory(path) for path in sorted(begun, key=Path.as_posix)]
+    return [run for run in runs if not run.results.is_file()]
+
+
+def _locked_paths(results_dir: Path, pattern: str) -> Iterator[Path]:
+    """Yield the directories of runs whose lock a process holds.
+
+    A process that has just begun reads data and encoder first: for some seconds the lock is all that
+    shows its run.
+
+    Args:
+        results_dir: has the runs.
+        pattern: of the directories of runs.
+    """
+    folder, _, name = pattern.rpartition("/")
+    for lock in results_dir.glob(f"{folder}/.{name}.lock"):
+        path = lock.parent / lock.name.removeprefix(".").removesuffix(".lock")
+        if RunDirectory(path).is_locked:
+            yield path
+
+
+def grids_begun(results_dir: Path) -> list[Path]:
+    """Return the folders of the grids that have begun in a results directory, sorted."""
+    return sorted(path.parent for path in results_dir.glob("grids/*/logs"))
 
 
 def _differences(stored: RunConfig, present: RunConfig) -> list[str]:

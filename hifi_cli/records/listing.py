@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.base import flatten
-from hifi_cli.errors import MissingError
-from hifi_cli.files import is_locked, well_formed
-from hifi_cli.records.layout import unfinished_runs
+from hifi_cli.config.registry import read_yaml
+from hifi_cli.errors import HifiError, MissingError
+from hifi_cli.files import well_formed
+from hifi_cli.records.layout import RunDirectory, begun_runs
 from hifi_cli.records.progress import ProgressReader
 from hifi_cli.records.study import SCORES, Study
 from hifi_cli.run_paths import names_in
@@ -121,29 +122,41 @@ def _settings_and_metrics(run: dict[str, Any]) -> dict[str, Any]:
 def _unfinished(study: Study) -> list[dict[str, Any]]:
     """The runs that have begun and have no result."""
     rows = []
-    for run in unfinished_runs(study.directory):
+    for run in begun_runs(study.directory):
         names = names_in(run.path.relative_to(study.directory))
-        state = "running" if is_locked(run.lock) else "unfinished"
+        state = "running" if run.is_locked else "unfinished"
         row = _without_record(names, state, str(run.path))
-        rows.append(row | _progress(run.metrics))
+        rows.append(row | _progress(run))
     return rows
 
 
-def _progress(metrics: Path) -> dict[str, Any]:
-    """Say how far an unfinished run is: its finished epochs, and its last loss and age as the detail.
-
-    Args:
-        metrics: the run's metrics.jsonl.
-    """
-    progress = ProgressReader(metrics).read()
+def _progress(run: RunDirectory) -> dict[str, Any]:
+    """Say how far an unfinished run is: its finished epochs, and its last loss and age as the detail."""
+    progress = ProgressReader(run.metrics).read()
     if progress is None:
         return {}
-    said = [f"epochs done: {progress.epoch}"]
+    epochs = f"epochs done: {progress.epoch}"
+    planned = _planned_epochs(run)
+    if planned is not None:
+        epochs += f" of {planned:g}"
+    said = [epochs]
     if progress.loss is not None:
         said.append(f"loss {progress.loss:.4f}")
     age = max(0.0, time.time() - progress.written)
     said.append(f"last line {format_duration(age)} ago")
     return {"epoch": progress.epoch, "detail": ", ".join(said)}
+
+
+def _planned_epochs(run: RunDirectory) -> float | None:
+    """Return the epochs that an unfinished run is to train; None: its config.yaml does not say."""
+    try:
+        epochs = read_yaml(run.config_file).get("epochs")
+    except HifiError:
+        # The file is damaged, or its process has just removed it.
+        return None
+    if isinstance(epochs, int | float) and not isinstance(epochs, bool):
+        return epochs
+    return None
 
 
 def _damaged(study: Study) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from hifi_cli.config.sources import override_value
 from hifi_cli.config.unused import SECTIONS_OF_HEADS
 from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import digest, read_parquet
-from hifi_cli.records.layout import USER_FILES, RunDirectory
+from hifi_cli.records.layout import USER_FILES, RunDirectory, begun_runs
 from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.stored import Records, is_packed, read_contents, read_records
 from hifi_cli.text import abbreviate, counted_noun
@@ -448,6 +448,8 @@ class Study:
             others = f" but {len(self.runs)} of searches: hifi table search"
         elif self.damaged:
             others = f" but {counted_noun(len(self.damaged), 'damaged one')}: hifi results check"
+        elif begun := begun_runs(self.directory):
+            others = f" but {counted_noun(len(begun), 'unfinished one')}: hifi ls runs"
         return MissingError(
             f"no finished run in {self.directory}{others}; make one with hifi train, or give --results-dir"
         )

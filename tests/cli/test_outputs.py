@@ -13,6 +13,8 @@ from synthetic_runs import write_run
 
 import hifi_cli
 from hifi_cli.errors import MissingError
+from hifi_cli.files import locked
+from hifi_cli.records.layout import RunDirectory
 
 
 def write_runs():
@@ -52,6 +54,41 @@ def test_an_unfinished_run_is_listed_with_epoch_loss_and_age(hifi):
     (run,) = printed(hifi("ls runs --format json"))
     assert (run["state"], run["epoch"]) == ("unfinished", 1)
     assert re.fullmatch(r"epochs done: 1, loss 0\.5000, last line 0:0\d:\d\d ago", run["detail"])
+
+
+def test_a_run_that_trains_is_listed_from_its_begin_with_its_epochs(hifi):
+    directory = RunDirectory(run_folder(method="lora"))
+    with locked(directory.lock, wait=False):
+        # The process reads data and encoder, and has written nothing yet.
+        answer = hifi("ls runs --format json")
+        (run,) = printed(answer)
+        assert answer.code == 0 and (run["state"], run["path"]) == ("running", str(directory.path))
+        assert "no run has finished yet; 1 is running" in answer.err
+        directory.path.mkdir()
+        directory.config_file.write_text("epochs: 3\n")
+        directory.metrics.write_text('{"epoch": 1, "accuracy": 0.5}\n')
+        (run,) = printed(hifi("ls runs --format json"))
+        assert run["detail"].startswith("epochs done: 1 of 3, ")
+    answer = hifi("ls runs")
+    assert answer.code == 0 and "unfinished" in answer.out
+    assert "no run has finished yet; 0 are running" in answer.err
+    answer = hifi("table")
+    assert answer.code == 3
+    assert "no finished run in results but 1 unfinished one: hifi ls runs" in answer.err
+
+
+def test_a_grid_that_has_just_begun_is_no_missing_run(hifi):
+    Path("results").mkdir()
+    assert hifi("ls runs").code == 3
+    logs = Path("results/grids/demo/logs")
+    logs.mkdir(parents=True)
+    answer = hifi("ls runs")
+    assert answer.code == 0 and answer.out == ""
+    assert f"but a grid has; its commands' output: {logs}" in answer.err
+    assert printed(hifi("ls runs --format json")) == []
+    assert hifi("ls runs --format csv").out.startswith("state,protocol,")
+    write_runs()
+    assert "but a grid has" not in hifi("ls runs").err
 
 
 def test_runs_are_listed_with_a_header(hifi):
