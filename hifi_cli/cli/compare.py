@@ -1,11 +1,13 @@
 """`hifi compare`: two methods or more by their paired runs."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.layout import CANARY
 from hifi_cli.records.study import Study
 from hifi_cli.reports import compare as compare_runs
 from hifi_cli.reports import table_spec
@@ -78,11 +80,24 @@ def compare(
         table_spec.check_names("tasks", task_names, study.names("task"))
         runs = runs[runs["task"].isin(task_names)]
     keys = options.table_keys(protocol, backbone, shots)
-    runs = require_single_table(runs, compared, by=by, **keys)
+    try:
+        runs = require_single_table(runs, compared, by=by, **keys)
+    except MissingError as error:
+        raise MissingError(f"{error}{_hint_at_a_study(results_dir)}") from None
     how = ReportOptions.of_command(score, include)
     tables = compare_runs.compare(study, runs, compared, how, by=by, metric=metric, over_rows=rows)
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out, latex)
+
+
+def _hint_at_a_study(results_dir: Path) -> str:
+    """Say how stored baselines come to a results directory where `hifi versus` has trained; empty: it has not."""
+    if not (results_dir / CANARY).is_dir():
+        return ""
+    return (
+        "; if it is a baseline that hifi versus compared, it is in the study:"
+        f" hifi results merge STUDY --results-dir {results_dir}"
+    )
 
 
 def _backbones_to_compare(

@@ -21,6 +21,8 @@ from hifi_cli.text import abbreviate
 
 OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 
+# The results directory of the canary's runs of `hifi versus`, inside that of the command.
+CANARY = "canary"
 # A run keeps copies of the user's own files in this folder of its directory.
 USER_FILES = "own"
 

@@ -17,6 +17,7 @@ from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
 from hifi_cli.files import digest
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.layout import CANARY
 from hifi_cli.records.record import SCHEMA
 from hifi_cli.records.study import COLUMN_OF_KEY, UNCHANGED_DRAWS, Study
 from hifi_cli.reports.comparable import CONDITIONS
@@ -45,8 +46,6 @@ from hifi_cli.text import abbreviate
 from hifi_cli.training.device import device_name, set_up_device, uses_bf16
 from hifi_cli.training.loop import Callback, Trainer
 
-# The canary's runs lie in a results directory of their own, inside that of the command.
-CANARY = "canary"
 # Steps of a measurement; the first ones are slow, as kernels are chosen and graphs recorded in them.
 _SLOW_STEPS = 3
 _MEASURED_STEPS = 8

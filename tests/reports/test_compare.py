@@ -280,6 +280,20 @@ def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
     assert "differ in epochs (5 and 15)" in hifi("compare hifi-layerwise bitfit").err
 
 
+def test_where_versus_has_trained_the_baselines_are_in_its_study(hifi):
+    for seed in range(1, 6):
+        write_run("stored", "bitfit", "rte", seed, 0.6)
+        write_run("results", "lora", "rte", seed, 0.7)
+    words = "compare lora bitfit"
+    assert "STUDY" not in hifi(words).err
+    write_run("results/canary", "bitfit", "rte", 1, 0.6)
+    answer = hifi(words)
+    hint = "hifi results merge STUDY --results-dir results"
+    assert answer.code == 3 and answer.err.rstrip().endswith(hint)
+    assert hifi(hint.removeprefix("hifi ").replace("STUDY", "stored")).code == 0
+    assert hifi(words).code == 0
+
+
 def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
     grid("bitfit", "full-ft", report="last")
     rows, notes = said(hifi("compare bitfit full-ft --score last --format json"))
