@@ -176,6 +176,8 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
         MissingError: there is no such run.
         UsageError: a name is unknown.
     """
+    # A name with a typing error is not a task without runs.
+    table_spec.check_names("tasks", asked.tasks, study.names("task"))
     layouts = _layouts(asked, study)
     methods = asked.methods
     if asked.by:
@@ -213,12 +215,12 @@ def _layouts(asked: _Asked, study: Study) -> list[TableSpec]:
     """
     if asked.name:
         return [table_spec.load(asked.name)]
-    layouts = score_tables.specs_of(study, **asked.keys)
+    layouts = score_tables.specs_of(study, asked.tasks, **asked.keys)
     if layouts:
         return layouts
     if study.table_runs.empty:
         raise study.no_run_error()
-    raise study.no_such_runs_error(**asked.keys)
+    raise study.no_such_runs_error(**asked.keys, tasks=",".join(asked.tasks))
 
 
 def _notes_on_rows(

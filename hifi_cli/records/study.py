@@ -455,10 +455,11 @@ class Study:
         )
 
     def no_such_runs_error(self, **options: str | None) -> MissingError:
-        """Return the error for a protocol, backbone or shots that no run has; it says which there are.
+        """Return the error for a protocol, backbone, shots or tasks that no run has; it says which there are.
 
         Args:
-            options: `protocol`, `backbone` and `shots` as they were asked for; None: any.
+            options: `protocol`, `backbone`, `shots` and `tasks` as they were asked for; None or
+                empty: any.
         """
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         keys = {tuple(row) for row in self.table_runs[TABLE_KEYS].to_numpy()}

@@ -69,7 +69,7 @@ class TableSpec(ConfigModel):
     backbones: list[str] = []
     """Backbones of the rows, where they stand beside one another under the one method of `rows`."""
     rows: list[Annotated[RowSpec, _named("method")]] = []
-    """Methods; default: all that were run."""
+    """Methods; default: all that were run on a task of `columns`."""
     columns: list[Annotated[ColumnSpec, _named("task")]] = []
     """Tasks; default: all that were run."""
     metrics: list[str] = []

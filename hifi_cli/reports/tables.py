@@ -52,14 +52,18 @@ SHARES = {
 AVERAGE = "average"
 
 
-def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
+def specs_of(study: Study, tasks: Sequence[str] = (), **only: str | None) -> list[TableSpec]:
     """Return one table for each protocol, backbone and number of shots that was run.
 
     Args:
         study: all runs.
+        tasks: only what was run on one of these; empty: on any.
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    keys = table_keys(select_runs(study.runs, **only)).drop_duplicates()
+    runs = select_runs(study.runs, **only)
+    if tasks:
+        runs = runs[runs["task"].isin(tasks)]
+    keys = table_keys(runs).drop_duplicates()
     specs: list[TableSpec] = []
     for record in keys.sort_values(TABLE_KEYS).to_dict("records"):
         shots = record["shots"]
@@ -246,6 +250,9 @@ def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
     """A table with rows and columns: those of the runs where it names none, and those of metrics."""
     rows = spec.rows
     if not rows:
+        # A method without a run on the table's tasks would have a row of empty cells.
+        if spec.columns:
+            runs = runs[runs["task"].isin(spec.tasks)]
         # As in the papers, methods that train more parameters stand above those that train fewer.
         ordered = runs.sort_values(["trainable", "method"], ascending=[False, True])
         rows = [RowSpec(method=method) for method in ordered["method"].unique()]

@@ -100,6 +100,22 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
         assert said not in cell["notes"]
 
 
+def test_methods_without_a_run_on_the_tasks_have_no_row(users_table, hifi):
+    """In a table of finished runs; the rows of a named table are its own."""
+    write_run("results", "lora", "mrpc", 1, 0.7)
+    write_run("results", "full-ft", "mrpc", 1, 0.8, protocol="laptop", backbone="minilm")
+    # One table: nothing of the other protocol was run on the task.
+    found = table_of(hifi("table --tasks rte --format json"))
+    shown = {row["method"] for row in found["rows"]}
+    assert "full-ft" in shown and "lora" not in shown
+    asked = table_of(hifi("table --tasks rte --methods full-ft,lora --format json"))
+    assert [row["method"] for row in asked["rows"]] == ["full-ft", "lora"]
+    named = table_of(hifi(f"table {users_table} --tasks rte --format json"))
+    assert "linear-probing" in {row["method"] for row in named["rows"]}
+    answer = hifi("table --tasks wnli")
+    assert answer.code == 3 and "no finished run of --tasks wnli in results" in answer.err
+
+
 def test_a_number_never_stands_under_another_metrics_name(hifi):
     write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
     write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
