@@ -254,7 +254,9 @@ def _print_summary(name: str, state: GridState, where: list[str], *, force: bool
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
     duration = format_duration(time.monotonic() - state.started)
     logger.info(f"grid {name}: {counts}, in {duration}")
-    for sign in signs_of(list(state.finished.values())):
+    methods = [cell.config.method for cell in state.finished]
+    tasks = [cell.config.task for cell in state.finished]
+    for sign in signs_of(list(state.finished.values()), methods=methods, tasks=tasks):
         logger.warning(f"note: {sign}")
     for cell, reason in {**state.failed, **state.diverged}.items():
         replaces = cell in state.diverged or (force and state.has_result(cell))

@@ -104,7 +104,9 @@ def train(
             logger.info(f"run {index} of {len(configs)}: {config.run_label}")
         results.append(run(config, workspace, force=force, report_to=report_to or ()))
     # Said after all runs, so that a line names every run that shows the same sign.
-    for sign in signs_of(results):
+    methods = [config.method for config in configs]
+    tasks = [config.task for config in configs]
+    for sign in signs_of(results, methods=methods, tasks=tasks):
         logger.warning(f"note: {sign}")
     table = command_line(["hifi", "table", *options.arguments(results_dir=results_dir)])
     logger.info(f"results are in {results_dir}; next: {table}")

@@ -400,7 +400,9 @@ class Queue:
             result = RunDirectory.of(cell.config, self.state.results_dir).read_result()
         except (HifiError, OSError):
             return []
-        return [f"note: {sign}" for sign in signs_of([result])]
+        config = cell.config
+        signs = signs_of([result], methods=[config.method], tasks=[config.task])
+        return [f"note: {sign}" for sign in signs]
 
     def watch_of(self, cell: GridCell) -> RunWatch:
         """Make what shows a cell from outside of its process."""

@@ -215,7 +215,11 @@ class ParameterCounts(Record):
 
 
 class TrainingLosses(Record):
-    """The mean training loss of the first and of the last epoch; of the halves of a single one."""
+    """The mean training loss of the first and of the last epoch.
+
+    Where there is one epoch, or one of the two has few logged steps, of the halves of what was
+    logged.
+    """
 
     first: float
     last: float

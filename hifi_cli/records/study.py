@@ -192,6 +192,17 @@ class Study:
             raise stored
         return stored
 
+    def own_names(self, path: str) -> tuple[str, str]:
+        """Return task and method of a run; names of the user's own carry the copies that the run keeps."""
+        result = self.results[path]
+        # A name is the user's own only if the run keeps a copy of its file, which few runs do:
+        # looking for a folder is cheap, and reading it is not.
+        if not (self.directory / f"{path}/{USER_FILES}").is_dir():
+            return result.task, result.method
+        directory = RunDirectory(self.directory / path)
+        task = directory.user_name("tasks", result.task)
+        return task, directory.user_name("methods", result.method)
+
     # --- predictions
 
     def predictions(self, path: str) -> pd.DataFrame | None:
@@ -303,12 +314,7 @@ class Study:
         for column, place in _PLACES.items():
             row[column] = _at(result, *place)
         row["path"] = path
-        # A name is the user's own only if the run keeps a copy of its file, which few runs do:
-        # looking for a folder is cheap, and reading it is not.
-        if (self.directory / f"{path}/{USER_FILES}").is_dir():
-            directory = RunDirectory(self.directory / path)
-            row["task"] = directory.user_name("tasks", result.task)
-            row["method"] = directory.user_name("methods", result.method)
+        row["task"], row["method"] = self.own_names(path)
         row["config"] = result.config
         # Runs that stopped early may be compared where they were allowed the same epochs.
         row["max_epochs"] = row["epoch_last"]

@@ -85,5 +85,12 @@ def on_signs(study: Study, scores: pd.DataFrame) -> list[str]:
         study: where the runs come from.
         scores: a run per line, with its `path`.
     """
-    results = [study.results[path] for path in scores["path"].unique()]
-    return signs_of(results, with_selection=False)
+    paths = scores["path"].unique()
+    results = [study.results[path] for path in paths]
+    methods = []
+    tasks = []
+    for path in paths:
+        task, method = study.own_names(path)
+        methods.append(method)
+        tasks.append(task)
+    return signs_of(results, methods=methods, tasks=tasks, with_selection=False)

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from json_output import table_of
 from synthetic_runs import write_run
 
+from hifi_cli.config import registry
 from hifi_cli.records.record import StepMetrics
 from hifi_cli.records.signs import losses_of
 
@@ -112,24 +114,66 @@ def test_a_collapsed_run_is_said_once(hifi):
 @pytest.mark.parametrize(
     ("steps", "steps_per_epoch", "expected"),
     [
-        # Epochs of 4 steps, a line after 3: the second line has step 4 alone, and steps 5 and 6
+        # Epochs of 40 steps, a line after 30: the second line has 10 steps alone, and steps 41 to 60
         # belong to the next one
-        ([(3, 1.0), (4, 5.0), (6, 2.0), (8, 4.0)], 4, (2.0, 3.0)),
-        ([(2, 1.0), (4, 3.0), (6, 5.0), (8, 7.0)], 8, (2.0, 6.0)),
-        ([(8, 7.0)], 8, None),
+        ([(30, 1.0), (40, 5.0), (60, 2.0), (80, 4.0)], 40, (2.0, 3.0)),
+        ([(20, 1.0), (40, 3.0), (60, 5.0), (80, 7.0)], 80, (2.0, 6.0)),
+        # The last line has 4 steps, and the one before 20.
+        ([(20, 0.60), (40, 0.58), (60, 0.58), (64, 0.70)], 64, (0.59, 0.60)),
+        # The first logged epoch has 2 steps, and the last one 8.
+        (
+            [
+                (10, 0.4),
+                (20, 0.6),
+                (30, 0.6),
+                (40, 0.5),
+                (50, 0.5),
+                (60, 0.5),
+                (70, 0.5),
+                (72, 0.4),
+            ],
+            8,
+            None,
+        ),
+        # Epochs of 12 steps are shorter than 20, and halves of all that was logged are not.
+        (
+            [
+                (10, 0.8),
+                (12, 0.2),
+                (22, 0.6),
+                (24, 0.6),
+                (34, 0.5),
+                (36, 0.5),
+                (46, 0.5),
+                (48, 0.5),
+            ],
+            12,
+            (0.65, 0.5),
+        ),
+        ([(10, 0.603), (20, 0.592), (30, 0.588), (32, 0.707)], 32, None),
+        ([(80, 7.0)], 80, None),
         ([], 8, None),
     ],
-    ids=["two epochs", "halves of one", "one line", "none"],
+    ids=[
+        "two epochs",
+        "halves of one",
+        "a short last line",
+        "few steps logged",
+        "short epochs",
+        "a short run",
+        "one line",
+        "none",
+    ],
 )
 def test_losses_are_means_over_the_first_and_the_last_epoch(steps, steps_per_epoch, expected):
     lines = [StepMetrics(step=step, loss=loss, learning_rate=1e-4) for step, loss in steps]
     losses = losses_of(lines, steps_per_epoch)
-    assert (losses and (losses.first, losses.last)) == expected
+    assert (losses and (losses.first, losses.last)) == (expected and pytest.approx(expected))
 
 
 def test_a_rate_that_trains_nothing_is_said_by_train_table_and_report(hifi):
     words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing"]
-    quick = ["epochs=2", "batch_size=8", "log_every=2"]
+    quick = ["epochs=2", "batch_size=2", "log_every=2"]
     answer = hifi("train", *words, *quick, "learning_rate=1e-9")
     assert answer.code == 0, answer.err
     lines = answer.err.splitlines()
@@ -148,11 +192,37 @@ def test_a_rate_that_trains_nothing_is_said_by_train_table_and_report(hifi):
     assert record["classes"]["predicted"] == included
 
 
+def test_the_line_on_losses_has_label_and_seeds_and_no_short_run(hifi):
+    """Of a stored record too, in which the mean of a short run may be over two steps."""
+    for seed, last, step in ((1, 0.3, 90), (2, 0.7, 90), (3, 0.7, 32), (4, 0.71, 90)):
+        losses = {"first": 0.7, "last": last}
+        folder = write_run("results", "full-ft", "rte", seed, 0.6, **PLACE, losses=losses)
+        file = folder / "results.json"
+        record = json.loads(file.read_text())
+        process = {"device": "CPU", "device_type": "cpu", "precision": "fp32", "threads": 1}
+        process |= {"processes": 1, "first_step": 1, "last_step": step, "seconds": 1.0}
+        file.write_text(json.dumps(record | {"processes": [process]}))
+    assert note(notes_of(hifi), LOSS).endswith("Full-FT on RTE (seeds 2, 4)")
+
+
+def test_a_method_of_ones_own_has_its_label(hifi):
+    shipped = registry.configs_directory() / "methods" / "linear-probing.yaml"
+    own = yaml.safe_load(shipped.read_text()) | {"label": "My probe"}
+    Path("own-probe.yaml").write_text(json.dumps(own))
+    words = "train --task demo-entailment --protocol demo --method own-probe.yaml"
+    quick = "epochs=2 batch_size=2 log_every=2 learning_rate=1e-9"
+    answer = hifi(words, *quick.split())
+    assert answer.code == 0, answer.err
+    (line,) = [line for line in answer.err.splitlines() if LOSS in line]
+    assert "My probe on Entail. (seed 1)" in line
+    assert "My probe on Entail. (seed 1)" in note(notes_of(hifi), LOSS)
+
+
 @pytest.mark.slow
 def test_a_grid_says_the_signs_of_its_runs(hifi):
     spec = {"protocol": "demo", "backbone": "demo", "seeds": [1, 2]}
     spec |= {"tasks": ["demo-entailment"], "methods": ["linear-probing"]}
     Path("quick.yaml").write_text(json.dumps(spec))
-    answer = hifi("grid quick.yaml epochs=2 log_every=2 learning_rate=1e-9")
+    answer = hifi("grid quick.yaml epochs=2 batch_size=2 log_every=2 learning_rate=1e-9")
     assert answer.code == 0, answer.err
     assert f"note: {LOSS}: Linear probing on " in answer.err
