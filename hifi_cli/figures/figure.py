@@ -234,6 +234,12 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     if request.kind.shows_finished_runs:
         title += f", protocol {spec.protocol}"
     notes = [request.kind.explanation.format(**request.kind.model_dump()), spec.note]
+    # Figures of finished runs leave limited ones out.
+    limit = None
+    if not request.kind.shows_finished_runs:
+        limit = request.config(spec.tasks[0]).limit
+    if limit is not None:
+        notes.append(f"Rows are limited to {limit:,} of each split.")
     # It warns of matplotlib's own fonts.
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     with mpl.rc_context(style.SETTINGS):

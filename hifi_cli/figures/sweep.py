@@ -18,6 +18,7 @@ from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.find import values_of
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import Study
+from hifi_cli.text import counted_noun
 
 
 class Sweep(Kind):
@@ -119,14 +120,20 @@ class SearchBudget(Kind):
             MissingError: a task and method have no runs of a search.
         """
         spec = request.spec
-        tried = tried_settings(Study(request.workspace.results_dir))
-        # The figure's protocol, backbone and shots are those of any of its runs.
+        # The figure's protocol, backbone, shots and limit are those of any of its runs.
         config = request.config(spec.tasks[0])
-        tried = tried[tried["protocol"] == config.protocol]
-        tried = tried[tried["backbone"] == config.backbone.name]
-        tried = tried[tried["shots"].fillna(0) == (config.shots or 0)]
+        study = Study(request.workspace.results_dir)
+        runs = study.runs
+        runs = runs[runs["protocol"] == config.protocol]
+        runs = runs[runs["backbone"] == config.backbone.name]
+        # A run on all rows has neither shots nor a limit.
+        runs = runs[runs["shots"].fillna(0) == (config.shots or 0)]
+        is_shown = runs["limit"].fillna(0) == (config.limit or 0)
+        others = runs[~is_shown]
+        tried = tried_settings(study.with_runs(runs[is_shown]))
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
+            _warn_of_other_limits(others, task, method)
             if of_method.empty:
                 raise MissingError(
                     f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
@@ -149,6 +156,23 @@ class SearchBudget(Kind):
             by="label",
             band=("quartile1", "quartile3"),
             labels=("tried settings", "expected best score [%]"),
+        )
+
+
+def _warn_of_other_limits(runs: pd.DataFrame, task: str, method: str) -> None:
+    """Say how many runs of a task and method are left out, because they used another part of the rows.
+
+    Args:
+        runs: rows of `Study.runs`, those that are left out.
+        task: its name.
+        method: its name.
+    """
+    left_out = runs[(runs["task"] == task) & (runs["method"] == method)]
+    if not left_out.empty:
+        count = counted_noun(len(left_out), "run")
+        logger.warning(
+            f"note: {method} on {task}: {count} left out: limited otherwise than the figure"
+            " (limit=N shows runs of N rows)"
         )
 
 

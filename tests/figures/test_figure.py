@@ -168,9 +168,21 @@ def test_a_search_is_drawn(ask, workspace, encoders, caplog):
     few = {"shots": 4, "epoch_metrics": [{"epoch": 2, "selection": 0.1}]}  # no part
     place = {"backbone": encoders["bert"].name}
     write_search(workspace.results_dir, "full-ft", "rte", [0.1, 0.2], **place, **few)
+    write_search(workspace.results_dir, "full-ft", "rte", [0.2, 0.99], seed=2, **place, limit=20)
     table = figure.compute(request)
     methods = [("full-ft", 1), ("full-ft", 2), ("full-ft", 3), ("bitfit", 1)]
     assert list(zip(table["method"], table["settings"], strict=True)) == methods
     expected = [0.7, 6.7 / 9, 20.7 / 27, 0.9]  # a diverged setting has no score
     assert table["mean"].tolist() == pytest.approx(expected)
     assert "bitfit on rte: 1 settings diverged and are left out" in caplog.text
+    assert "full-ft on rte: 2 runs left out: limited otherwise than the figure" in caplog.text
+    # Their scores alone, with a line below the picture; and runs of other limits are none of these.
+    limited = ask("search-budget", None, ("full-ft",), (1,), "limit=20")
+    table = figure.compute(limited)
+    assert table["mean"].tolist() == pytest.approx([0.595, (0.2 + 3 * 0.99) / 4])
+    notes = {}
+    for asked in (request, limited):
+        out = workspace.results_dir / f"{len(notes)}.svg"
+        figure.draw(asked, table, out)
+        notes[out.stem] = "Rows are limited" in out.read_text()
+    assert notes == {"0": False, "1": True}

@@ -48,6 +48,17 @@ def test_scores_are_those_of_the_table(hifi):
             assert cell[["low", "high"]].iloc[0].tolist() == pytest.approx(interval)
 
 
+@pytest.mark.parametrize("name", ["scores", "forest", "curves"])
+def test_limited_runs_are_in_no_figure(hifi, name):
+    grid()
+    before, _ = numbers(hifi, name)
+    place = {"protocol": "laptop", "backbone": "minilm"}
+    write_run("results", "lora", "rte", 9, 0.1, limit=20, **place)
+    after, answer = numbers(hifi, name)
+    pd.testing.assert_frame_equal(before, after)
+    assert "1 run left out: limited" in answer.err
+
+
 def test_differences_are_those_of_compare(hifi):
     grid()
     data, _ = numbers(hifi, "forest")
