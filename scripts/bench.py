@@ -37,7 +37,7 @@ SETTINGS = [
     f"max_length={MAX_LENGTH}",
     f"learning_rate={LEARNING_RATE}",
 ]
-# What a processor says of the products it speeds up, as Linux names it.
+# Instructions that speed up products, by the names that Linux has for them.
 INSTRUCTIONS = {"avx2": "AVX2", "avx512_bf16": "AVX-512 bf16", "amx_bf16": "AMX bf16"}
 # A run on so few rows is little more than the start and the end of a process.
 START_ROWS = 3 * BATCH_SIZE
@@ -62,7 +62,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """How tables and files call it."""
+        """The program's name in tables and files."""
         if self.library == OURS:
             from hifi_cli.config.registry import label_of
 
@@ -77,7 +77,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one process took: wall seconds, and its peak memory in GB."""
+    """The cost of one process: wall seconds, and peak memory in GB."""
 
     seconds: float
     memory: float

@@ -17,7 +17,7 @@ from hifi_cli.runs.workspace import Workspace
 
 # The column of the sources; a longer value moves its source to the right.
 _SOURCE_COLUMN = 44
-# What the origins of the YAMLs are called here.
+# The words of this page for the origins of the YAMLs.
 _ORIGIN_NAMES: dict[Source, str] = {"text": "paper", "code": "code", "ours": "ours"}
 
 

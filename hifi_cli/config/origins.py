@@ -14,7 +14,7 @@ from hifi_cli.config.specs import MethodSpec, Origin, ProtocolSpec, Source
 
 # The parts of a protocol with keys for single names.
 _BLOCKS = ("tasks", "methods", "backbones")
-# What a YAML says of its keys: by the key, with the block it is in, as `methods.lora.settings`.
+# Notes of a YAML on its keys: by the key, with the block it is in, as `methods.lora.settings`.
 Notes = Mapping[str, Origin]
 # Where each of some keys comes from; None: no YAML says it.
 Origins = dict[str, Origin | None]
@@ -82,7 +82,7 @@ class OriginFinder:
 
     @cached_property
     def _protocol_notes(self) -> list[Notes]:
-        """What each protocol says, the deepest base first."""
+        """The notes of each protocol, the deepest base first."""
         found: list[Notes] = []
         inherited: dict[str, Origin] = {}
         for spec in self.protocols:
@@ -93,7 +93,7 @@ class OriginFinder:
 
     @cached_property
     def _method_notes(self) -> list[Notes]:
-        """What each of the methods' YAMLs says, the deepest base first."""
+        """The notes of each of the methods' YAMLs, the deepest base first."""
         return [notes_of_method(spec) for _, spec in self.methods]
 
     @cached_property
@@ -143,7 +143,7 @@ class OriginFinder:
         origins: Origins = {}
         for key in flatten(keys):
             origins[key] = self._remark(key, 0)
-            # What a protocol says of its backbone is not said of another one.
+            # A protocol's notes on its backbone say nothing about another one.
             if key.startswith("backbone.") and usual[-1:] == [self.backbone]:
                 origins[key] = self._said_by_protocols("", key, 0)
         return origins
@@ -155,7 +155,7 @@ class OriginFinder:
         # run over those for all runs.
         for notes in [*self._method_notes, *self._protocol_notes]:
             for key, origin in notes.items():
-                # Of a backbone, the YAML says all that is not a default.
+                # The YAML of a backbone says all that is not a default.
                 if key.partition(".")[0] not in (*_BLOCKS, "backbone"):
                     found[key] = origin
         for scope in reversed(self._scopes):

@@ -151,9 +151,9 @@ class GridState:
 
 
 class TimeToGo:
-    """How long a grid still takes, by what has been trained since it began.
+    """The time that a grid still takes, by what has been trained since it began.
 
-    What runs have trained is known a few times a minute at most. Between two such times the clock
+    The trained part of the runs is known a few times a minute at most. Between two such times the clock
     goes on: the estimate becomes smaller by the seconds that have passed.
 
     Args:
@@ -307,7 +307,7 @@ class Queue:
             self.watches.setdefault(cell, self.watch_of(cell))
             return
         if cell not in self.started:
-            # What another grid has printed until now is not of this one's command.
+            # Lines that another grid has printed until now do not belong to this one's command.
             self.watches[cell] = self.watch_of(cell)
             self.started.add(cell)
         # A stopped run has removed the former result: without --force it continues from its

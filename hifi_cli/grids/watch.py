@@ -85,7 +85,7 @@ class RunWatch:
 
     @property
     def cost_done(self) -> float:
-        """What of the run has been trained, in the unit of the cell's cost; 0 where nothing is known."""
+        """The trained part of the run, in the unit of the cell's cost; 0 where nothing is known."""
         if not self.steps:
             return 0.0
         return self.cell.cost * min(1.0, self.step / self.steps)

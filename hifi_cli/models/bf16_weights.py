@@ -65,7 +65,7 @@ class Bf16Weights:
         self.trained: dict[nn.Parameter, Tensor] = {}
         self.frozen: dict[nn.Parameter, Tensor] = {}
         self.tuned_rows: list[_TunedRows] = []
-        # What computes in the place of a module's own `forward`.
+        # The functions that compute in the place of a module's own `forward`.
         self._forwards: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
         tuned = [module for module in model.modules() if type(module) is RowLinear]
         self.copy_tuned(tuned)

@@ -1,4 +1,4 @@
-"""How far a run is that has no result yet: what its metrics.jsonl says."""
+"""The progress of a run that has no result yet, as its metrics.jsonl has it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metr
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far an unfinished run is.
+    """The progress of an unfinished run.
 
     Attributes:
         step: the last optimizer step that has a line; 0: none yet.
@@ -97,7 +97,7 @@ class ProgressReader:
         A line that is still being written is left for the next call, and a damaged one left out.
 
         Returns:
-            How far the run is by all lines so far; None where the file cannot be read.
+            The progress by all lines so far; None where the file cannot be read.
         """
         try:
             with self.metrics.open("rb") as file:

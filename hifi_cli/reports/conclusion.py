@@ -36,7 +36,7 @@ MORE_SEEDS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said about one task, or about all tasks together.
+    """The sentences about one task, or about all tasks together.
 
     Attributes:
         subject: the task with its metric, or all tasks.
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the runs of one protocol, backbone and number of shots say.
+    """The findings on the runs of one protocol, backbone and number of shots.
 
     Attributes:
         title: these three.
@@ -98,7 +98,7 @@ def conclude(title: str, runs: ComparableRuns, reference: str) -> Conclusion:
 
 
 def _note_on_correction(count: int) -> str:
-    """How p is corrected by task.
+    """Say how p is corrected by task.
 
     Args:
         count: comparisons by task, all of which are corrected together.
@@ -111,13 +111,13 @@ def _note_on_correction(count: int) -> str:
 
 
 def _subject(scored: pd.DataFrame, task: str) -> str:
-    """A task with its metric, as tables head their columns."""
+    """Name a task with its metric, as tables head their columns."""
     metric = scored["metric"][scored["task"] == task].iloc[0]
     return f"{label_of('tasks', task)} ({heading_of(metric)})"
 
 
 def _pairs(runs: ComparableRuns, reference: str) -> list[Pairs]:
-    """The pairs of each other method with the reference; none of a method that shares no run with it."""
+    """Pair each other method with the reference; a method that shares no run with it is left out."""
     found = []
     for method in sorted(set(runs.usable["method"]) - {reference}):
         pairs = pair(runs, method, reference)
@@ -157,7 +157,7 @@ def _on_scores(runs: ComparableRuns) -> list[str]:
 
 
 def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
-    """A method with its mean, interval and number of seeds.
+    """Describe a method by its mean, interval and number of seeds.
 
     Args:
         runs: those of one task.
@@ -180,7 +180,7 @@ def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
 
 
 def _printed(points: float) -> str:
-    """A score as tables print it; halves are rounded up."""
+    """Write a score as tables print it; halves are rounded up."""
     return format(points + 1e-9, "z.1f")
 
 
@@ -221,7 +221,7 @@ def _is_decided(comparison: Comparison) -> bool:
 
 
 def _difference_in_words(comparison: Comparison) -> str:
-    """A decided difference with its interval."""
+    """Say a decided difference with its interval."""
     first, second = comparison.pairs.labels
     mean = comparison.statistics.mean
     side = "above" if mean > 0 else "below"
@@ -233,7 +233,7 @@ def _difference_in_words(comparison: Comparison) -> str:
 
 
 def _lacking(comparison: Comparison, level: float) -> str:
-    """What an undecided comparison lacks, seeds where their number is known.
+    """Say what an undecided comparison lacks: seeds, where their number is known.
 
     Args:
         comparison: the pairs of two methods.

@@ -36,7 +36,7 @@ from hifi_cli.reports.table import Cell, Row, Table
 
 # Both papers ask whether a method reaches full fine-tuning.
 REFERENCE = "full-ft"
-# How to read the pictures
+# The sentences below the pictures, which say how to read them.
 OF_FOREST = (
     "Each method minus the reference, runs paired by seed: mean and 95 % t-interval for new seeds on these tasks. The"
     " verdicts are above: an interval alone decides nothing."

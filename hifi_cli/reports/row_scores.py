@@ -169,7 +169,7 @@ def _of_classes(
     if metric not in scores:
         return None
     score = scores[metric]
-    # What each row adds to the sums, in the order of the fields of `_ClassSums`.
+    # The addends of each row, in the order of the fields of `_ClassSums`.
     row_sums = np.concatenate([labels * predicted, labels, predicted], axis=1)
     return _of_sums(row_sums, lambda sums: score(_ClassSums.of(sums)))
 

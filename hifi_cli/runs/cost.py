@@ -23,12 +23,12 @@ from hifi_cli.runs.size import RunSize
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate, counted_noun, format_bytes, format_hours
 
-# What a time or a memory may rest on.
+# The bases of a time or a memory.
 OWN_RUNS = "finished runs of the same method and task"
 OTHER_BATCHES = "the same method and task with other batches or lengths"
 OTHER_TASKS = "the method on other tasks, scaled as other methods"
 MEASURED_HERE = "steps measured here"
-# What a disk's bytes may rest on.
+# The bases of the bytes on a disk.
 STORED_RUNS = "finished runs of the same method"
 COUNTED = "the numbers that the method stores"
 

@@ -525,7 +525,7 @@ class Trainer:
         Args:
             score: the primary metric on the selecting examples.
         """
-        # Of equal scores the first one stays the best: a later epoch must be higher.
+        # The first of equal scores stays the best: a later epoch must be higher.
         is_best = self.is_candidate() and score > self.progress.best_score
         if is_best:
             self.progress.best_epoch = self.progress.epoch

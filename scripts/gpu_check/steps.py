@@ -163,7 +163,7 @@ def _added_gradients() -> Iterator[None]:
 
 
 ALL_LEVERS = "-"
-# What switches a lever of recorded steps off.
+# The switches that turn a lever of recorded steps off.
 WITHOUT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     ALL_LEVERS: nullcontext,
     "copies of weights": lambda: patch.object(StepGraphs, "copies_weights", False),
