@@ -72,7 +72,10 @@ class Program:
 
     def takes(self, task: str) -> bool:
         """Whether the library trains this kind of text: CrossEncoder's losses take pairs."""
-        return self.library != CROSS_ENCODER or task not in ("cola", "demo-acceptability")
+        from hifi_cli.config import registry
+
+        texts = len(registry.load("tasks", task)["inputs"])
+        return self.library != CROSS_ENCODER or texts == 2
 
 
 @dataclass(frozen=True)
