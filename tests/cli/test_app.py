@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
@@ -43,7 +44,7 @@ def test_the_main_job(tiny, hifi, encoders, data):
     assert results["n_examples"] == {"train": 48, "selection": 24, "reported": 24}
     assert results["data"].keys() == results["data_origin"].keys() >= {"train", "validation"}
     assert '"/' not in json.dumps([results["data_origin"], results["provenance"]["command"]])
-    assert results["provenance"]["libraries"]["torch"] == torch.__version__
+    assert results["provenance"]["libraries"]["torch"] == version("torch")
     assert datetime.fromisoformat(results["provenance"]["finished"]).tzinfo == UTC
     linux = Path("/proc/cpuinfo")
     cpu = linux.read_text() if linux.is_file() else ""
