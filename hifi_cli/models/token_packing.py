@@ -478,6 +478,15 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
             settings["position_ids"] = batch.position_ids
         return args, settings
 
+    def before_embeddings(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        # The embeddings still see the padded batch. NomicBERT of transformers 5.8 takes the types of
+        # its tokens by position.
+        if encoder.module_names.rotary and "position_ids" in settings:
+            width = batch.token_mask.shape[1]
+            positions = torch.arange(width, device=batch.token_mask.device)
+            settings = settings | {"position_ids": positions[None]}
+        return args, settings
+
     def after_embeddings(_: nn.Module, __: tuple[Any, ...], padded: Tensor) -> Tensor:
         return _with_rows(batch.pack(padded), batch.spare)[None]
 
@@ -488,6 +497,7 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     with (
         encoder.attention_replaced(ATTENTION, attention),
         encoder.base.register_forward_pre_hook(before_base, with_kwargs=True),
+        encoder.embeddings.register_forward_pre_hook(before_embeddings, with_kwargs=True),
         encoder.embeddings.register_forward_hook(after_embeddings),
         encoder.layers[-1].register_forward_hook(after_layers),
     ):

@@ -129,6 +129,22 @@ def test_every_family_computes_packed_what_it_computes_padded(monkeypatch, famil
     torch.testing.assert_close(results[1:], [results[0]] * 2, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("family", ["nomic_bert", "gte"])
+def test_embeddings_get_the_positions_of_the_padded_batch(family):
+    """NomicBERT of transformers 5.8 takes the types of its tokens by position."""
+    encoder = Encoder(random_encoder(family))
+    is_real = torch.arange(6) < torch.tensor([3, 6])[:, None]
+    inputs = {"input_ids": torch.full((2, 6), 5) * is_real, "attention_mask": is_real.long()}
+    positions = []
+    with packed_forward(encoder, PackedBatch.of(is_real, is_real)):
+        encoder.embeddings.register_forward_pre_hook(
+            lambda _, __, settings: positions.append(settings["position_ids"].tolist()),
+            with_kwargs=True,
+        )
+        encoder.model(**inputs)
+    assert positions == [[[0, 1, 2, 3, 4, 5]]]
+
+
 def test_bf16_batches_of_many_sizes_become_few_with_rows_that_change_nothing(make, workspace):
     """A CPU compiles bf16 products of each new shape; rows without a token have no gradient."""
     gradients = {}
