@@ -127,8 +127,8 @@ class SearchBudget(Kind):
         runs = runs[runs["protocol"] == config.protocol]
         runs = runs[runs["backbone"] == config.backbone.name]
         # A run on all rows has neither shots nor a limit.
-        runs = runs[runs["shots"].fillna(0) == (config.shots or 0)]
-        is_shown = runs["limit"].fillna(0) == (config.limit or 0)
+        runs = runs[runs["shots"].astype(float).fillna(0) == (config.shots or 0)]
+        is_shown = runs["limit"].astype(float).fillna(0) == (config.limit or 0)
         others = runs[~is_shown]
         tried = tried_settings(study.with_runs(runs[is_shown]))
         for task, method in product(spec.tasks, spec.methods):
