@@ -3,7 +3,10 @@
 import frozen
 import pytest
 
-EXACT = 1e-12  # relative; sums of doubles may be added in another order
+# Relative: sums of doubles may be added in another order.
+EXACT = 1e-12
+# On another machine: the quantiles of scipy 1.15 differ from those of 1.17 in the eleventh digit.
+NEARLY_EXACT = 1e-9
 
 
 numbers = [
@@ -13,9 +16,10 @@ numbers = [
 
 
 @pytest.mark.parametrize("name", numbers)
-def test_the_numbers_stay_as_they_are(name, study_cwd):
+def test_the_numbers_stay_as_they_are(name, study_cwd, same_machine):
     found = frozen.as_read(name, frozen.NUMBERS[name](study_cwd))
-    assert frozen.differences(frozen.read(name), found, EXACT) == []
+    tolerance = EXACT if same_machine else NEARLY_EXACT
+    assert frozen.differences(frozen.read(name), found, tolerance) == []
 
 
 def check_computed(name, compute, cwd, same_machine):
