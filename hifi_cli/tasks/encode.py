@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import UsageError, logger
+from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.tasks.examples import OUTSIDE, UNREAD, EncodedExample, Row, Span
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate
@@ -21,6 +22,10 @@ MAX_QUESTION_FRACTION = 0.25
 # So many batches are sorted together by length: enough for similar lengths, few enough that epochs
 # differ.
 _WINDOW = 32
+# Versions of the library tokenizers that read a text hardly further than to `max_length`. They leave
+# out windows, and do not see which text of a pair is the longer one if both are longer than that
+# (huggingface/tokenizers#2091).
+_WRONG_TRUNCATION = ("0.23.1", "0.23.2")
 # The tokenizer's lists that a model reads.
 _MODEL_INPUTS = ("input_ids", "token_type_ids")
 
@@ -38,6 +43,7 @@ def tokenize(
 
     Raises:
         UsageError: a target word is truncated.
+        MissingError: this version of the library tokenizers cuts long texts wrongly.
     """
     encoding = spec.rules.encoding
     if encoding == "windows":
@@ -53,7 +59,7 @@ def tokenize(
         indices = range(index, index + len(row.sequences))
         index = indices.stop
         inputs = tuple(encoded.inputs(number) for number in indices)
-        is_truncated = any(encoded.is_truncated(number) for number in indices)
+        is_truncated = any(encoded.is_truncated[number] for number in indices)
         word_spans: tuple[Span, ...] = ()
         word_tokens: tuple[int, ...] = ()
         if encoding == "target words":
@@ -73,21 +79,17 @@ class _EncodedSequences:
 
     Attributes:
         encoded: what the tokenizer returned.
-        was_cut: whether a text of each sequence was cut before, [sequences].
+        is_truncated: whether a text of each sequence was cut, [sequences].
         swaps_texts: whether the second text of a pair stands before the first.
     """
 
     encoded: Any
-    was_cut: list[bool]
+    is_truncated: list[bool]
     swaps_texts: bool
 
     def inputs(self, index: int) -> dict[str, NDArray[np.int32]]:
         """Return what a model reads of a sequence."""
         return _model_inputs(self.encoded, index)
-
-    def is_truncated(self, index: int) -> bool:
-        """Return whether a text of a sequence was cut."""
-        return self.was_cut[index] or bool(self.encoded.encodings[index].overflowing)
 
     def first_token(self, index: int, span: Span) -> int:
         """Return the first token of a word of a sequence of one text, or UNREAD if it has none.
@@ -130,7 +132,56 @@ def _tokenize_sequences(
         room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
         columns[protected], was_cut = _truncate(tokenizer, columns[protected], room)
     encoded = tokenizer(*columns, truncation=truncation, max_length=config.max_length)
-    return _EncodedSequences(encoded, was_cut, config.swap_texts)
+    is_truncated = _are_longer(tokenizer, columns, encoded["input_ids"], config.max_length)
+    for index in range(len(sequences)):
+        if is_truncated[index] and truncation == "longest_first" and _is_halved(encoded, index):
+            _refuse_wrong_truncation()
+        is_truncated[index] |= was_cut[index]
+    return _EncodedSequences(encoded, is_truncated, config.swap_texts)
+
+
+def _is_halved(encoded: Any, index: int) -> bool:
+    """Return whether the texts of a pair have equally many tokens, or one of them one more."""
+    text_of_token = encoded.sequence_ids(index)
+    return abs(text_of_token.count(0) - text_of_token.count(1)) <= 1
+
+
+def _refuse_wrong_truncation() -> None:
+    """Refuse versions of the library tokenizers that cut long texts wrongly.
+
+    Raises:
+        MissingError: it is one of them.
+    """
+    if tokenizers.__version__ in _WRONG_TRUNCATION:
+        raise MissingError(
+            f"tokenizers {tokenizers.__version__} cuts long texts wrongly: install another version"
+            " (pip install 'tokenizers>=0.23.3')"
+        )
+
+
+def _are_longer(
+    tokenizer: Any, columns: list[list[str]], truncated: Sequence[Sized], max_length: int
+) -> list[bool]:
+    """Say of each sequence whether it has more than `max_length` tokens.
+
+    The tokenizer's own list of what it left out is not complete in every version
+    (huggingface/tokenizers#2091).
+
+    Args:
+        tokenizer: of the encoder.
+        columns: the first texts, and the second texts of pairs.
+        truncated: the tokens of each sequence, at most `max_length`.
+        max_length: in tokens.
+    """
+    is_longer = [False] * len(truncated)
+    # Shorter sequences have all their tokens.
+    full = [index for index, tokens in enumerate(truncated) if len(tokens) == max_length]
+    if full:
+        texts = [[column[index] for index in full] for column in columns]
+        whole = tokenizer(*texts, verbose=False)["input_ids"]
+        for index, tokens in zip(full, whole, strict=True):
+            is_longer[index] = len(tokens) > max_length
+    return is_longer
 
 
 def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
@@ -162,7 +213,7 @@ def _tokens_of_target_words(sequences: _EncodedSequences, index: int, row: Row) 
         last = sequences.encoded.char_to_token(index, end - 1, place)
         if first is None or last is None:
             problem = f"{text[start:end]!r:.40} has no token of this tokenizer"
-            if sequences.is_truncated(index):
+            if sequences.is_truncated[index]:
                 problem = "is truncated; increase max_length"
             raise UsageError(f"row {row.id}: the target word {problem}")
         spans.append((first, last + 1))
@@ -211,7 +262,12 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
 def _tokenize_windows(
     tokenizer: Any, rows: Sequence[Row], config: RunConfig
 ) -> list[EncodedExample]:
-    """Tokenize questions and contexts: overlapping windows over each context, after the question."""
+    """Tokenize questions and contexts: overlapping windows over each context, after the question.
+
+    Raises:
+        MissingError: this version of the library tokenizers cuts long texts wrongly.
+    """
+    _refuse_wrong_truncation()
     question_length = max(1, int(config.max_length * MAX_QUESTION_FRACTION))
     special_tokens = tokenizer.num_special_tokens_to_add(pair=True)
     # The tokens of a context that every window has room for.
@@ -263,21 +319,16 @@ def _offsets_in_context(encoded: Any, window: int) -> tuple[Span, ...]:
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
     """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
-    encoded = tokenizer(
-        texts,
-        add_special_tokens=False,
-        truncation=True,
-        max_length=max_tokens,
-        return_offsets_mapping=True,
-    )
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     shortened = []
     was_cut = []
-    for text, encoding in zip(texts, encoded.encodings, strict=True):
-        ends = [end for _, end in encoding.offsets[-1:]]
+    for text, offsets in zip(texts, encoded["offset_mapping"], strict=True):
+        left_out = offsets[max_tokens:]
+        ends = [end for _, end in offsets[:max_tokens][-1:]]
         # A character of several tokens is left out whole where only some of them fit.
-        ends += [rest.offsets[0][0] for rest in encoding.overflowing]
+        ends += [start for start, _ in left_out[:1]]
         shortened.append(text[: min(ends, default=0)])
-        was_cut.append(bool(encoding.overflowing))
+        was_cut.append(bool(left_out))
     return shortened, was_cut
 
 

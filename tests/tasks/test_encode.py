@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,8 +72,10 @@ def test_choices_are_sequences_of_one_example(tokenizer):
         ("only_second", ["1", "2", "3"]),
     ],
 )
-def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
+def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut, monkeypatch):
     """10 tokens, three of them special: row 0 fits exactly."""
+    # Here is what was left out, but not all of it in tokenizers 0.23.1 and 0.23.2.
+    monkeypatch.setattr("transformers.BatchEncoding.encodings", None)
     pairs = [
         ("the dog sees", "a big old cat"),
         ("the dog sees a", "big old cat man"),
@@ -135,6 +138,28 @@ def test_a_character_of_several_tokens_is_kept_or_left_out_whole():
 
 def span_row(context, answer, question="the dog sees", row_id="q"):
     return Row(row_id, ((question, context),), None, answers=((answer, context.index(answer)),))
+
+
+@pytest.mark.parametrize("version", ["0.23.1", "0.23.2"])
+def test_versions_of_the_tokenizers_that_cut_wrongly_are_refused(tokenizer, monkeypatch, version):
+    """They leave out windows, and cut a pair otherwise: huggingface/tokenizers#2091."""
+    monkeypatch.setattr(tokenizers, "__version__", version)
+    refused = pytest.raises(MissingError, match=f"^tokenizers {version} cuts long texts wrongly: ")
+    rte = task_spec.load("rte")
+    pair = Row("0", (("the dog sees a", "big old cat man"),), 0)
+    with refused:
+        tokenize(tokenizer, rte, [pair], configured(10, truncation="longest_first"))
+    with refused:
+        row = span_row("dog " * 40, "dog")
+        tokenize(tokenizer, task_spec.load("squad"), [row], configured(20, stride=2))
+    one_is_long = Row("0", (("the dog", "big old cat man sees a dog"),), 0)
+    for row, length, how, is_cut in (
+        (pair, 11, "longest_first", False),
+        (pair, 10, "only_first", True),
+        (one_is_long, 10, "longest_first", True),
+    ):
+        (example,) = tokenize(tokenizer, rte, [row], configured(length, truncation=how))
+        assert example.is_truncated == is_cut
 
 
 CONTEXTS = st.builds(
