@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
@@ -176,6 +177,7 @@ class LazyCommand(TyperCommand):
         return command.make_context(info_name, args, parent=parent, **extra)
 
 
+@cache
 def load(name: str) -> Any:
     """Return a command with its options, including those about messages that every command has."""
     line = COMMANDS[name]

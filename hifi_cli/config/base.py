@@ -111,16 +111,26 @@ class ConfigModel(BaseModel):
         """Take 1e3, which is a text in YAML and a float in Python, for the number that it is."""
         if not isinstance(values, Mapping):
             return values
-        numbers = {}
-        for name, value in values.items():
-            field = cls.model_fields.get(name)
-            numbers[name] = value if field is None else _number(field, value)
+        numbers = dict(values)
+        for name, kinds in _kinds_of_numbers(cls).items():
+            if name in numbers:
+                numbers[name] = _number(kinds, numbers[name])
         return numbers
 
 
-def _number(field: FieldInfo, value: Any) -> Any:
-    """Return a value, as the number that it stands for where the field takes numbers."""
-    kinds = _plain_types(field.annotation)
+@cache
+def _kinds_of_numbers(model: type[BaseModel]) -> dict[str, set[Any]]:
+    """Return the types of each field of a model that takes numbers."""
+    fields = {}
+    for name, field in model.model_fields.items():
+        kinds = _plain_types(field.annotation)
+        if kinds & {int, float}:
+            fields[name] = kinds
+    return fields
+
+
+def _number(kinds: set[Any], value: Any) -> Any:
+    """Return a value, as the number that it stands for where a field of some types takes numbers."""
     takes_floats = float in kinds
     takes_whole_numbers = int in kinds
     takes_numbers = (takes_floats or takes_whole_numbers) and str not in kinds

@@ -4,7 +4,7 @@ The YAMLs of methods and protocols say it beside the values, under `stated` and 
 do the cases of a protocol.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -102,6 +102,17 @@ class OriginFinder:
         of_methods = [f"methods.{name}" for name, _ in reversed(self.methods)]
         return [*of_methods, f"tasks.{self.task}", f"backbones.{self.backbone}"]
 
+    @cached_property
+    def _blocks_of_scopes(self) -> list[tuple[str, int, Collection[str]]]:
+        """Each scope with the index of each protocol, the last one first, and the keys that it sets there."""
+        blocks: list[tuple[str, int, Collection[str]]] = []
+        for scope in self._scopes:
+            section, _, name = scope.partition(".")
+            for index in reversed(range(len(self.protocols))):
+                block = getattr(self.protocols[index], section).get(name, {})
+                blocks.append((scope, index, flatten(block).keys()))
+        return blocks
+
     def of_protocol(
         self, index: int, block: str, keys: Mapping[str, Any], of_case: Origin | None = None
     ) -> Origins:
@@ -172,15 +183,12 @@ class OriginFinder:
             lowest: index of the first protocol that may speak; bases say nothing of what a protocol
                 sets that is based on them.
         """
-        for scope in self._scopes:
-            section, _, name = scope.partition(".")
-            for index in reversed(range(lowest, len(self.protocols))):
-                block = getattr(self.protocols[index], section).get(name, {})
-                if key in flatten(block):
-                    continue
-                origin = _said(self._protocol_notes[index], scope, key)
-                if origin is not None:
-                    return origin
+        for scope, index, keys_set in self._blocks_of_scopes:
+            if index < lowest or key in keys_set:
+                continue
+            origin = _said(self._protocol_notes[index], scope, key)
+            if origin is not None:
+                return origin
         return None
 
     def _said_by_protocols(self, block: str, key: str, lowest: int) -> Origin | None:

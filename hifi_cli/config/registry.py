@@ -255,12 +255,22 @@ def read_yaml(path: Path) -> dict[str, Any]:
         MissingError: no such file.
         UsageError: not YAML, or not a mapping, or not a regular file of a usual size.
     """
-    return copy.deepcopy(parse_yaml(read_file(path, _MAX_BYTES), path))
+    return copy.deepcopy(parse_yaml(read_content(path), path))
+
+
+def read_content(path: Path) -> bytes:
+    """Read what `parse_yaml` parses.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not a regular file of a usual size.
+    """
+    return read_file(path, _MAX_BYTES)
 
 
 @cache
 def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """Parse the content of a YAML file, which must be a mapping, once.
+    """Parse the content of a YAML file, which must be a mapping, once; nobody changes the result.
 
     Raises:
         UsageError: not YAML, or not a mapping.

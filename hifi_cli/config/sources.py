@@ -4,6 +4,7 @@ Defaults < protocol < backbone < task < method and its block for the task < the 
 < files < `key=value`.
 """
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -467,7 +468,8 @@ def _validated(
     Raises:
         UsageError: a key or value is wrong; the message begins with what set it.
     """
-    values = {key: sourced.value for key, sourced in merged.items()}
+    # The lists in the values are those of the YAMLs, which other runs share.
+    values = {key: copy.deepcopy(sourced.value) for key, sourced in merged.items()}
     sources = {key: sourced.source for key, sourced in merged.items()}
     try:
         config = RunConfig.model_validate(nested(values))

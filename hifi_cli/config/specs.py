@@ -1,6 +1,7 @@
 """The YAMLs of methods and protocols: what they may say, their bases, and the code that a method names."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -204,8 +205,19 @@ Based = TypeVar("Based", bound=BasedSpec)
 
 def method_spec(name: str) -> MethodSpec:
     """Return the validated YAML of a method."""
-    file = registry.find("methods", name)
-    return parse(MethodSpec, registry.read_yaml(file), str(file))
+    return _read_spec(MethodSpec, registry.find("methods", name))
+
+
+def _read_spec(model: type[Based], file: Path) -> Based:
+    """Read the validated YAML of a method or protocol, which nobody changes."""
+    spec: Based = _parsed_spec(model, registry.read_content(file), file)
+    return spec
+
+
+@cache
+def _parsed_spec(model: type[Based], content: bytes, file: Path) -> Based:
+    """Validate the content of a YAML once: the hundreds of runs of a grid share a few files."""
+    return parse(model, registry.parse_yaml(content, file), str(file))
 
 
 def code_file(method_file: Path) -> Path | None:
@@ -249,7 +261,7 @@ def with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
         file = registry.find(kind, next_name)
         if file in specs:
             raise UsageError(f"{file}: base: '{next_name}' is based on itself")
-        specs[file] = parse(model, registry.read_yaml(file), str(file))
+        specs[file] = _read_spec(model, file)
         next_name = specs[file].base
     return dict(reversed(specs.items()))
 

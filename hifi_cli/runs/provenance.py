@@ -9,7 +9,6 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
         "hifi": __version__,
         "git": _git_state(),
         "python": platform.python_version(),
-        "libraries": _installed_versions(_LIBRARIES),
+        "libraries": dict(_installed_versions()),
         "device": " and ".join(dict.fromkeys(map(device_name, devices))),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(),
@@ -71,10 +70,14 @@ def describe_provenance(*devices: torch.device, processes: int = 1) -> dict[str,
     }
 
 
-def _installed_versions(libraries: Iterable[str]) -> dict[str, str]:
-    """Give the versions of the installed libraries: data files are read without `datasets`."""
+@functools.cache
+def _installed_versions() -> dict[str, str]:
+    """Give the versions of the installed libraries: data files are read without `datasets`.
+
+    They are read once: a process goes on with the libraries it started with.
+    """
     versions = {}
-    for library in libraries:
+    for library in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return versions

@@ -8,6 +8,7 @@ import torch
 from prepared_models import prepare, splits_of
 
 from hifi_cli.errors import MissingError
+from hifi_cli.runs import provenance
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.provenance import describe_provenance
 from hifi_cli.training.device import (
@@ -151,6 +152,9 @@ def test_a_library_that_is_not_installed_is_left_out_of_the_provenance(monkeypat
         return version(name)
 
     monkeypatch.setattr(importlib.metadata, "version", without_datasets)
+    # A process reads the versions once, and a run before may have done so.
+    read_again = provenance._installed_versions.__wrapped__
+    monkeypatch.setattr(provenance, "_installed_versions", read_again)
     libraries = describe_provenance(torch.device("cpu"))["libraries"]
     assert "datasets" not in libraries and libraries["torch"] == version("torch")
 
