@@ -44,6 +44,9 @@ WITH_DROPOUT = ("dropout=0.1", "precision=bf16")
 # Tasks that are not plain classification.
 TASKS_OF_KINDS = ("copa", "swag", "squad", "conll2003")
 OTHER_FAMILIES = ("deberta-v2", "mpnet", "electra", "distilbert", "modernbert", "qwen3")
+# Enough for a method of one stage: sizes of batches are recorded in the first epoch, and repeated in
+# it and the second.
+TWO_EPOCHS = ("epochs=2",)
 # A GPU pads batches to this multiple; see `runner._GPU_MULTIPLE`.
 GPU_MULTIPLE = 8
 
@@ -311,7 +314,7 @@ def test_every_setting_of_the_loss_is_repeated(new_trainer, words):
 def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_trainer, method):
     """The weights after all steps, within rounding: penalty, loss and gradient are those of the batch."""
     results = []
-    words = ("dropout=0", "class_weights=[1.0,3.0]", "log_every=1", "learning_rate=0.001")
+    words = ("dropout=0", "class_weights=[1.0,3.0]", "log_every=1", "learning_rate=0.001", "epochs=3")
     for how in ("gradient_accumulation_steps=1", "gradient_accumulation_steps=2", "kernels=torch"):
         trainer = new_trainer(method, *words, how, dtype=torch.float64)
         if how == "kernels=torch":
@@ -319,6 +322,7 @@ def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_train
         trainer.train()
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
         results.append((torch.tensor(losses), trainer.delta))
+    assert all(stage.with_new_values > 0 for stage in RepeatedSteps.made)
     for result in results[:2]:
         torch.testing.assert_close(result, results[2], rtol=1e-4, atol=1e-6)
 
@@ -342,7 +346,8 @@ def test_steps_with_copies_of_weights_train_as_under_autocast_alone(
     results = []
     for copies_weights in (True, False):
         monkeypatch.setattr(RepeatedSteps, "copies_weights", copies_weights)
-        trainer = new_trainer(method, *WITH_DROPOUT, *words, "log_every=1", "learning_rate=0.003")
+        how = ("log_every=1", "learning_rate=0.003", *TWO_EPOCHS)
+        trainer = new_trainer(method, *WITH_DROPOUT, *words, *how)
         trainer.train()
         assert trainer.progress.processes[-1]["repeated_steps"] > 0
         losses = [line.loss for line in trainer.progress.log_history if hasattr(line, "loss")]
@@ -377,7 +382,8 @@ def test_a_recorded_step_casts_weights_and_writes_rows_and_gradients_in_few_oper
     counts = []
     for copies_weights in (False, True):
         monkeypatch.setattr(RepeatedSteps, "copies_weights", copies_weights)
-        counts.append(operations_of_a_recorded_step(new_trainer(method, *WITH_DROPOUT)))
+        trainer = new_trainer(method, *WITH_DROPOUT, *TWO_EPOCHS)
+        counts.append(operations_of_a_recorded_step(trainer))
     (alone, cast_alone), (together, cast_together) = counts
     assert (cast_alone, cast_together) == (linears, 0)
     # Each of the gradients that autocast casts back is cast by the one call that keeps them.
