@@ -120,6 +120,23 @@ def test_a_protocol_that_is_based_on_itself_is_refused(tmp_path):
         rte(protocol=str(own))
 
 
+def test_what_a_run_does_to_its_lists_no_other_run_sees():
+    """The YAMLs of a command's runs are validated once, and have lists: peft is given them."""
+    configs = [resolve(task="rte", method="dora", backbone="bert-base") for _ in range(2)]
+    before = list(configs[1].settings["targets"])
+    configs[0].settings["targets"].append("key")
+    assert configs[1].settings["targets"] == before
+    assert resolve(task="rte", method="dora", backbone="bert-base").settings["targets"] == before
+
+
+def test_an_edited_yaml_is_read_anew(tmp_path):
+    file = tmp_path / "mine.yaml"
+    for rate in (0.25, 0.5):
+        content = f"description: d\nlabel: d\nsource: d\nbase: bitfit\nimplementation: bitfit\nconfig: {{learning_rate: {rate}}}\n"
+        file.write_text(content)
+        assert resolve(task="rte", method=str(file), backbone="bert-base").learning_rate == rate
+
+
 def test_stage_1_trains_as_its_method_does_alone():
     both, alone = rte(method="eh-ft-lora", task="mrpc"), rte(method="lora", task="mrpc")
     assert both.stage1.learning_rate == alone.learning_rate != both.learning_rate

@@ -314,7 +314,13 @@ def test_every_setting_of_the_loss_is_repeated(new_trainer, words):
 def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_trainer, method):
     """The weights after all steps, within rounding: penalty, loss and gradient are those of the batch."""
     results = []
-    words = ("dropout=0", "class_weights=[1.0,3.0]", "log_every=1", "learning_rate=0.001", "epochs=3")
+    words = (
+        "dropout=0",
+        "class_weights=[1.0,3.0]",
+        "log_every=1",
+        "learning_rate=0.001",
+        "epochs=3",
+    )
     for how in ("gradient_accumulation_steps=1", "gradient_accumulation_steps=2", "kernels=torch"):
         trainer = new_trainer(method, *words, how, dtype=torch.float64)
         if how == "kernels=torch":
