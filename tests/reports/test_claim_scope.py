@@ -162,6 +162,23 @@ def test_where_f1_is_the_score_accuracy_tells_whether_a_task_is_at_chance(hifi):
         assert cells["ours"] == pytest.approx(2.0 if predicted else (3 * 2.0 - 1.0) / 4, abs=0.03)
 
 
+@pytest.mark.parametrize("metric", ["f1_micro", "f1_macro", "accuracy"])
+def test_a_task_whose_rows_have_several_labels_may_decide(hifi, metric):
+    claim = {"kind": "difference", "text": "t", "where": "w"}
+    methods = {"first": "hifi-layerwise", "second": "full-ft"}
+    file = {
+        "description": "d",
+        "protocol": "laptop",
+        "backbone": "minilm",
+        "tasks": ["demo-topics"],
+    }
+    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": {"mine": claim | methods}}))
+    labels = 20 * [["animal"], ["tool", "fruit"], []]
+    write_pairs("demo-topics", 2.0, labels=labels, primary_metric=metric)
+    cells, _, _ = claim_of(hifi("claims mine.yaml --format json"), "mine")
+    assert cells["verdict"] == "reproduced"
+
+
 def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])

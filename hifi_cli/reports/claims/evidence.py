@@ -225,7 +225,7 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
 
     The rule: their mean score is less than 3 points, or less than two standard errors over the
     examples, above the best score of a constant prediction (of accuracy: the majority-class
-    baseline). A task may decide where no prediction is stored.
+    baseline). A task may decide where no prediction is stored, and where a row has several labels.
 
     Args:
         study: where the runs come from.
@@ -235,7 +235,11 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
     metric = run["metric"]
     stored = study.usable_predictions(run["path"])
     takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
-    if stored is None or not takes_labels or metric == "f1_micro":
+    if stored is None or not takes_labels:
+        return ""
+    # Where a row may have several labels, a constant prediction is a set of them, and there are too
+    # many sets to try. Micro F1 is the usual score of such rows.
+    if metric == "f1_micro" or any(isinstance(label, list) for label in stored["label"]):
         return ""
     if metric == "f1":
         # A constant prediction has an F1 of 81 on MRPC: the accuracy of what is stored counts.
@@ -284,8 +288,11 @@ def _best_constant_score(metric: str, labels: np.ndarray[Any, np.dtype[np.float6
 def _standard_error(score: float, examples: int) -> float:
     """The standard error of a score over the examples, a fraction of 1."""
     variance = score * (1 - score) / examples
-    # A correlation of 0 has no standard error of this form: use 1 / sqrt(n).
-    return float(variance**0.5 or examples**-0.5)
+    if variance == 0:
+        # A correlation of 0 has no standard error of this form: 1 / sqrt(n) is that of a correlation
+        # where there is none.
+        return float(examples**-0.5)
+    return float(variance**0.5)
 
 
 # --- measures of predictions
