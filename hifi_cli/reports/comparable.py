@@ -1,7 +1,7 @@
 """Which finished runs may be averaged or compared, and why others are left out."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -254,9 +254,8 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
     for index, conditions in _misfits(runs[reasons == ""], included).items():
         # `settings` is the hash of all of them. It adds nothing where another condition is named.
         causes = " and ".join(conditions).removesuffix(" and settings")
-        is_about_draws = all("draws" in name for name in conditions)
-        flag = "draws" if is_about_draws else "unequal"
-        reasons[index] = f"different {causes} (--include {flag} includes them)"
+        flags = flags_that_waive(conditions)
+        reasons[index] = f"different {causes} (--include {flags} includes them)"
     return reasons
 
 
@@ -295,6 +294,22 @@ def required_conditions(conditions: Mapping[str, str], included: Collection[str]
         if column in _DRAWS and "draws" not in included:
             required[column] = name
     return required
+
+
+def flags_that_waive(conditions: Sequence[str]) -> str:
+    """Return what `--include` takes to use runs that differ in some conditions: `unequal,draws`.
+
+    Args:
+        conditions: in words, as `differences` returns them; at least one.
+    """
+    about_draws = ["random draws" in name for name in conditions]
+    flags = []
+    # Each flag waives its own conditions alone; see `required_conditions`.
+    if not all(about_draws):
+        flags.append("unequal")
+    if any(about_draws):
+        flags.append("draws")
+    return ",".join(flags)
 
 
 def differences(run: Any, other: Any, conditions: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 from hifi_cli.config.registry import label_of
 from hifi_cli.paired_tests import paired_statistics
 from hifi_cli.reports.calibration import MEASURES
-from hifi_cli.reports.comparable import ComparableRuns, differences
+from hifi_cli.reports.comparable import ComparableRuns, differences, flags_that_waive
 from hifi_cli.tasks.metrics import is_lower_better
 from hifi_cli.text import counted_noun
 
@@ -120,25 +120,31 @@ def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
 
 
 def _with_disagreement(joined: pd.DataFrame, runs: ComparableRuns) -> pd.DataFrame:
-    """Pairs with two columns more.
+    """Pairs with three columns more.
 
     `differing` has the conditions in which the two runs differ, in words; `is_comparable` says
-    whether they agree in all that a comparison requires.
+    whether they agree in all that a comparison requires; `flags` has what `--include` takes to
+    compare them, empty where nothing does.
     """
     columns = [*runs.conditions, "own_epochs"]
     run_at = runs.usable.set_index("path")[columns].to_dict("index")
     differing = []
     is_comparable = []
+    flags = []
     for two in joined.itertuples():
         run = run_at[two.path_first]
         other = run_at[two.path_second]
-        differing.append(", ".join(differences(run, other, runs.conditions)))
+        conditions = differences(run, other, runs.conditions)
+        differing.append(", ".join(conditions))
         has_one_metric = two.metric_first == two.metric_second
         has_required = not differences(run, other, runs.required_conditions)
         is_comparable.append(has_one_metric and has_required)
+        # No flag makes one number of two metrics.
+        flags.append(flags_that_waive(conditions) if has_one_metric else "")
     return joined.assign(
         differing=pd.Series(differing, joined.index, dtype=object),
         is_comparable=pd.Series(is_comparable, joined.index, dtype=bool),
+        flags=pd.Series(flags, joined.index, dtype=object),
     )
 
 
@@ -161,8 +167,10 @@ def _notes_on_disagreement(joined: pd.DataFrame, labels: tuple[str, str]) -> lis
         if same["is_comparable"].any():
             note = f"compared although {fact}"
         else:
-            flag = "draws" if differing.startswith("random draws") else "unequal"
-            note = f"left out: {fact}; --include {flag} compares them"
+            note = f"left out: {fact}"
+            flags = same["flags"].iloc[0]
+            if flags:
+                note += f"; --include {flags} compares them"
         notes.append(f"{label_of('tasks', task)}: {note}")
     return notes
 

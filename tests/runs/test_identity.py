@@ -282,6 +282,34 @@ def test_runs_of_two_versions_of_draws_stand_in_no_mean_unless_asked_for(hifi):
     assert pairs == 3 and any("compared although" in text for text in texts)
 
 
+def test_runs_that_differ_in_draws_and_more_name_both_flags(hifi):
+    """Each flag alone leaves them out, so that a message with one of the two would be wrong."""
+    for seed in (1, 2, 3):
+        write_run("results", "full-ft", "rte", seed, 0.5 + 0.1 * seed)
+        changes = {"draws": {"dropout on cpu": 1}, "backbone_weights": "u"} if seed == 3 else {}
+        write_run("results", "bitfit", "rte", seed, 0.5, **changes)
+    both = "--include unequal,draws includes them"
+    assert both in notes(hifi)
+    assert "--include draws includes them" in notes(hifi, "--include", "unequal")
+    assert "left out" not in notes(hifi, "--include", "unequal,draws")
+    for seed in (1, 2, 3):
+        changes = {"draws": {"dropout on cpu": 1}, "backbone_weights": "u"}
+        write_run("results", "bitfit", "rte", seed, 0.5, **changes)
+    answer = hifi("compare bitfit full-ft --format json")
+    assert answer.code == 3 and "--include unequal,draws compares them" in answer.err
+    pairs, texts = compared(hifi, "bitfit", "full-ft", "--include", "unequal,draws")
+    assert pairs == 3 and any("compared although" in text for text in texts)
+
+
+def test_no_flag_is_named_for_runs_of_two_metrics(hifi):
+    for seed in (1, 2):
+        write_run("results", "full-ft", "mrpc", seed, 0.5)
+        write_run("results", "bitfit", "mrpc", seed, 0.6, primary_metric="accuracy")
+    answer = hifi("compare bitfit full-ft --include unequal")
+    assert answer.code == 3 and "differ in" in answer.err
+    assert "--include" not in answer.err
+
+
 def test_methods_that_draw_more_are_compared_with_methods_that_draw_less(hifi):
     """An old choice of heads concerns the random heads alone."""
     for seed in (1, 2):
