@@ -4,11 +4,9 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import pandas as pd
 import typer
-from pandas.api.types import is_numeric_dtype
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
@@ -19,11 +17,13 @@ from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.config.specs import METHOD_KINDS
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.records.layout import grids_begun
-from hifi_cli.records.listing import read_results
-from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
 from hifi_cli.text import abbreviate, format_duration, spreadsheet_cell
+
+# pandas takes half of the time of `hifi ls`, and only the list of runs needs it.
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The list that each word after `hifi ls` prints.
 _WORDS = {
@@ -208,7 +208,7 @@ def _print_texts(texts: Mapping[str, str]) -> None:
         print(lines)
 
 
-def _what_has_begun(runs: pd.DataFrame, results_dir: Path) -> str:
+def _what_has_begun(runs: "pd.DataFrame", results_dir: Path) -> str:
     """Say what there is where no run has finished yet.
 
     Args:
@@ -225,6 +225,11 @@ def _what_has_begun(runs: pd.DataFrame, results_dir: Path) -> str:
 
 def _print_runs(results_dir: Path, form: str) -> None:
     """Print the runs of a results directory: as CSV, as JSON, or as aligned columns."""
+    from pandas.api.types import is_numeric_dtype
+
+    from hifi_cli.records.listing import read_results
+    from hifi_cli.records.study import Study
+
     # The text names no settings.
     runs = read_results(results_dir, with_unfinished=True, with_settings=form != "text")
     if runs.empty and not grids_begun(results_dir):

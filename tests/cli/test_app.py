@@ -296,7 +296,7 @@ for group in json.loads(sys.argv[1]):
 print(json.dumps(imported))
 """
 # Commands in the order in which one process loads them, each group with what none has imported until then.
-WITHOUT_DATAFRAMES = ["train", "score", "select", "eval", "predict"]
+WITHOUT_DATAFRAMES = ["ls", "train", "score", "select", "eval", "predict"]
 HEAVY = {"torch", "transformers", "accelerate", "peft", "datasets"}
 LOADED = [
     (WITHOUT_DATAFRAMES, HEAVY | {"sklearn", "scipy", "pandas", "pyarrow", "matplotlib"}),
