@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from run_folders import run_folder
 
 from hifi_cli.config.sources import resolve
@@ -53,7 +52,8 @@ def config_hash(config):
 def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    # JSON is YAML, and written ten times as fast.
+    (directory / "config.yaml").write_text(json.dumps(config))
     content = {
         **MEASURED,
         "variant": config.get("variant"),
