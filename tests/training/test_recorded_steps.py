@@ -310,7 +310,9 @@ def test_every_setting_of_the_loss_is_repeated(new_trainer, words):
     assert_each_stage_was_repeated(trainer)
 
 
-@pytest.mark.parametrize("method", ["full-ft", "diff-pruning", "adalora"])
+@pytest.mark.parametrize(
+    "method", ["full-ft", "diff-pruning", pytest.param("adalora", marks=pytest.mark.slow)]
+)
 def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_trainer, method):
     """The weights after all steps, within rounding: penalty, loss and gradient are those of the batch."""
     results = []
@@ -339,10 +341,10 @@ def test_micro_batches_and_a_penalty_train_as_one_that_is_not_recorded(new_train
         ("full-ft", ()),
         ("full-ft", ("gradient_accumulation_steps=2",)),
         ("hifi-layerwise", ()),
-        ("hifi-layerwise", ("gradient_accumulation_steps=2",)),
         ("lora", ()),
-        ("rocoft-row", ()),
-        ("adapter", ()),
+        pytest.param("hifi-layerwise", ("gradient_accumulation_steps=2",), marks=pytest.mark.slow),
+        pytest.param("rocoft-row", (), marks=pytest.mark.slow),
+        pytest.param("adapter", (), marks=pytest.mark.slow),
     ],
 )
 def test_steps_with_copies_of_weights_train_as_under_autocast_alone(
