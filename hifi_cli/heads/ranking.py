@@ -14,8 +14,8 @@ from hifi_cli.errors import UsageError
 
 Array = NDArray[np.float64]
 
-# The change shrinks by the damping in each step: a damping of 0.85 takes tens of steps to 1e-6, one
-# near 1 takes so many that a bound must end them.
+# The change shrinks by the damping in each iteration: a damping of 0.85 takes tens of them to 1e-6,
+# one near 1 takes so many that a bound must end them.
 _MOST_ITERATIONS = 10_000
 # Values are compared to so many significant digits. Further digits are rounding, which differs
 # between processors and would let them choose different heads.
@@ -28,7 +28,7 @@ class Ranked:
 
     Attributes:
         values: one per head.
-        iterations: power-iteration steps taken; 0 where the ranking needs none.
+        iterations: of equation 10 until the values had converged; 0 where a ranking has none.
         lowest_first: whether the ranking prefers low values.
     """
 
@@ -80,25 +80,34 @@ def transition_matrix(correlation: Array) -> Array:
 
 
 def power_iteration(
-    step: Array, start: Array, teleport: Array | float, damping: float, epsilon: float
+    transition: Array, start: Array, teleport: Array | float, damping: float, epsilon: float
 ) -> Ranked:
-    """Iterate P <- d step P + (1 - d) teleport until it hardly changes any more (Algorithm 2).
+    """Iterate equation 10 until P hardly changes any more (Algorithm 2, lines 4 to 8).
+
+    An iteration is P <- d transition P + (1 - d) teleport.
 
     Args:
-        step: [heads, heads].
+        transition: what equation 10 calls M, [heads, heads].
         start: P at first, [heads].
-        teleport: [heads], or one value for all heads.
-        damping: d.
-        epsilon: bound of the change in the Euclidean norm.
+        teleport: [heads], or one value for all heads; 1/H in equation 10.
+        damping: d, in [0, 1).
+        epsilon: bound of the change in the last iteration, in the Euclidean norm; above 0.
+
+    Raises:
+        UsageError: P still changes by more after the most iterations that are taken.
     """
     values = start
     for iteration in range(1, _MOST_ITERATIONS + 1):
-        following = damping * (step @ values) + (1 - damping) * teleport
+        following = damping * (transition @ values) + (1 - damping) * teleport
         change = np.linalg.norm(following - values)
         values = following
         if change <= epsilon:
             return Ranked(values, iteration)
-    return Ranked(values, _MOST_ITERATIONS)
+    # Values on the way to the fixed point depend on the start, and rank the heads otherwise.
+    raise UsageError(
+        f"PageRank has not converged after {_MOST_ITERATIONS:,} iterations; set a lower"
+        f" heads.damping than {damping} or a higher heads.epsilon than {epsilon:g}"
+    )
 
 
 def pagerank(
@@ -114,13 +123,13 @@ def pagerank(
         richness: I_h of the heads of a layer, [heads].
         correlation: R of the layer, [heads, heads].
         damping: d.
-        epsilon: bound of the change in the last step, in the Euclidean norm.
+        epsilon: bound of the change in the last iteration, in the Euclidean norm.
     """
     start = richness / richness.sum()
     teleport = 1 / len(richness)
     # Transposed: a head collects what the heads that are correlated with it pass on.
-    step = transition_matrix(correlation).T
-    return power_iteration(step, start, teleport, damping, epsilon)
+    transition = transition_matrix(correlation).T
+    return power_iteration(transition, start, teleport, damping, epsilon)
 
 
 def pagerank_personalized(
@@ -134,11 +143,11 @@ def pagerank_personalized(
         richness: I_h of the heads of a layer, [heads].
         correlation: R of the layer, [heads, heads].
         damping: d, the weight of the correlation; 1 - d is that of the richness.
-        epsilon: bound of the change in the last step, in the Euclidean norm.
+        epsilon: bound of the change in the last iteration, in the Euclidean norm.
     """
     fractions = richness / richness.sum()
-    step = transition_matrix(correlation).T
-    return power_iteration(step, fractions, fractions, damping, epsilon)
+    transition = transition_matrix(correlation).T
+    return power_iteration(transition, fractions, fractions, damping, epsilon)
 
 
 def pagerank_literal(
@@ -152,8 +161,8 @@ def pagerank_literal(
     """
     start = richness / richness.sum()
     teleport = 1 / len(richness)
-    step = transition_matrix(correlation)
-    return power_iteration(step, start, teleport, damping, epsilon)
+    transition = transition_matrix(correlation)
+    return power_iteration(transition, start, teleport, damping, epsilon)
 
 
 def pagerank_inverse(
@@ -208,7 +217,7 @@ class ChosenHeads:
     Attributes:
         heads: chosen heads, ascending; empty for a frozen layer.
         values: the ranking's value of every head.
-        iterations: PageRank steps (0 where the ranking needs none).
+        iterations: PageRank's; 0 where the ranking has none.
         ties: layers in which equal values were ordered by head number.
     """
 

@@ -52,6 +52,18 @@ def test_equation_10_read_literally_gives_every_head_the_same(seed):
     np.testing.assert_allclose(result.values, 1 / 12, atol=1e-8)
 
 
+def test_a_pagerank_that_has_not_converged_ranks_no_heads():
+    # Two heads pass everything to each other: P swings between both, less only by the damping, and
+    # converges to 1/2. On the way there, the number of iterations decides which head is higher.
+    richness = np.array([9.0, 1.0])
+    correlation = np.array([[0.0, 1.0], [1.0, 0.0]])
+    converged = pagerank(richness, correlation, 0.99, 1e-6)
+    np.testing.assert_allclose(converged.values, 0.5, atol=1e-5)
+    for rank in (pagerank, pagerank_personalized):
+        with pytest.raises(UsageError, match="not converged after 10,000 iterations; set a lower"):
+            rank(richness, correlation, 0.9999, 1e-6)
+
+
 def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlations():
     _, correlation = random_scores(4)
     correlation[2] = correlation[:, 2] = 0
