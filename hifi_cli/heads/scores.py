@@ -1,4 +1,12 @@
-"""Outputs of attention heads, captured and masked, and their scores (HiFi, equations 1 to 7)."""
+"""Outputs of attention heads, captured and masked, and their scores for each example (HiFi).
+
+head_outputs: O_h(x)                          section 3.1; Algorithm 1, line 3
+information_richness: I_h(W_h|x)              equation 2; Algorithm 1, line 4
+head_correlation: r(O_h, O_h'|x)              equations 5 and 6; Algorithm 1, line 5
+
+The means over the examples (equations 1, 3, 4 and 7; Algorithm 1, line 7) are taken where scores are
+stored: `HeadSelector.compute_scores` in `runs/heads.py`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +43,8 @@ def score_examples(
         batch_size: examples that are scored at a time.
 
     Returns:
-        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the
-        examples' order.
+        The richness, int64 [examples, layers, heads], and the correlation, float64 [examples,
+        layers, heads, heads], in the examples' order.
     """
     batches = batches_by_length(examples, batch_size)
     richness: list[Tensor] = []
@@ -57,11 +65,11 @@ EIGENVALUE_DEVICE = torch.device("cpu")
 
 
 def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -> Tensor:
-    """Count how many of the largest singular values reach the fraction `xi` of their sum: I_h.
+    """Count how many of the largest singular values reach the fraction `xi` of their sum.
 
-    Equation 2. The singular values come from the eigenvalues of the small Gram matrix in float64;
-    float32 would change about one result in a hundred. Rows of padding are set to zero, which does
-    not change the other singular values.
+    That is I_h(W_h|x) of each sample x (equation 2). The singular values come from the eigenvalues
+    of the small Gram matrix in float64; float32 would change about one result in a hundred. Rows of
+    padding are set to zero, which does not change the other singular values.
 
     Args:
         outputs: head outputs O_h, [samples, heads, tokens, head size].
@@ -81,6 +89,8 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
 
 def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
     """Compute the singular values of every head output over its real tokens, descending, float64.
+
+    They are sigma_1 to sigma_T of section 3.2, T = min(S, D'), S the tokens and D' the head size.
 
     Args:
         outputs: [samples, heads, tokens, head size].
@@ -111,9 +121,10 @@ def _eigenvalues(matrices: Tensor) -> Tensor:
 
 
 def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
-    """Compute r_hh' of every sample: |unbiased covariance| of the heads' token means.
+    """Compute r(O_h, O_h'|x) of every sample: |unbiased covariance| of the heads' token means.
 
-    Equations 5 and 6: the covariance is over the head's entries.
+    The token mean O'_h has one entry for each of the D' numbers of a head's output, and the
+    covariance of two heads is over these entries (equations 5 and 6).
 
     Args:
         outputs: head outputs O_h, [samples, heads, tokens, head size].
@@ -123,6 +134,7 @@ def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
         float64 [samples, heads, heads], symmetric, zero on the diagonal.
     """
     weight = token_mask.double() / token_mask.sum(-1, keepdim=True)
+    # O'_h of every sample and head: the mean of O_h over the sample's real tokens.
     mean = torch.einsum("bs,bhsd->bhd", weight, outputs.double())
     # The head size is the number of observations of the covariance, and one degree of freedom goes
     # to the mean.
@@ -203,7 +215,8 @@ def score_batches(
             2).
 
     Yields:
-        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
+        The richness, int64 [examples, layers, heads], and the correlation, float64 [examples,
+        layers, heads, heads], on the CPU.
     """
     for outputs, token_mask in head_outputs(encoder, batches):
         richness = [information_richness(layer, token_mask, xi) for layer in outputs]

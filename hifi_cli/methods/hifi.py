@@ -9,7 +9,11 @@ from hifi_cli.models.modules import RowLinear
 
 
 class HiFi(Method):
-    """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head."""
+    """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head.
+
+    W_O is frozen, because the paper's weight set of a head does not have it (section 3.1). The
+    paper's 4.2 % counts the rows alone, without biases and task head.
+    """
 
     class Settings(Method.Settings):
         """The parts of a head that train."""

@@ -2,9 +2,11 @@
 
 All seeds and methods of a backbone and task share a scoring.
 
-HeadSelector.select: the k highest of each layer                              Algorithm 3
+HeadSelector.select: the k highest of each layer                              Algorithm 2, line 10
 HeadSelector.rank: by the scores, or by what a measured ranking measures      Algorithm 2, equations 8 to 10
 HeadSelector.score: information richness and correlation                      Algorithm 1, equations 1 to 7
+
+`methods/hifi.py` trains the heads that are selected here: Algorithm 3.
 """
 
 from collections.abc import Callable
@@ -166,13 +168,22 @@ class HeadSelector:
         if measure:
             measured = self._importance(measure)
             return [Ranked(np.array(values)) for values in measured.values]
-        how = config.heads.selection_arguments(config.seed)
-        # How many heads are chosen, and from which layers, comes after the ranking.
-        del how["strategy"], how["k"]
+        # Only `random` draws; its seed is that of the section `heads`, or else the run's.
+        seed = 0
         if name == "random":
-            how["seed"] = seed_of_random_heads(how["seed"], config.task)
+            run_seed = config.heads.selection_arguments(config.seed)["seed"]
+            seed = seed_of_random_heads(run_seed, config.task)
         scores, _ = self.score()
-        return rank_heads(*scores.arrays, **how, function=own.get("rank"))
+        richness, correlation = scores.arrays
+        return rank_heads(
+            richness,
+            correlation,
+            rank=name,
+            damping=config.heads.damping,
+            epsilon=config.heads.epsilon,
+            seed=seed,
+            function=own.get("rank"),
+        )
 
     def score(self, *, force: bool = False, out: Path | None = None) -> tuple[HeadScores, Path]:
         """Read the scores of the heads, or compute them once under a lock and store them.
@@ -248,6 +259,8 @@ class HeadSelector:
 
     def compute_scores(self) -> HeadScores:
         """Score every head on random training samples (Algorithm 1).
+
+        Its line 7 is here: I_h and r_hh' are means over the samples (equations 3 and 7).
 
         Rows that the run holds out to select its epoch are not among them: the choice of heads is
         part of the training.
