@@ -254,8 +254,8 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
     for index, conditions in _misfits(runs[reasons == ""], included).items():
         # `settings` is the hash of all of them. It adds nothing where another condition is named.
         causes = " and ".join(conditions).removesuffix(" and settings")
-        flags = flags_that_waive(conditions)
-        reasons[index] = f"different {causes} (--include {flags} includes them)"
+        waived_by = flags_that_waive(conditions)
+        reasons[index] = f"different {causes} (--include {waived_by} includes them)"
     return reasons
 
 
