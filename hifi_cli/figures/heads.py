@@ -31,8 +31,9 @@ from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.batches import batches_by_length
 
-# --- scores under several settings (HiFi, section 5.1): the standard one, and what the others change
+# --- scores under several settings (HiFi, section 5.1)
 
+# The keys of the standard setting, ST.
 STANDARD: dict[str, Any] = {
     "batch_size": 32,
     "learning_rate": 2e-5,
@@ -40,6 +41,7 @@ STANDARD: dict[str, Any] = {
     "scoring.max_length": 128,
     "scoring.samples": 300,
 }
+# The keys that each setting changes of the standard one, by the names of the paper's legend.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ST": {},
     "BS": {"batch_size": 16},
@@ -51,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def _layer(data: style.Frame) -> style.Frame:
+    """Name the layer of each row, counted from 1 as in the papers; a CSV counts from 0."""
     return "layer " + (data["layer"] + 1).astype(str)
 
 
@@ -69,7 +72,11 @@ class ScoresBySetting(Kind):
     """Names of the compared settings."""
 
     def scores(self, request: FigureRequest) -> Iterator[tuple[dict[str, str], HeadScores]]:
-        """Yield the scores of every task under every setting, with the two names."""
+        """Yield the columns `task` and `setting`, and the scores of heads of that task and setting.
+
+        Raises:
+            UsageError: the command line sets a key that the settings differ in.
+        """
         refuse_own_keys(request.overrides, {*STANDARD, "scoring.warm_steps"}, "this figure")
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
@@ -135,11 +142,13 @@ class Correlation(ScoresBySetting):
         titles = style.panels(data, data["setting"] + ", " + _layer(data))
         figure, panels = style.facets(data, titles, columns=4, height=1.7, sharex=True, sharey=True)
         for ax, pairs in panels:
+            # A head's correlation with itself says nothing, and would be the darkest cell.
             others = pairs[pairs["head"] != pairs["other"]]
             table = others.pivot(index="head", columns="other", values="normalized")
             image = ax.imshow(table, vmin=0, vmax=1, interpolation="nearest")
             ax.locator_params(integer=True)
             style.label_outer(ax, "head", "head")
+        # All panels have one scale, so that the last image stands for all.
         style.colorbar(figure, image, "correlation $r_{h,h'}$, normalized")
         return figure
 
@@ -166,11 +175,13 @@ class SingularValues(Kind):
             config = request.config(task)
             runner, examples = HeadSelector.of(config, request.workspace).load()
             encoder = runner.encoder
+            # The heads are drawn as the examples are, by the seed of the scoring.
             rng = np.random.default_rng(config.scoring.seed)
             spaced = np.linspace(0, encoder.num_layers - 1, self.layers).round().astype(int)
             layers = np.unique(spaced).tolist()
             heads = {layer: int(rng.integers(encoder.num_heads)) for layer in layers}
             sequences = single_sequences(examples)
+            # By layer, [samples, head size].
             fractions = cumulative_fractions(encoder, sequences, runner.pad, heads)
             for layer, samples in fractions.items():
                 place = {"task": task, "layer": layer, "head": heads[layer]}
@@ -213,12 +224,15 @@ def cumulative_fractions(
     Returns:
         By layer: [examples, head size], 1 beyond a sample's tokens.
     """
+    # A sample has no more singular values than tokens: beyond these their sum is complete, 1.
     fractions = {layer: np.ones((len(examples), encoder.head_size)) for layer in heads}
     batches = batches_by_length(examples, batch_size)
     inputs = (collate(batch.examples, pad) for batch in batches)
     for batch, (outputs, real) in zip(batches, head_outputs(encoder, inputs), strict=True):
         for layer, head in heads.items():
-            sigma = singular_values(outputs[layer][:, head : head + 1], real)[:, 0]
+            # [samples, 1, tokens, head size]: the function takes several heads.
+            of_head = outputs[layer][:, head : head + 1]
+            sigma = singular_values(of_head, real)[:, 0]
             fraction = sigma.cumsum(-1) / sigma.sum(-1, keepdim=True)
             fractions[layer][batch.numbers, : fraction.shape[-1]] = fraction.cpu().numpy()
     return fractions
@@ -226,6 +240,7 @@ def cumulative_fractions(
 
 # --- rankings
 
+# The rankings that are shown side by side, and the titles of their panels.
 _LABELS = {
     "richness": "richness $I_h$ alone",
     "correlation": "correlation alone",
@@ -251,6 +266,9 @@ class Damping(Kind):
         """Measure iterations to convergence and seconds, by task, damping factor and layer.
 
         Columns: task, damping, layer, iterations, seconds.
+
+        Raises:
+            UsageError: the configured ranking is not PageRank.
         """
         for task in request.spec.tasks:
             config = request.config(task)
@@ -278,6 +296,7 @@ class Damping(Kind):
         data = data.assign(task=data["task"].map(lambda task: label_of("tasks", task)))
         # The columns become the titles of the panels.
         data["time of one layer [ms]"] = 1e3 * data["seconds"]
+        # A row for each layer and panel, with its number in the column `value`.
         long = data.drop(columns=["seconds", "layer"]).melt(["task", "damping"], var_name="panel")
         by_damping = long.groupby(["panel", "task", "damping"], sort=False)["value"]
         return style.line_panels(
@@ -312,6 +331,7 @@ class HeadRanking(Kind):
             for layer, name in product(range(len(richness)), _LABELS):
                 rank = RANKINGS[name]
                 ranked = rank(richness[layer], correlation[layer], how.damping, how.epsilon)
+                # `order` lists the heads from the best on; its inverse has the place of each head.
                 ranks = np.argsort(ranked.order) + 1
                 for head, value in enumerate(ranked.values / ranked.values.mean()):
                     yield {
@@ -345,6 +365,7 @@ class HeadRanking(Kind):
                 interpolation="nearest",
                 extent=(-0.5, heads - 0.5, layers + 0.5, 0.5),
             )
+            # Of equal values the head numbers decide, and dots would show a choice where none is.
             if np.ptp(table) > 1e-4:
                 chosen = ranked[ranked["chosen"]]
                 ax.plot(chosen["head"], chosen["layer"], "o", color="white", mec="black", ms=3)
@@ -356,7 +377,7 @@ class HeadRanking(Kind):
 
 
 class HeadBench(Kind):
-    """How far the rankings of methods that tune selected heads agree."""
+    """The agreement of the rankings by which methods select heads."""
 
     explanation = (
         "Kendall's tau over a layer's heads, mean over the layers. Gray numbers are as small as between unrelated"
@@ -366,9 +387,9 @@ class HeadBench(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield a row per task and pair of methods.
 
-        `value` is the rank correlation of their rankings, mean over the layers; 95 % of unrelated
-        rankings of as many heads and layers stay below `noise`. Columns: task, method, other, value,
-        noise.
+        `value` is the rank correlation of their rankings, mean over the layers, from -1 to 1. Of
+        unrelated rankings of as many heads and layers, 95 % have a mean between -`noise` and
+        `noise`. Columns: task, method, other, value, noise.
         """
         refuse_own_keys(request.overrides, ["heads.rank"], "this figure")
         for task in request.spec.tasks:
@@ -394,6 +415,7 @@ class HeadBench(Kind):
                 # Half of the table has no pair.
                 if np.isnan(value):
                     continue
+                # Cells are narrow, and all numbers but 1 begin with 0.
                 text = f"{value:.2f}".replace("0.", ".")
                 color = _color_of_number(value, noise)
                 ax.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
@@ -416,13 +438,17 @@ def rank_correlation(ranking: list[Ranked], other: list[Ranked]) -> dict[str, fl
     """Correlate two rankings in each layer that neither ranks all equal, and average.
 
     Returns:
-        `value`: the mean of Kendall's tau. `noise`: 95 % of the means of unrelated rankings stay
-        below it, by the variance of tau without ties, 2 (2n + 5) / (9n (n - 1)).
+        `value`: the mean of Kendall's tau, from -1 to 1; NaN where no layer is left. `noise`: 95 %
+        of the means of unrelated rankings lie between -`noise` and `noise`, by the variance of tau
+        of n heads without ties, 2 (2n + 5) / (9n (n - 1)).
     """
     heads = len(ranking[0].values)
     pairs = zip(ranking, other, strict=True)
     # Where a ranking has all heads of a layer equal, tau is NaN, which the mean leaves out.
     taus = pd.Series([kendalltau(a.preferences, b.preferences).statistic for a, b in pairs])
     variance = 2 * (2 * heads + 5) / (9 * heads * (heads - 1))
-    noise = float(norm.ppf(0.975)) * (variance / max(1, taus.count())) ** 0.5
+    layers = max(1, taus.count())
+    # A mean over independent layers has the variance of one layer, divided by their number.
+    deviation_of_mean = (variance / layers) ** 0.5
+    noise = float(norm.ppf(0.975)) * deviation_of_mean
     return {"value": float(taus.mean()), "noise": noise}

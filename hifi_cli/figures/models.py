@@ -47,7 +47,7 @@ Floats = NDArray[np.float64]
 
 
 class Features(Kind):
-    """Which models and examples are compared."""
+    """The distance between the features of the pretrained encoder and of trained ones."""
 
     explanation = "Models of the reported epoch. Mean over seeds; error bars: standard deviation."
     examples: int = 1000
@@ -65,20 +65,10 @@ class Features(Kind):
         Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's
         stored model. Columns: task, method, label, seed, epoch, pair, examples, mean, std.
         """
-        workspace = request.workspace
         for cell, run in request.runs().items():
-            prepared, _ = workspace.open(workspace.directory(cell.config).path)
-            encoders = {"pretrained": Encoder(prepared.pretrained.model)}
-            if self.stages:
-                encoders["stage1"] = train(cell.config, workspace, only_stage1=True).encoder
-            encoders["stage2" if self.stages else "tuned"] = prepared.encoder
-            splits = load_splits(workspace.inputs(cell.config, load_task(cell.config)))
-            examples = single_sequences(splits.train[: self.examples])
-            states = {
-                name: features(encoder, examples, prepared.pad)
-                for name, encoder in encoders.items()
-            }
+            states = self._states(cell.config, request.workspace)
             for first, second in combinations(states, 2):
+                # Of each example, over the hidden dimensions.
                 distances = np.linalg.norm(states[second] - states[first], axis=1)
                 yield {
                     "task": cell.config.task,
@@ -92,6 +82,25 @@ class Features(Kind):
                     "std": distances.std(),
                 }
 
+    def _states(self, config: RunConfig, workspace: Workspace) -> dict[str, Floats]:
+        """Compute the features of the same examples by each model of a run, [examples, hidden size].
+
+        The models are in the order in which training passes them.
+        """
+        prepared, _ = workspace.open(workspace.directory(config).path)
+        encoders = {"pretrained": Encoder(prepared.pretrained.model)}
+        if self.stages:
+            encoders["stage1"] = train(config, workspace, only_stage1=True).encoder
+            encoders["stage2"] = prepared.encoder
+        else:
+            encoders["tuned"] = prepared.encoder
+        splits = load_splits(workspace.inputs(config, load_task(config)))
+        examples = single_sequences(splits.train[: self.examples])
+        states = {}
+        for name, encoder in encoders.items():
+            states[name] = features(encoder, examples, prepared.pad)
+        return states
+
     def draw(self, data: style.Frame) -> Figure:
         """Draw a bar per method and pair with its number: mean over seeds of the mean distance."""
         count = data["method"].nunique()
@@ -103,6 +112,7 @@ class Features(Kind):
         figure, panels = style.facets(data, style.panels(data), height=0.8 + 0.24 * count)
         for ax, rows in panels:
             over_seeds = rows.groupby(["label", "pair"], sort=False)["mean"].agg(["mean", "std"])
+            # One seed has no deviation. A row per method, and in it a bar per pair.
             bars = over_seeds.fillna(0).unstack()
             bars["mean"].plot.barh(
                 ax=ax,
@@ -119,7 +129,9 @@ class Features(Kind):
                 if isinstance(bar, BarContainer):
                     ax.bar_label(bar, fmt="%.2f", padding=3, fontsize=7)
             ax.set(xlabel="$L_2$ distance of the features", ylabel="")
+            # matplotlib counts rows from the bottom.
             ax.invert_yaxis()
+            # The numbers beside the longest bars need room.
             ax.margins(x=0.15)
         if self.stages:
             style.shared_legend(figure)
@@ -127,7 +139,7 @@ class Features(Kind):
 
 
 class Tsne(Kind):
-    """Which examples are shown, and how."""
+    """A map of the examples as task heads see them before full fine-tuning."""
 
     explanation = (
         "Every head reads the pretrained backbone. Training and development examples share one map, that of the first"
@@ -153,6 +165,13 @@ class Tsne(Kind):
             yield from self._map(request.config(*names), request.workspace, request.spec.seeds[0])
 
     def _map(self, config: RunConfig, workspace: Workspace, map_seed: int) -> Iterator[Row]:
+        """Train one head, and yield its rows: one per split, or of one seed one per example.
+
+        Args:
+            config: of the run.
+            workspace: has its data and encoder.
+            map_seed: the seed whose examples get a place in the map.
+        """
         task = load_task(config)
         if not isinstance(task.rules, Classification) or config.task_head.kind != "mlp":
             raise UsageError(
@@ -268,7 +287,9 @@ def features(encoder: Encoder, examples: list[EncodedExample], pad: dict[str, in
 
 # --- curves of training
 
+# The setting of two-stage methods that says how many of all steps stage 1 has.
 _STAGE1_FRACTION = "settings.stage1_fraction"
+# The titles of the panels, by column.
 _TITLES = {
     "distance": r"distance from pretrained, $\|\theta_f - \theta_f^*\|_2$",
     "loss": "training loss",
@@ -308,6 +329,7 @@ class TrajectoryRecorder(Callback):
 
     def on_step_end(self, trainer: Trainer) -> None:
         steps = trainer.stage.steps
+        # `progress.step` counts the finished steps of all stages; the first one of a stage is 1.
         stage_step = trainer.progress.step - steps.start
         if stage_step not in (1, len(steps)) and stage_step % self.every != 0:
             return
@@ -324,7 +346,10 @@ class TrajectoryRecorder(Callback):
         )
 
     def _distance(self, trainer: Trainer) -> float:
-        """Compute the Euclidean distance of the backbone's weights from the pretrained ones."""
+        """Compute the Euclidean distance of the backbone's weights from the pretrained ones.
+
+        A pretrained weight that the trained model does not have under its name does not count.
+        """
         task_head = trainer.encoder.task_head
         weights = dict(trainer.model.named_parameters())
         moved = []
@@ -395,6 +420,7 @@ class TrainingCurves(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and curve, over the stage that fine-tunes the whole model."""
+        # The last stage of each method fine-tunes the whole model; methods may have one stage or two.
         last = data.groupby(["method", "stage1_fraction"])["stage"].transform("max")
         data = data[data["stage"] == last]
         fractions = data["stage1_fraction"].map(lambda part: f", {100 * part:g} % stage 1")
@@ -417,7 +443,9 @@ class TrainingCurves(Kind):
             columns=max(2, len(self.curves)),
         )
         for ax in figure.axes:
-            ax.set_yscale("log" if "gradient" in ax.get_title() else "linear")
+            # Norms of gradients differ by orders of magnitude.
+            if "gradient" in ax.get_title():
+                ax.set_yscale("log")
         return figure
 
 
@@ -450,12 +478,14 @@ class SnapshotRecorder(Callback):
 
     def on_step_end(self, trainer: Trainer) -> None:
         step = trainer.progress.step
-        if step in np.linspace(0, trainer.plan.total, self.count + 1).round():
+        # The steps of a run need not be a multiple of the snapshots: the nearest ones are taken.
+        steps_of_snapshots = np.linspace(0, trainer.plan.total, self.count + 1).round()
+        if step in steps_of_snapshots:
             self.snapshots[step] = parameters_to_vector(trained(trainer.model)).detach().cpu()
 
 
 class Landscape(Kind):
-    """How the surface is cut."""
+    """The loss on a plane through the trained weights, and the way that training took there."""
 
     explanation = (
         "Loss of up to {examples} training examples without dropout, on {points} x {points} points; first seed."
@@ -494,9 +524,12 @@ class Landscape(Kind):
         recorder = SnapshotRecorder(self.snapshots)
         trainer = train(config, workspace, recorder)
         directions, places, explained = principal_plane(list(recorder.snapshots.values()))
+        regime = "full-shot"
+        if config.shots:
+            regime = f"{config.shots}-shot"
         common = {
             "task": config.task,
-            "regime": f"{config.shots}-shot" if config.shots else "full-shot",
+            "regime": regime,
             "method": config.method,
             "label": label_of("methods", config.method),
             "seed": config.seed,
@@ -505,10 +538,12 @@ class Landscape(Kind):
         }
         for step, (x, y) in zip(recorder.snapshots, places, strict=True):
             yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
+        # The ends of the trajectory in both directions, [2].
         low = places.min(axis=0)
         high = places.max(axis=0)
         # The surface goes on beyond the ends of the trajectory.
         margin = 0.25 * np.maximum(high - low, 1e-6)
+        # [2, points]: the values of x, and those of y.
         axes = np.linspace(low - margin, high + margin, self.points).T
         train_examples = load_splits(workspace.inputs(config, load_task(config))).train
         examples = sample(train_examples, self.examples, config.scoring.seed)
@@ -518,6 +553,7 @@ class Landscape(Kind):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
+        # Each seed has a plane of its own, so that the surfaces of several have no mean.
         data = data[data["seed"] == data["seed"].iloc[0]]
         low = data["loss"].min()
         # A few steep corners would hide all other contours.
@@ -533,6 +569,7 @@ class Landscape(Kind):
             image = ax.contourf(*grid, levels=levels, extend="max")
             ax.contour(*grid, levels=levels, colors="#202020", linewidths=0.3)
             ax.plot(trajectory["x"], trajectory["y"], "o-", color="#D55E00", mec="white")
+            # The origin of the plane is the trained model.
             ax.plot(0, 0, "*", color="white", mec="black", markersize=9)
             ax.locator_params(nbins=5)
             style.label_outer(ax, "first principal direction", "second principal direction")
@@ -553,6 +590,7 @@ def principal_plane(snapshots: list[Tensor]) -> tuple[Tensor, Floats, Floats]:
         last at the origin, and the fractions of the variance that the directions explain [2].
     """
     differences = (torch.stack(snapshots) - snapshots[-1]).numpy()
+    # The full decomposition draws nothing at random.
     pca = PCA(2, svd_solver="full").fit(differences)
     coordinates = (differences @ pca.components_.T).astype(np.float64)
     return torch.from_numpy(pca.components_), coordinates, pca.explained_variance_ratio_
@@ -580,6 +618,7 @@ def surface(
     """
     runner.model.eval()
     size = runner.config.eval_batch_size
+    # The runner's loss is a sum over examples or words; divided by their number it is the mean.
     count = loss_normalizer(runner.task, examples)
     batches = [examples[start : start + size] for start in range(0, len(examples), size)]
     origin = parameters_to_vector(weights)
