@@ -1,4 +1,4 @@
-"""`hifi figure`: the papers' figures, and one of our own, from our own runs."""
+"""`hifi figure`: the papers' figures and others, from our own runs."""
 
 from pathlib import Path
 from typing import Annotated

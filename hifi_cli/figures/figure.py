@@ -1,8 +1,9 @@
 """`hifi figure`: compute a figure's numbers once, as a CSV, and draw it.
 
 A kind of figure is a class with `rows(request)`, the numbers, and `draw(data) -> Figure`; its
-fields are the `settings` of a figure's YAML. One that is drawn from finished runs has
-`cells(request)` too. All that figures ask of training is in this file.
+fields are the `settings` of a figure's YAML. One that is drawn from runs of its own has
+`cells(request)` too, which `hifi grid figure-NAME` trains. `FigureRequest.runs` gives the results of
+these runs, and `train` trains a run whose weights a figure needs step by step.
 """
 
 import logging
@@ -70,16 +71,16 @@ class Kind(ConfigModel):
     computed in a moment, and so each time anew: runs may have come."""
 
     def cells(self, request: "FigureRequest") -> list[GridCell]:  # noqa: ARG002
-        """Give the runs that the figure is drawn from; here none."""
+        """Give the runs that the figure trains and is drawn from; here none."""
         return []
 
     @abstractmethod
     def rows(self, request: "FigureRequest") -> Iterable[Row]:
-        """Yield the numbers row by row."""
+        """Yield the numbers row by row, a value for each column of the CSV."""
 
     @abstractmethod
     def draw(self, data: style.Frame) -> Figure:
-        """Draw the numbers of a CSV."""
+        """Draw the numbers of a CSV, whose columns are those of `rows`."""
 
 
 @dataclass
@@ -87,9 +88,13 @@ class FigureRequest:
     """A figure to compute.
 
     Attributes:
+        spec: the figure, as its YAML and the options say.
+        workspace: the directories of data and results.
         overrides: `key=value` of the command line; they win over everything else.
         train: whether missing runs are trained here.
         picture: where it is drawn; None: beside its numbers in the results directory.
+        kind: the kind of figure, with the YAML's settings.
+        csv: the file of its numbers.
     """
 
     spec: FigureSpec
@@ -176,10 +181,12 @@ class FigureRequest:
         done: dict[GridCell, RunResult] = {}
         for cell in cells:
             path = cell.config.run_path.as_posix()
-            if path in study.results:
-                result = study.result(path)
-                if result.is_done and result.setting_hash == cell.config.setting_hash:
-                    done[cell] = result
+            if path not in study.results:
+                continue
+            result = study.result(path)
+            # A run in the same place may have had other settings: it is not the figure's run.
+            if result.is_done and result.setting_hash == cell.config.setting_hash:
+                done[cell] = result
         missing = [cell.config.run_label for cell in cells if cell not in done]
         if missing:
             raise MissingError(
@@ -269,11 +276,14 @@ def train(
     task = load_task(config)
     inputs = workspace.inputs(config, task)
     heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
+    # Without rows to report, the trainer measures nothing after an epoch.
     splits = replace(load_splits(inputs), reported=[])
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     max_steps = None
     if only_stage1:
         plan = StepPlan.of(prepared.config, len(splits.train), prepared.method.stages())
+        # The last stage begins after as many steps as the stages before it have: none, if it is the
+        # only one.
         max_steps = plan.stages[-1].start
     trainer = Trainer(
         prepared,

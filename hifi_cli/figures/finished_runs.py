@@ -95,7 +95,7 @@ def in_order(request: FigureRequest, runs: ComparableRuns) -> pd.DataFrame:
 
 
 def notes_on(runs: ComparableRuns) -> list[str]:
-    """Return what a reader must know of the runs, a line for each method and task."""
+    """Return what a reader must know of the runs, lines that begin with the method and the task."""
     notes: list[str] = []
     for (method, task), texts in runs.notes().items():
         place = f"{label_of('methods', method)} on {label_of('tasks', task)}"

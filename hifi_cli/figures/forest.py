@@ -48,10 +48,12 @@ class Forest(OfFinishedRuns):
         names = named or sorted(present)
         others = [method for method in names if method in present and method != reference]
         said = notes_on(runs)
+        # A method may have no pair with the reference; only if none has any, there is no figure.
         is_empty = True
         for method in others:
             pairs = pair(runs, method, reference)
             for note in pairs.notes:
+                # Notes on single runs were said when the runs were judged.
                 if note not in said:
                     logger.warning(f"note: {note}")
             is_empty = is_empty and pairs.frame.empty

@@ -16,7 +16,7 @@ from hifi_cli.records.study import Study
 
 
 class Scores(OfFinishedRuns):
-    """Which scores are shown."""
+    """The scores of methods: every seed, their mean and its interval."""
 
     explanation = (
         "Small marks: seeds. Large marks: means over seeds, with 95 % t-intervals for new seeds."
@@ -27,7 +27,8 @@ class Scores(OfFinishedRuns):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Return the score of every run in percent, with mean and interval of its method and task.
 
-        The interval is empty where there is a single seed.
+        Columns: task, metric, method, label, run_seed, score, mean, low, high. `low` and `high`, the
+        ends of the interval, are empty where there is a single seed.
         """
         study = Study(request.workspace.results_dir)
         runs = in_order(request, comparable_runs(request, study, self.score))
@@ -48,7 +49,9 @@ class Scores(OfFinishedRuns):
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a row per method, the best on average at the top, and a panel per task."""
+        # The mean stands beside every seed; one row of each method and task has it.
         means = data.drop_duplicates(["task", "method"])
+        # Tasks have different metrics, so that ranks are averaged and not scores.
         rank = means.groupby("task")["mean"].rank(ascending=False)
         order = rank.groupby(means["method"]).mean().sort_values(kind="stable").index
         places = {method: place for place, method in enumerate(order)}

@@ -22,7 +22,7 @@ from hifi_cli.text import counted_noun
 
 
 class Sweep(Kind):
-    """The keys that are varied."""
+    """The scores of runs that differ in one configuration key."""
 
     explanation = "Mean over seeds; shade: standard deviation."
     key: str
@@ -51,9 +51,16 @@ class Sweep(Kind):
         return cells
 
     def _varied(self, config: RunConfig, value: float) -> dict[str, Any]:
-        """Give the keys that a value changes; none for the run's own value."""
+        """Give the keys that a value changes; none for the run's own value.
+
+        Args:
+            config: of the run in which nothing varies.
+            value: of the key, or the ratio of the stages' epochs where `keep_stage2` says so.
+        """
         keys = {self.key: value}
         if self.keep_stage2:
+            # Stage 1 gets `value` times the epochs of stage 2. The run has the sum of both, and the
+            # key is the fraction of it that stage 1 gets.
             keys = {
                 self.key: round(value / (1 + value), 6),
                 "epochs": round(config.epochs * (1 + value)),
@@ -64,7 +71,8 @@ class Sweep(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield the score of every run.
 
-        Columns: task, method, key, x, seed, score, metric, epochs, trained_share.
+        Columns: task, method, key, x (the value), seed, score (a fraction of 1), metric, epochs,
+        trained_share (the part of all parameters that trains in the backbone).
         """
         spec = request.spec
         # In the order of `cells`.
@@ -114,7 +122,8 @@ class SearchBudget(Kind):
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield the expected best score and its quartiles, by task, method and number of settings.
 
-        Columns: task, method, label, settings, mean, quartile1, quartile3.
+        Columns: task, method, label, settings (their number), mean, quartile1, quartile3; the last
+        three are scores on the split that chooses, fractions of 1.
 
         Raises:
             MissingError: a task and method have no runs of a search.
@@ -133,11 +142,13 @@ class SearchBudget(Kind):
         tried = tried_settings(study.with_runs(runs[is_shown]))
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
+            # This comes before the error: the runs that are left out may be all there are.
             _warn_of_other_limits(others, task, method)
             if of_method.empty:
                 raise MissingError(
                     f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
                 )
+            # A setting with which a run diverged has no score.
             scores = of_method["score"].dropna()
             lost = len(of_method) - len(scores)
             if lost:
@@ -163,7 +174,7 @@ def _warn_of_other_limits(runs: pd.DataFrame, task: str, method: str) -> None:
     """Say how many runs of a task and method are left out, because they used another part of the rows.
 
     Args:
-        runs: rows of `Study.runs`, those that are left out.
+        runs: rows of `Study.runs`, those that have another limit than the figure's.
         task: its name.
         method: its name.
     """
@@ -189,12 +200,19 @@ def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
     """
     values = np.sort(list(scores))
     draws = np.arange(1, len(values) + 1)
-    # [n, k]: the probability that the highest of n is one of the k lowest.
-    below = (np.arange(len(values) + 1) / len(values)) ** draws[:, None]
+    # The part of the scores that the k lowest are, for k = 0 to all of them.
+    part_of_lowest = np.arange(len(values) + 1) / len(values)
+    # [n, k]: the probability that the highest of n draws is one of the k lowest, as all n are then.
+    below = part_of_lowest ** draws[:, None]
+    # [n, k]: the probability that the highest of n draws is the k-th score.
+    is_highest = np.diff(below)
+    # The scores that are exceeded too often are as many as the place of the quartile, from 0.
+    place_of_quartile1 = (below[:, 1:] < 0.25).sum(axis=1)
+    place_of_quartile3 = (below[:, 1:] < 0.75).sum(axis=1)
     columns = {
         "settings": draws,
-        "mean": np.diff(below) @ values,
-        "quartile1": values[(below[:, 1:] < 0.25).sum(1)],
-        "quartile3": values[(below[:, 1:] < 0.75).sum(1)],
+        "mean": is_highest @ values,
+        "quartile1": values[place_of_quartile1],
+        "quartile3": values[place_of_quartile3],
     }
     return pd.DataFrame(columns)

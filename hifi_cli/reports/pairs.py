@@ -84,8 +84,11 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
 def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
     """Yield the difference of the first method from the second: mean over tasks, then each task.
 
-    The mean over tasks has no `task`, and is there where there are several. `low` and `high` are the
-    ends of the interval; None where a task has a single pair of runs.
+    Yields:
+        Columns: `task`, None for the mean over tasks, which is there where there are several;
+        `method`; `label` and `reference`, the labels of the two; `difference`, first minus second
+        in points; `low` and `high`, the ends of its 95 % t-interval, None where a task has a single
+        pair of runs; `pairs` of runs; `tasks`, their number.
     """
     by_task = pairs.by_task
     groups: dict[str | None, list[list[float]]] = {}
