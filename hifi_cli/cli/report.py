@@ -136,7 +136,7 @@ def report(
 
 
 def _specs(names: Sequence[str], study: Study, selection: Selection) -> list[TableSpec]:
-    """The named tables with the selected rows and columns; none is named: those of all finished runs."""
+    """Return the named tables with the selected rows and columns; without names, all finished runs'."""
     if not names:
         return score_tables.specs_of(study)
     return [
@@ -157,7 +157,7 @@ def _tables_of_scores(
     how: ReportOptions,
     given: Sequence[str],
 ) -> list[Table]:
-    """Tables of scores, with the command that makes the missing runs of each named one.
+    """Return tables of scores, with the command that makes the missing runs of each named one.
 
     Args:
         names: of the tables; empty: they show all finished runs, and lack none.
@@ -182,7 +182,7 @@ def _tables_of_claims(
     tasks: list[str],
     place: Sequence[str],
 ) -> list[Table]:
-    """Verdicts on claims under the protocol and backbone of each table.
+    """Return verdicts on claims under the protocol and backbone of each table.
 
     Without being asked, only claims are shown that a run says something about.
 
@@ -209,7 +209,7 @@ def _tables_of_claims(
 def _tables_of_measures(
     specs: Sequence[TableSpec], study: Study, how: ReportOptions
 ) -> list[Table]:
-    """Tables of calibration and churn, of the same runs; none where no predictions are stored."""
+    """Return tables of calibration and churn, of the same runs; none where no predictions are stored."""
     without_paper = replace(how, show_published=False)
     found = []
     for spec in specs:
@@ -221,7 +221,7 @@ def _tables_of_measures(
 
 
 def _command(words: Sequence[str], *, has_published: bool) -> str:
-    """The command that makes the page, without the directories of this machine: pages are shared."""
+    """Return the command that makes the page, without the directories of this machine: pages are shared."""
     flags = ["--published"] if has_published else []
     shortened = []
     for word in [*words, *flags]:

@@ -243,7 +243,7 @@ def _notes_on_rows(
 
 
 def _methods_without(key: str, study: Study, keys: Mapping[str, str | None]) -> list[str]:
-    """The methods that `--by KEY` leaves out, sorted: those to which the key means nothing.
+    """Return the methods that `--by KEY` leaves out, sorted: those to which the key means nothing.
 
     Args:
         key: of the setting, or `variant`, which every run may have.
@@ -259,7 +259,7 @@ def _methods_without(key: str, study: Study, keys: Mapping[str, str | None]) -> 
 def _rows_of_settings(
     runs: pd.DataFrame, methods: Sequence[str], tasks: Sequence[str]
 ) -> list[str]:
-    """The rows METHOD/KEY=VALUE of some methods on some tasks.
+    """Return the rows METHOD/KEY=VALUE of some methods on some tasks.
 
     Args:
         runs: rows of `Study.runs`, from `Study.with_rows_by`.
@@ -273,7 +273,7 @@ def _rows_of_settings(
 
 
 def _with_held_out(runs: pd.DataFrame, tasks: Sequence[str]) -> list[str] | None:
-    """The primary metric, and the same on the rows that were held out, where all runs have it; else None.
+    """Return the primary metric, and the same on the rows that were held out, where all runs have it; else None.
 
     Args:
         runs: rows of `Study.runs`, of one table.
@@ -304,7 +304,7 @@ def _check_metrics(metrics: Sequence[str], study: Study) -> None:
 
 
 def _shots_as_setting(shots: str | None) -> list[str]:
-    """The shots of `hifi table` as `hifi grid` takes them."""
+    """Return the shots of `hifi table` as `hifi grid` takes them."""
     if not shots:
         return []
     return [f"shots={'null' if shots == 'full' else shots}"]

@@ -52,7 +52,7 @@ def mark_of(model: type[BaseModel], field: str) -> Decides | None:
 
 
 def decides(model: type[BaseModel], key: str, effect: Effect) -> bool:
-    """Whether a dotted key of a configuration has an effect.
+    """Return whether a dotted key of a configuration has an effect.
 
     A key within a mapping of free names, as `settings.r`, has the effects of the mapping.
 

@@ -43,7 +43,7 @@ class EpochRule:
         return self.report == "max" or (self.report == "best" and not self.selects_apart)
 
     def measures_reported(self, *, is_best: bool, is_last: bool) -> bool:
-        """Whether the reported split is measured after an epoch.
+        """Return whether the reported split is measured after an epoch.
 
         The best epoch of a run that keeps it can be measured later, with the kept model. A run that
         keeps the last one cannot go back.
@@ -55,7 +55,7 @@ class EpochRule:
         return self.has_max or is_last or (is_best and self.kept == "last")
 
     def keeps(self, *, is_best: bool, is_candidate: bool) -> bool:
-        """Whether model and predictions of an epoch take the place of those kept so far.
+        """Return whether model and predictions of an epoch take the place of those kept so far.
 
         Args:
             is_best: as for `measures_reported`.

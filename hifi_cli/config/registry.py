@@ -155,7 +155,7 @@ def unknown_name_error(
 
 
 def is_yaml_path(argument: str) -> bool:
-    """Whether an argument is the path of a user's own YAML, or of an adapter_config.json of peft.
+    """Return whether an argument is the path of a user's own YAML, or of an adapter_config.json of peft.
 
     Its suffix says so: a name has none, and whether there is such a file is another question.
     """
@@ -299,7 +299,7 @@ def yaml_text(value: Any, **how: Any) -> str:
 
 
 def _has_more_parts_than(value: Any, limit: int) -> bool:
-    """Whether a value of lists and mappings has more parts; one that contains itself has no end."""
+    """Return whether a value of lists and mappings has more parts; one that contains itself has no end."""
     left = [value]
     seen = 0
     while left and seen <= limit:

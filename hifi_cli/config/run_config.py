@@ -223,7 +223,7 @@ def _check_setting(value: Any, within: str = "", depth: int = 1) -> Any:
 
 
 def _is_plain_setting(value: Any) -> bool:
-    """Whether a value is a number, a text, true, false or null, or a list of parts of one type."""
+    """Return whether a value is a number, a text, true, false or null, or a list of parts of one type."""
     if not isinstance(value, list):
         return type(value) in _TYPES_OF_SETTINGS
     types = {type(part) for part in value}

@@ -195,7 +195,7 @@ def resolve(
 
 
 def names_a_run(keys: Mapping[str, Any]) -> bool:
-    """Whether keys of a YAML are a whole configuration, as config.yaml of a run has it."""
+    """Return whether keys of a YAML are a whole configuration, as config.yaml of a run has it."""
     return all(name in keys for name in _NAMES_OF_A_RUN)
 
 
@@ -280,7 +280,7 @@ def _with_own_files(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
 
 
 def repeats_run(config: RunConfig) -> bool:
-    """Whether a configuration is that of a run's config.yaml, which `-c` named."""
+    """Return whether a configuration is that of a run's config.yaml, which `-c` named."""
     return config.source_of("task").startswith(_FILE_LAYER)
 
 

@@ -163,7 +163,7 @@ class CaseSpec(ConfigModel):
     """Where their values come from; default: what `stated` and `unstated` say of the keys."""
 
     def is_for(self, task: str, backbone: str, methods: Sequence[str]) -> bool:
-        """Whether a run has the combination.
+        """Return whether a run has the combination.
 
         Args:
             task: name of the run's task.

@@ -11,7 +11,7 @@ _OF_OWN_TASK_HEAD = ("task_head.width", "task_head.activation", "task_head.init_
 
 
 def may_be_unused(key: str) -> bool:
-    """Whether there are runs in which a dotted key changes nothing."""
+    """Return whether there are runs in which a dotted key changes nothing."""
     return key.partition(".")[0] in CONDITIONAL
 
 

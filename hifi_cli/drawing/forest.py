@@ -51,7 +51,7 @@ def draw_forest(data: style.Frame, looks: Mapping[str, Look] | None = None) -> F
 
 
 def _title(task: Any) -> str:
-    """The title of a task's panel; the mean over tasks has no name of a task."""
+    """Return the title of a task's panel; the mean over tasks has no name of a task."""
     if isinstance(task, str):
         return label_of("tasks", task)
     return "mean over tasks"

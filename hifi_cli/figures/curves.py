@@ -22,7 +22,7 @@ class Curves(OfFinishedRuns):
     study has none."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the mean and deviation over seeds of each curve at each epoch or step.
+        """Yield the mean and deviation over seeds of each curve at each epoch or step.
 
         Columns: those of `reports.curves.curves`.
         """

@@ -28,7 +28,7 @@ class Forest(OfFinishedRuns):
     """Which epoch's score; null: the one that the protocol reports."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the difference in points of each method, on each task and as the mean over tasks.
+        """Yield the difference in points of each method, on each task and as the mean over tasks.
 
         Columns: those of `reports.pairs.difference_rows`.
 

@@ -25,7 +25,7 @@ class Scores(OfFinishedRuns):
     """Which epoch's score; null: the one that the protocol reports."""
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
-        """Return the score of every run in percent, with mean and interval of its method and task.
+        """Yield the score of every run in percent, with mean and interval of its method and task.
 
         Columns: task, metric, method, label, run_seed, score, mean, low, high. `low` and `high`, the
         ends of the interval, are empty where there is a single seed.

@@ -73,7 +73,7 @@ def check(directory: Path) -> CheckedStudy:
 
 
 def _is_pruned(study: Study, path: str) -> bool:
-    """Whether `hifi results prune` dropped the weights of a run."""
+    """Return whether `hifi results prune` dropped the weights of a run."""
     directory = RunDirectory(study.directory / path)
     return directory.pruned.is_file() and not directory.delta.is_file()
 

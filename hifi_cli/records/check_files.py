@@ -85,7 +85,7 @@ def in_delta(directory: RunDirectory, result: RunResult) -> Iterator[str]:
 
 
 def _in_pruned(directory: RunDirectory, result: RunResult) -> Iterator[str]:
-    """A note on dropped weights that is about other weights than those of the record."""
+    """Find a note on dropped weights that is about other weights than those of the record."""
     if not directory.pruned.is_file():
         return
     pruned = Pruned.read(directory.pruned)
@@ -94,7 +94,7 @@ def _in_pruned(directory: RunDirectory, result: RunResult) -> Iterator[str]:
 
 
 def _stored_in(delta: Path) -> tuple[int, int]:
-    """How many floating-point numbers a safetensors file has, and the bytes of all its tensors.
+    """Count the floating-point numbers of a safetensors file, and the bytes of all its tensors.
 
     Only its header is read.
     """

@@ -37,7 +37,7 @@ def in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
 
 
 def _counted_rows(result: RunResult) -> dict[str, int]:
-    """The rows of the splits of which all must have been used."""
+    """Return the rows of the splits of which all must have been used."""
     rows = result.n_examples
     counts = {"validation": rows["reported"]}
     if result.shots is None:
@@ -76,7 +76,7 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
 
 
 def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
-    """Counts of classes that are not those of the predictions."""
+    """Find counts of classes that are not those of the predictions."""
     if result.classes is None:
         return
     columns: dict[str, Mapping[str, int]] = {
@@ -92,7 +92,7 @@ def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:
 def _of_metrics(
     result: RunResult, spec: TaskSpec, table: pd.DataFrame, predictions: Predictions
 ) -> Iterator[str]:
-    """Metrics that the predictions do not give."""
+    """Find metrics that the predictions do not give."""
     names = [name for name in spec.metrics if not needs_texts(name)]
     if not names:
         return

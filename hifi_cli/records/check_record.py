@@ -45,7 +45,7 @@ def in_configuration(result: RunResult) -> Iterator[str]:
 
 
 def _expected(result: RunResult) -> dict[str, Any]:
-    """The values of a record's keys that follow from its configuration."""
+    """Return the values of a record's keys that follow from its configuration."""
     config = result.config
     # A key that another version of the configuration lacks contradicts nothing.
     expected = {key: config.get(key, getattr(result, key)) for key in _REPEATED}
@@ -82,7 +82,7 @@ def in_numbers(result: RunResult) -> Iterator[str]:
 
 
 def _sizes(result: RunResult) -> dict[str, float]:
-    """Everything in a record that cannot be below zero, by its key."""
+    """Return everything in a record that cannot be below zero, by its key."""
     sizes: dict[str, float] = {}
     for key, value in result.params.model_dump().items():
         sizes[f"params.{key}"] = value
@@ -162,7 +162,7 @@ def _of_best_epoch(result: RunResult) -> Iterator[str]:
 
 
 def _selecting_scores(lines: Sequence[EpochMetrics], primary: str) -> dict[int, float]:
-    """The score that selects the best epoch, of the epochs that have one."""
+    """Return the score that selects the best epoch, of the epochs that have one."""
     scores: dict[int, float] = {}
     for line in lines:
         if line.selection is not None or primary in line.metrics:

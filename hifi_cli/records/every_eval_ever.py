@@ -88,12 +88,12 @@ def eee_log(result: RunResult, organization: str) -> dict[str, Any]:
 
 
 def _identity(result: RunResult) -> str:
-    """The path of a run and the hash of its configuration."""
+    """Return the path of a run and the hash of its configuration."""
     return f"{result.run_path.as_posix()}/{result.config_hash}"
 
 
 def _evaluation(result: RunResult, metric: str, value: float) -> dict[str, Any]:
-    """One metric of a run as a result."""
+    """Return one metric of a run as a result."""
     return {
         "evaluation_result_id": f"{_identity(result)}/{metric}",
         "evaluation_name": result.task,
@@ -124,7 +124,7 @@ def _evaluation(result: RunResult, metric: str, value: float) -> dict[str, Any]:
 
 
 def _split_of(metric: str, result: RunResult) -> str:
-    """The split that a metric was measured on; a metric of an extra one ends in that one's name."""
+    """Return the split that a metric was measured on; a metric of an extra one ends in that one's name."""
     for extra in result.extra_validation:
         if metric.endswith(f"_{extra}"):
             return f"{result.split}_{extra}"
@@ -132,7 +132,7 @@ def _split_of(metric: str, result: RunResult) -> str:
 
 
 def _bounds(metric: str) -> dict[str, Any]:
-    """The range of a metric of ours; that of a metric of the `evaluate` library is not known."""
+    """Return the range of a metric of ours; that of a metric of the `evaluate` library is not known."""
     ours = metric_of(metric)
     if ours is None:
         return {}

@@ -41,7 +41,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
 
 
 def _runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
-    """The variants, and the usual runs beside which they were tried.
+    """Return the variants, and the usual runs beside which they were tried.
 
     A value that is the run's own makes no variant of it (see `grids.cells`): the usual run is a
     setting of the search too. It counts where a variant of its method, task and seed was chosen on
@@ -62,7 +62,7 @@ def _runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _selecting_score(study: Study, run: Any) -> float | None:
-    """The score of a run's kept epoch on the split that chooses it; None if it diverged."""
+    """Return the score of a run's kept epoch on the split that chooses it; None if it diverged."""
     if run.status != "done":
         return None
     if EpochRule(run.report, run.selection).has_max:
@@ -73,7 +73,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
 
 
 def _settings(runs: pd.DataFrame) -> pd.Series:
-    """The settings of each run that vary among the runs of its method, as text."""
+    """Return the settings of each run that vary among the runs of its method, as text."""
     of_methods = runs.groupby([*TABLE_KEYS, "method"], sort=False, dropna=False)
     parts = [_varied_settings(of_method) for _, of_method in of_methods]
     if not parts:
@@ -82,7 +82,7 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
 
 
 def _varied_settings(runs: pd.DataFrame) -> pd.Series:
-    """The keys in which some of a method's runs on one task differ, with their values in each."""
+    """Return the keys in which some of a method's runs on one task differ, with their values in each."""
     configs = []
     for config in runs["config"]:
         configs.append({key: override_value(value) for key, value in flatten(config).items()})

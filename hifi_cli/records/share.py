@@ -155,7 +155,7 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
 
 
 def _patterns(*, trust: bool) -> list[str]:
-    """The files of a run that are copied."""
+    """Return the files of a run that are copied."""
     if trust:
         return [*_FILES, *_CODE]
     return [*_FILES]
@@ -198,7 +198,7 @@ def _unpack(study: Study, path: str, folder: Path) -> None:
 
 
 def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of every run that match the patterns, as paths in its directory.
+    """Return the files of every run that match the patterns, as paths in its directory.
 
     Raises:
         MissingError: there is no run.

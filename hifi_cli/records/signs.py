@@ -13,10 +13,13 @@ CHOSEN_ON_REPORTED = (
     "each run's best epoch, chosen on the same rows: scores are too high; --score last has the last"
     " epoch"
 )
-_LEAST_FALL = 0.01  # of the training loss; a rate that trains nothing leaves the noise of dropout
+# The fraction of the training loss by which it falls at least: a learning rate that trains nothing
+# leaves the noise of dropout.
+_LEAST_FALL = 0.01
 # Over fewer steps of 32 rows each a mean varied by some percent with the rows.
 _FEWEST_STEPS = 20
-_MOST_CLASSES = 3  # of which the share of each is said
+# Of more classes than these, a line names the most and the least frequent one alone.
+_MOST_CLASSES = 3
 
 
 def signs_of(
@@ -50,7 +53,7 @@ def signs_of(
 
 
 def is_chosen_on_reported(result: RunResult) -> bool:
-    """Whether the epoch of a run's score was chosen on the rows that the score is of."""
+    """Return whether the epoch of a run's score was chosen on the rows that the score is of."""
     return result.epoch_rule.is_chosen_on_reported
 
 
@@ -100,7 +103,7 @@ def _mean_loss(lines: Sequence[_Logged]) -> float:
 
 
 def _on_best_epochs(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[str]:
-    """Methods whose best epoch is the last one in each of several seeds."""
+    """Name the methods whose best epoch is the last one in each of several seeds."""
     is_last: dict[str, list[bool]] = defaultdict(list)
     for result, name in zip(results, names, strict=True):
         epochs = result.epochs
@@ -112,7 +115,7 @@ def _on_best_epochs(results: Sequence[RunResult], names: Sequence[str]) -> Itera
 
 
 def _on_classes(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[str]:
-    """Classes that no row is predicted to have; a collapsed run predicts one, and says so itself."""
+    """Name the classes that no row is predicted to have; a collapsed run predicts one, and says so itself."""
     missing: Counter[str] = Counter()
     for result, name in zip(results, names, strict=True):
         if result.classes is None or result.collapsed:
@@ -125,7 +128,7 @@ def _on_classes(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[
 
 
 def _on_losses(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[str]:
-    """Runs whose training loss did not fall."""
+    """Name the runs whose training loss did not fall."""
     seeds: dict[str, list[int]] = defaultdict(list)
     for result, name in zip(results, names, strict=True):
         losses = result.losses
@@ -139,7 +142,7 @@ def _on_losses(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[s
 
 
 def _is_short(result: RunResult) -> bool:
-    """Whether a run is too short for `losses_of`, by which records of before may have losses."""
+    """Return whether a run is too short for `losses_of`, by which records of before may have losses."""
     last_steps = [process.last_step for process in result.processes]
     return bool(last_steps) and max(last_steps) < 2 * _FEWEST_STEPS
 
@@ -152,7 +155,7 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]:
-    """The share of the reported rows that each class has, by task, and the class that F1 counts."""
+    """Say what share of the reported rows each class has, by task, and which class F1 counts."""
     shares: dict[str, str] = {}
     with_classes = [result for result in results if result.classes is not None]
     # The last run of a task speaks for it.
@@ -164,9 +167,10 @@ def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]
         if OF_SECOND_CLASS.intersection(result.metrics):
             positive = [*rows][1]
         total = sum(rows.values())
-        ordered = sorted(rows, key=lambda word: -rows[word])
+        most_first = sorted(rows, key=lambda word: -rows[word])
         texts = []
-        for word in ordered if total else ():
+        # Without rows there are no shares.
+        for word in most_first if total else ():
             share = f"{100 * rows[word] / total:.0f} %"
             counted = " (F1 is of this class)" if word == positive else ""
             texts.append(f"{word} {share}{counted}")

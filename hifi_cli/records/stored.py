@@ -16,8 +16,8 @@ PACKED = "runs.jsonl"
 # Advice about a damaged line for a user who may not have the runs that were packed.
 _ADVICE = "remove this line, or ask who packed the study"
 
-# Of each run by its path, or why it cannot be used. A line of a packed study that names no path is
-# known by its number.
+# The record of each run by its path, or why it cannot be used. A line of a packed study that names
+# no path is known by its number.
 Records = dict[str, RunResult | HifiError]
 
 
@@ -72,7 +72,7 @@ def read_contents(directory: Path, paths: Iterable[str]) -> dict[str, dict[str, 
 
 
 def _finished_runs(directory: Path) -> Iterator[str]:
-    """The paths of all runs with a results.json."""
+    """Yield the paths of all runs with a results.json."""
     for pattern in RUN_PATTERNS:
         # `glob` takes half the time of pathlib, which counts for thousands of runs.
         for file in glob(f"{pattern}/results.json", root_dir=directory):  # noqa: PTH207
@@ -80,7 +80,7 @@ def _finished_runs(directory: Path) -> Iterator[str]:
 
 
 def _read_run(directory: Path, path: str) -> RunResult | HifiError:
-    """The record of a run, or why it cannot be used: a copy at another path would count twice."""
+    """Return the record of a run, or why it cannot be used: a copy at another path would count twice."""
     # A text: joining paths would take longer than reading, in large studies.
     place = f"{directory}/{path}"
     try:
@@ -100,7 +100,7 @@ def _read_run(directory: Path, path: str) -> RunResult | HifiError:
 
 
 def _read_packed(directory: Path) -> Records:
-    """The records of a packed study."""
+    """Return the records of a packed study."""
     found: Records = {}
     for index, line in enumerate(read_lines(directory / PACKED, MAX_LINES_BYTES), start=1):
         name = f"{PACKED}, line {index}"
@@ -120,7 +120,7 @@ def _read_packed(directory: Path) -> Records:
 
 
 def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:
-    """A line of a packed study: the path of a run, and its record.
+    """Return a line of a packed study: the path of a run, and its record.
 
     Raises:
         UsageError: it says something else; the message names `place`.
@@ -134,7 +134,7 @@ def _path_and_record(line: bytes, place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _packed_record(path: str, content: dict[str, Any], place: str) -> RunResult:
-    """The record of a line.
+    """Return the record of a line.
 
     Raises:
         UsageError: it is damaged, or of another run than the line's path says.

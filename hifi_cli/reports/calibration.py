@@ -66,7 +66,7 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
 
 
 def _churn(predictions: Mapping[Any, pd.DataFrame]) -> dict[Any, float]:
-    """How many examples another seed predicts otherwise, in percent, mean over the other seeds.
+    """Compute how many examples another seed predicts otherwise, in percent, mean over the others.
 
     Args:
         predictions: of each seed of one method on one task.
@@ -81,7 +81,7 @@ def _churn(predictions: Mapping[Any, pd.DataFrame]) -> dict[Any, float]:
 
 @cache
 def _stored(study: Study, path: str, task: str) -> pd.DataFrame | None:
-    """The predictions of a run; None: there are none, or the task's classes are not known here.
+    """Return the predictions of a run; None: there are none, or the task's classes are not known here.
 
     Columns: `logits` of all classes, index of the `label`, and `prediction`, by the example's id.
     """

@@ -19,7 +19,7 @@ from hifi_cli.text import counted_noun
 
 
 def _conditions_of_keys() -> dict[str, str]:
-    """Columns with the keys in which compared runs must agree, and the words of messages for them."""
+    """Return the columns of the keys in which compared runs must agree, with the words of messages."""
     words = {"report": "reported epoch"}
     conditions = {}
     for key in keys_that_decide(RunConfig, "comparison"):
@@ -31,7 +31,7 @@ def _conditions_of_keys() -> dict[str, str]:
 # values are the names in messages.
 CONDITIONS = _conditions_of_keys() | COMPARED
 # Runs of one method on one task may be averaged over seeds only if they agree in these.
-_IDENTITY = _conditions_of_keys() | AVERAGED
+_CONDITIONS_OF_A_MEAN = _conditions_of_keys() | AVERAGED
 # Digests: messages print the name of the condition alone.
 _DIGESTS = {"weights", "task_digest", "data", "method_code", "heads", "setting_hash"}
 # Conditions about random draws, which have a flag of their own (`--include draws`).
@@ -188,7 +188,7 @@ def note_on_epochs(runs: pd.DataFrame) -> list[str]:
 def _points(
     study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric: str | None
 ) -> pd.Series:
-    """The scores of runs in percent; a measure of the predictions in its own unit.
+    """Return the scores of runs in percent; a measure of the predictions in its own unit.
 
     Args:
         study: where the runs come from.
@@ -207,7 +207,7 @@ def _points(
 
 
 def _with_settings(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs with the columns `changed` and `own_epochs`; see `ComparableRuns`."""
+    """Return the runs with the columns `changed` and `own_epochs`; see `ComparableRuns`."""
     changed: dict[str, str] = {}
     epochs: dict[str, int | None] = {}
     # Runs with one hash have the same settings; to resolve a protocol for each would take long.
@@ -233,7 +233,7 @@ def _with_settings(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Series:
-    """Why each run does not count; empty: it does. The first reason that holds is said."""
+    """Say why each run does not count; empty: it does. The first reason that holds is said."""
     flags = {
         "diverged": ("diverged, without a score", runs["status"] != "done"),
         "limited": ("limited (--include limited includes them)", runs["limit"].notna()),
@@ -260,11 +260,12 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
 
 
 def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, list[str]]:
-    """By index, in what a run differs from most runs of its method, backbone and task."""
-    identity = required_conditions(_IDENTITY, included)
+    """Return by index in what a run differs from most runs of its method, backbone and task."""
+    identity = required_conditions(_CONDITIONS_OF_A_MEAN, included)
     if not identity:
         return {}
-    # Limited runs are not judged: they always differ from full ones, by their limit.
+    # Limited runs are not judged: they always differ from full ones, by their limit. They count at
+    # all only where the user includes them.
     full = runs[runs["limit"].isna()]
     keys = [full[key] for key in _CELL]
     # Looking at runs one by one takes long, so only cells in which some column has two values are.

@@ -130,7 +130,7 @@ def concluded(all_pairs: Sequence[Pairs]) -> list[Comparison]:
 
 
 def _comparisons_without_pairs(found: Sequence[Pairs], metric: str | None) -> list[str]:
-    """A sentence on each comparison that has no pair of runs."""
+    """Return a sentence on each comparison that has no pair of runs."""
     usable_run = f"usable run with {metric}" if metric else "usable run"
     sentences = []
     for pairs in found:
@@ -213,14 +213,14 @@ def _disagreement(statistics: PairedStatistics, p: float) -> list[str]:
 
 
 def _digits(metric: str | None) -> int:
-    """Decimals of a difference."""
+    """Return the decimals of a difference; measures of predictions are small numbers."""
     return 3 if metric in MEASURES else 2
 
 
 def _table_of_verdicts(
     title: str, comparisons: Sequence[Comparison], metric: str | None, notes: list[str]
 ) -> Table:
-    """A row for each comparison."""
+    """Return a row for each comparison."""
     digits = _digits(metric)
     rows = []
     for comparison in comparisons:
@@ -256,7 +256,7 @@ def _table_of_verdicts(
 
 
 def _table_per_task(title: str, comparisons: Sequence[Comparison], metric: str | None) -> Table:
-    """A row for each task, a column for each comparison: the mean difference over seeds."""
+    """Return a row for each task, a column for each comparison: the mean difference over seeds."""
     means = {
         comparison.pairs.second: comparison.pairs.frame.groupby("task")["difference"].mean()
         for comparison in comparisons

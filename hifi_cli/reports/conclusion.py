@@ -216,7 +216,7 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
 
 
 def _is_decided(comparison: Comparison) -> bool:
-    """Whether the verdict names a better method; one seed of a task shows no spread and decides nothing."""
+    """Return whether the verdict names a better method; one seed of a task shows no spread and decides nothing."""
     return comparison.verdict in ("better", "worse") and comparison.statistics.interval is not None
 
 

@@ -83,7 +83,7 @@ def _runs(spec: TableSpec, study: Study) -> pd.DataFrame:
 
 
 def _row(spec: RowSpec, measured: pd.DataFrame, paper: PublishedTable) -> Row:
-    """A method with its costs and the paper's marks.
+    """Return a method with its costs and the paper's marks.
 
     Args:
         spec: the row.

@@ -147,7 +147,7 @@ def render(
 
 
 def _newest(study: Study) -> str:
-    """When the newest run finished, as its record says; empty where no record has a date."""
+    """Say when the newest run finished, as its record says; empty where no record has a date."""
     dates = []
     for path in study.runs["path"]:
         stored = study.results[path].provenance.get("finished")
@@ -160,7 +160,7 @@ def _newest(study: Study) -> str:
 
 
 def _galleries(study: Study, reported: Sequence[ReportedRuns]) -> dict[str, Gallery]:
-    """The galleries, by their names in the template."""
+    """Return the galleries, by their names in the template."""
     looks = looks_of_page(each.runs for each in reported)
     differences: list[Picture] = []
     scores: list[Picture] = []
@@ -182,7 +182,7 @@ def _galleries(study: Study, reported: Sequence[ReportedRuns]) -> dict[str, Gall
 
 
 def _list_of_runs(study: Study) -> Table:
-    """Every run with its scores and the first letters of its encoder's digest."""
+    """Return every run with its scores and the first letters of its encoder's digest."""
     rows = []
     for run in study.runs.itertuples():
         cells: dict[str, Cell] = {
@@ -206,5 +206,5 @@ def _list_of_runs(study: Study) -> Table:
 
 
 def _number(value: Any) -> float | None:
-    """A number; None where it is missing."""
+    """Return a number; None where it is missing."""
     return None if pd.isna(value) else float(value)

@@ -112,7 +112,7 @@ def difference_rows(pairs: Pairs) -> Iterator[dict[str, Any]]:
 
 
 def _joined(usable: pd.DataFrame, first: str, second: str) -> pd.DataFrame:
-    """Every pair of usable runs with scores, comparable or not; the columns of `Pairs.frame`."""
+    """Return every pair of usable runs with scores, comparable or not; the columns of `Pairs.frame`."""
     sides = usable[["task", "seed", "row", "metric", "path", "collapsed", "points"]]
     joined = sides[sides["row"] == first].merge(
         sides[sides["row"] == second], on=["task", "seed"], suffixes=("_first", "_second")
@@ -190,7 +190,7 @@ def _notes_on_unpaired(count: int, labels: tuple[str, str], metric: str | None) 
 
 
 def _is_ahead(frame: pd.DataFrame, metric: str | None) -> bool:
-    """Whether the first method is ahead on average over tasks."""
+    """Return whether the first method is ahead on average over tasks."""
     mean_of_tasks = frame.groupby("task")["difference"].mean().mean()
     is_higher = bool(mean_of_tasks > 0)
     if is_lower_better(metric):
@@ -199,7 +199,7 @@ def _is_ahead(frame: pd.DataFrame, metric: str | None) -> bool:
 
 
 def _have_all_collapsed(frame: pd.DataFrame, metric: str | None) -> bool:
-    """Whether every paired run predicts one class, and the metric is of the predicted classes."""
+    """Return whether every paired run predicts one class, and the metric is of the predicted classes."""
     # Measures of probabilities, such as the calibration error, differ between collapsed runs too.
     if frame.empty or metric in MEASURES:
         return False
@@ -207,7 +207,7 @@ def _have_all_collapsed(frame: pd.DataFrame, metric: str | None) -> bool:
 
 
 def _doubt(runs: ComparableRuns, names: list[str], labels: tuple[str, str], is_better: bool) -> str:
-    """Why the method that is ahead is not called better; empty: it may be.
+    """Say why the method that is ahead is not called better; empty: it may be.
 
     A method whose bad runs diverge has no bad scores, and its mean over the others is too high.
 

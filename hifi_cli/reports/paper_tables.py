@@ -79,7 +79,7 @@ def row_counts(
 
 
 def _headings(spec: TableSpec) -> dict[str, str]:
-    """The label of each column, by its name."""
+    """Return the label of each column, by its name."""
     headings = {}
     for column in spec.columns:
         headings[column.name] = column.label or label_of("tasks", column.task)

@@ -62,7 +62,7 @@ def cells(
 
 
 def _mean(values: Sequence[float | str | None]) -> float | None:
-    """The mean of the cells of a row; None where one is empty."""
+    """Return the mean of the cells of a row; None where one is empty."""
     mean = pd.Series(values, dtype=float).mean(skipna=False)
     return None if pd.isna(mean) else float(mean)
 

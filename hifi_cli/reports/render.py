@@ -180,7 +180,7 @@ def flat(table: Table) -> pd.DataFrame:
 
 
 def _as_csv(tables: Sequence[Table]) -> str:
-    """The lines of all tables; of several, the first column says which one a line belongs to."""
+    """Return the lines of all tables; of several, the first column says which one a line belongs to."""
     frames = pd.concat(
         [_for_spreadsheets(table) for table in tables],
         keys=[table.title for table in tables],
@@ -206,7 +206,7 @@ def _for_spreadsheets(table: Table) -> pd.DataFrame:
 
 
 def _as_json(table: Table) -> dict[str, Any]:
-    """Title, headings, rows (lines of the flat table and their footnotes), notes, missing, scores."""
+    """Return title, headings, rows (those of `flat`, with footnotes), notes, missing and scores."""
     rows = _records(flat(table))
     for (row, key), texts in table.footnotes.items():
         rows[row].setdefault("notes", {})[key or "row"] = texts
@@ -222,7 +222,7 @@ def _as_json(table: Table) -> dict[str, Any]:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The lines of a frame; None is where a value is missing."""
+    """Return the lines of a frame; None is where a value is missing."""
     records: list[dict[str, Any]] = (
         frame.astype(object).where(frame.notna(), None).to_dict("records")
     )
@@ -255,6 +255,7 @@ class Style:
         return self.escape(" ".join(text.split()))
 
 
+# The characters that mean something in LaTeX, or that its usual fonts lack, and what prints them.
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$", "✓": r"$\checkmark$",
@@ -262,13 +263,14 @@ _LATEX = {
 
 
 def _escaped_markdown(text: str) -> str:
-    """A text that is neither HTML nor the border of a cell, and no link or image."""
+    """Return a text that is neither HTML nor the border of a cell, and no link or image."""
     escaped = html.escape(text.replace("\\", r"\\"), quote=False)
     # A link needs a bracket and a parenthesis side by side; intervals keep their brackets.
     return escaped.replace("|", r"\|").replace("](", r"]\(")
 
 
 def _escaped_latex(text: str) -> str:
+    """Return a text whose characters have no meaning in LaTeX."""
     return "".join(_LATEX.get(character, character) for character in text)
 
 
@@ -323,7 +325,7 @@ def _label(table: Table, style: Style, row: int, label: str) -> str:
 
 
 def _cell(table: Table, style: Style, row: int, key: str) -> str:
-    """A number or text, its standard deviation, and the marks of its footnotes."""
+    """Return a number or text, its standard deviation, and the marks of its footnotes."""
     place = table.places.get((row, key), 0)
     text = style.places[place].format(style.line(table.number(row, key)))
     deviation = table.spread(row, key)
@@ -333,7 +335,7 @@ def _cell(table: Table, style: Style, row: int, key: str) -> str:
 
 
 def _marks(table: Table, style: Style, row: int, key: str) -> str:
-    """The letters of the footnotes on a cell; empty where it has none."""
+    """Return the letters of the footnotes on a cell; empty where it has none."""
     texts = table.footnotes.get((row, key), [])
     if not texts:
         return ""
@@ -363,7 +365,7 @@ def as_text(table: Table, width: int | None = None) -> str:
 
 
 def _width() -> int:
-    """The width of the terminal, or `WIDTH` without one."""
+    """Return the width of the terminal, or `WIDTH` without one."""
     return Console().width if sys.stdout.isatty() else WIDTH
 
 
@@ -373,7 +375,7 @@ def _wrapper(width: int) -> TextWrapper:
 
 
 def _drawn(table: Table, width: int, *, is_terminal: bool) -> list[str]:
-    """The lines of a table without title and notes."""
+    """Return the lines of a table without title and notes."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     cells = _cells(table, _TEXT)
     for heading in cells:
@@ -410,6 +412,7 @@ def _narrow(grid: Grid, width: int) -> None:
 
 
 def _as_markdown(table: Table) -> str:
+    """Return a table with its title above and its notes as a list below."""
     lines = [_MARKDOWN.line(table.title), ""]
     if table.rows:
         cells = _cells(table, _MARKDOWN)
@@ -429,12 +432,12 @@ _HINT_AT_THE_END = re.compile(r"[;:] [^;:]*(?:--[a-z]|\bhifi [a-z])[^;:]*$")
 
 
 def _without_hints(note: str) -> str:
-    """A note as a paper may print it: without commands and options."""
+    """Return a note as a paper may print it: without commands and options."""
     return _HINT_AT_THE_END.sub("", _HINT_IN_PARENTHESES.sub("", note))
 
 
 def _preamble(text: str) -> str:
-    """A comment with the packages that some LaTeX needs."""
+    """Return a comment with the packages that some LaTeX needs."""
     packages = "booktabs"
     if r"\checkmark" in text:
         packages += ",amssymb"
@@ -442,7 +445,7 @@ def _preamble(text: str) -> str:
 
 
 def _as_latex(table: Table, caption: str, label: str | None) -> str:
-    """A table with booktabs; comments before it name the missing runs."""
+    """Return a table with booktabs; comments before it name the missing runs."""
     styler = _cells(table, _TEX).style.hide(axis="index")
     body = styler.to_latex(hrules=True, column_format="l" + "r" * len(table.headings)).rstrip()
     # LaTeX prints a hyphen before a number as a hyphen: a minus sign needs math mode.
@@ -493,7 +496,7 @@ def as_html(table: Table) -> str:
 
 
 def _belongs_to_row_above(table: Table, index: int) -> bool:
-    """Whether a row has the paper's numbers for the row above, or the differences from them."""
+    """Return whether a row has the paper's numbers for the row above, or the differences from them."""
     row = table.rows[index]
     if row.source == "runs" or row.name is None:
         return False
@@ -501,7 +504,7 @@ def _belongs_to_row_above(table: Table, index: int) -> bool:
 
 
 def _sort_attribute(table: Table, index: int, key: str) -> str:
-    """The attribute with the number by which a cell is sorted; none where the cell is a text."""
+    """Return the attribute with the number by which a cell is sorted; none where the cell is a text."""
     value = table.rows[index].cell(key).value
     if value is None or value == DASH:
         return ' data-sort=""'

@@ -39,7 +39,7 @@ def searches(study: Study, **only: str | Sequence[str] | None) -> list[Table]:
 
 
 def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Table:
-    """A row for the settings of each method, a column for each task.
+    """Return a row for the settings of each method, a column for each task.
 
     A cell is the score on the split that chooses the epoch, in percent, with its deviation over
     seeds.
@@ -85,7 +85,7 @@ def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Ta
 
 
 def _cells(settings: pd.DataFrame, tasks: dict[str, str]) -> dict[str, Cell]:
-    """The cells of a row.
+    """Return the cells of a row.
 
     Args:
         settings: the row's lines of `tried_settings`, one per task.
@@ -105,7 +105,7 @@ def _cells(settings: pd.DataFrame, tasks: dict[str, str]) -> dict[str, Cell]:
 
 
 def _percent(score: float) -> float | None:
-    """A fraction in percent; None where it is NaN."""
+    """Return a fraction in percent; None where it is NaN."""
     if pd.isna(score):
         return None
     return 100 * float(score)

@@ -62,7 +62,7 @@ class Row:
     cells: dict[str, Cell]
 
     def cell(self, key: str) -> Cell:
-        """The cell of a column."""
+        """Return the cell of a column."""
         return self.cells.get(key, NOTHING)
 
 
@@ -201,7 +201,7 @@ class Table:
         return self._printed(row, key, self.rows[row].cell(key).std)
 
     def _printed(self, row: int, key: str, value: float | str | None) -> str:
-        """A value in the format of its column.
+        """Return a value in the format of its column.
 
         Halves are rounded up, as in both papers (55.95 is 56.0), and there is no -0.0.
         """

@@ -92,7 +92,7 @@ class TableSpec(ConfigModel):
         return list(dict.fromkeys(row.method for row in self.rows if row.method))
 
     def has_columns_of(self, paper: "PublishedTable") -> bool:
-        """Whether the columns are those of the paper's table, all of them."""
+        """Return whether the columns are those of the paper's table, all of them."""
         return [column.published for column in self.columns] == list(paper.columns)
 
     @property
@@ -235,7 +235,7 @@ class PublishedTable(ConfigModel):
         return deviation
 
     def _at(self, column: str, values: Sequence[Any]) -> Any:
-        """The value of a column in a row; None where either ends before it."""
+        """Return the value of a column in a row; None where either ends before it."""
         of_columns = dict(zip(self.columns, values, strict=False))
         return of_columns.get(column)
 

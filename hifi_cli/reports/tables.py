@@ -247,7 +247,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
 
 
 def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
-    """A table with rows and columns: those of the runs where it names none, and those of metrics."""
+    """Return a table with rows and columns: those of the runs where it names none, and those of metrics."""
     rows = spec.rows
     if not rows:
         # A method without a run on the table's tasks would have a row of empty cells.
@@ -265,7 +265,7 @@ def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
 
 
 def _columns_of_metrics(columns: Sequence[ColumnSpec], metrics: Sequence[str]) -> list[ColumnSpec]:
-    """A column of each metric for each task; of a measure only where the task has classes."""
+    """Return a column of each metric for each task; of a measure only where the task has classes."""
     found = []
     for task in dict.fromkeys(column.task for column in columns):
         for metric in metrics:
@@ -276,7 +276,7 @@ def _columns_of_metrics(columns: Sequence[ColumnSpec], metrics: Sequence[str]) -
 
 
 def _backbones_as_rows(spec: TableSpec) -> list[RowSpec]:
-    """A row for each backbone.
+    """Return a row for each backbone.
 
     Raises:
         UsageError: the table has several methods.
@@ -290,7 +290,7 @@ def _backbones_as_rows(spec: TableSpec) -> list[RowSpec]:
 def _metrics(
     columns: Sequence[ColumnSpec], runs: pd.DataFrame, paper: PublishedTable
 ) -> dict[str, str | None]:
-    """The metric of each column: its own, else the paper's, else the primary one of the runs."""
+    """Return the metric of each column: its own, else the paper's, else the primary one of the runs."""
     primary = runs.groupby("task")["metric"].first()
     metrics = {}
     for column in columns:
@@ -303,7 +303,7 @@ def _metrics(
 
 
 def _scores(layout: Layout) -> Scores:
-    """The scores of all columns."""
+    """Return the scores of all columns."""
     notes_on_runs = layout.runs.notes()
     # `concat` takes an empty frame first, so that a table without columns has the frame's columns
     # too.
@@ -356,7 +356,7 @@ def _notes_on_seeds(runs: ComparableRuns, name: str, most: int) -> list[str]:
 
 
 def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]]:
-    """The cells of each row: mean, deviation and seeds of each column, average, trained shares.
+    """Return the cells of each row: mean, deviation and seeds of each column, average, trained shares.
 
     Args:
         layout: the table.
@@ -388,7 +388,7 @@ def _cells_of_runs(layout: Layout, scores: pd.DataFrame) -> list[dict[str, Cell]
 
 
 def _cell(statistics: pd.Series, metric: str | None) -> Cell:
-    """A cell from `mean`, `std` and `count` over seeds."""
+    """Return a cell from `mean`, `std` and `count` over seeds."""
     std = _known(statistics["std"])
     # Churn is a disagreement between seeds, so each of two seeds has the same value. A printed
     # spread of 0 would claim a certainty that is not there.
@@ -398,12 +398,12 @@ def _cell(statistics: pd.Series, metric: str | None) -> Cell:
 
 
 def _known(value: float) -> float | None:
-    """A number, or None for NaN."""
+    """Return a number, or None for NaN."""
     return None if pd.isna(value) else float(value)
 
 
 def _has_average(layout: Layout, ours: Sequence[dict[str, Cell]]) -> bool:
-    """Whether the table has a column with the mean over all columns.
+    """Return whether the table has a column with the mean over all columns.
 
     It has none where rows fill different columns, as their averages could not be compared, unless
     these are the paper's own columns, whose averages stand beside them.
@@ -434,7 +434,7 @@ def _rows(
     theirs: dict[int, dict[str, Cell]],
     notes: dict[tuple[str, str], list[str]],
 ) -> tuple[list[Row], dict[Place, list[str]]]:
-    """The rows of a table, each of ours above the paper's and the difference, and their footnotes.
+    """Return the rows of a table, each of ours above the paper's and the difference, and their footnotes.
 
     Args:
         layout: the table.
@@ -481,7 +481,7 @@ def _differences(
 
 
 def _columns(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
-    """The columns of CSV and JSON; without deviations and seeds where no row has any."""
+    """Return the columns of CSV and JSON; without deviations and seeds where no row has any."""
     columns = []
     for key in layout.metrics:
         columns.append(value_column(key))
@@ -504,7 +504,7 @@ def _headings(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> dict[
 
 
 def _formats(layout: Layout, keys: Sequence[str]) -> dict[str, str]:
-    """How the numbers of each column are printed."""
+    """Return how the numbers of each column are printed, as `format` takes it."""
     formats = dict.fromkeys(keys, f"z.{layout.spec.decimals}f")
     for key in SHARES:
         formats[key] = "z.2f"
@@ -560,7 +560,7 @@ def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str
 
 
 def _missing(layout: Layout, grid: str) -> list[str]:
-    """How many runs the table lacks, and the command that makes them.
+    """Say how many runs the table lacks, and the command that makes them.
 
     Args:
         layout: the table.

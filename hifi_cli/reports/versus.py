@@ -261,7 +261,7 @@ def _difference_in_words(
 
 
 def _plain(value: Any) -> Any:
-    """A value of a column as the configuration has it: whole numbers and None."""
+    """Return a value of a column as the configuration has it: whole numbers and None."""
     if isinstance(value, list | dict | str | bool) or value is None:
         return value
     if pd.isna(value):

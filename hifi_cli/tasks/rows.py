@@ -250,7 +250,7 @@ def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = Non
 
 
 def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:
-    """One or two texts, as they stand."""
+    """Return one or two texts, as they stand."""
     if not spec.one_text_suffices:
         texts = tuple(record.text(name) for name in spec.inputs)
         return [Row(record.id, (texts,), record.label)]
@@ -266,7 +266,7 @@ def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
-    """One text, in which a space separates the words, and the character span of each word."""
+    """Return one text, in which a space separates the words, and the character span of each word."""
     words = record.words(spec.inputs[0])
     if isinstance(record.label, tuple) and len(record.label) != len(words):
         raise UsageError(f"{len(words)} words have {len(record.label)} tags")
@@ -281,7 +281,7 @@ def _words(spec: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _copa(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
+    """Return one text per choice: premise without period, `because` or `so`, choice without initial capital."""
     question = record.text("question")
     connective = CONNECTIVES.get(question.strip().lower())
     if connective is None:
@@ -295,7 +295,7 @@ def _copa(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """The two sentences as a pair, and the character span of the target word in each."""
+    """Return the two sentences as a pair, and the character span of the target word in each."""
     sentences = (record.text("sentence1"), record.text("sentence2"))
     spans = []
     for number, sentence in enumerate(sentences, start=1):
@@ -311,7 +311,7 @@ def _wic(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
+    """Return a pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
     # The official files nest the spans in `target`; the hub's dataset does not.
     record.values |= record.values.get("target", {})
     words = record.text("text").split()
@@ -334,7 +334,7 @@ def _wsc(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _multirc(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
+    """Return a pair: the paragraph, and the question with an answer; a question's rows share a group."""
     indices = record.values.get("idx") or {"paragraph": record.id, "question": 0, "answer": 0}
     paragraph = record.text("paragraph")
     # The answer is not asked for as a text: one of the official answers is empty.
@@ -345,7 +345,7 @@ def _multirc(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _record(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """One row for each entity of the passage: passage, and query with the entity in its gap.
+    """Return one row for each entity of the passage: passage, and query with the entity in its gap.
 
     The label is 1 if the entity is an accepted answer. The rows of a query share a group.
     """
@@ -371,7 +371,7 @@ def _record(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _swag(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """One pair per ending: the first sentence, and the second one's beginning with the ending."""
+    """Return one pair per ending: the first sentence, and the second one's beginning with the ending."""
     context = record.text("sent1")
     start = record.text("sent2")
     endings = [record.text(f"ending{number}") for number in range(4)]
@@ -380,7 +380,7 @@ def _swag(_: TaskSpec, record: SourceRow) -> list[Row]:
 
 
 def _squad(_: TaskSpec, record: SourceRow) -> list[Row]:
-    """A pair: the question and the context; with the accepted answers."""
+    """Return a pair: the question and the context; with the accepted answers."""
     context = record.text("context")
     # Rows that are only predicted have no answers.
     answers = record.values.get("answers", {"text": [], "answer_start": []})

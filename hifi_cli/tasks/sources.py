@@ -185,7 +185,7 @@ def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict
 
 
 def demo_directory() -> Path:
-    """Where the demo data are: `scripts/make_demo_data.py` generated them."""
+    """Return where the demo data are: `scripts/make_demo_data.py` generated them."""
     return registry.configs_directory() / "tasks" / "demo"
 
 

@@ -128,7 +128,7 @@ def _logarithms(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _logarithms_of_bounds(bounds: Bounds) -> Bounds:
-    """The logarithms of two bounds; no lower bound, and one of 0, is minus infinity."""
+    """Return the logarithms of two bounds; no lower bound, and one of 0, is minus infinity."""
     with np.errstate(divide="ignore"):
         low, high = np.log(np.maximum(bounds, 0)).tolist()
     return low, high
@@ -143,7 +143,7 @@ def _exponentials(effect: float, interval: Bounds | None) -> tuple[float, Bounds
 
 
 def _why_undecidable(evidence: Evidence, interval: Bounds | None) -> str:
-    """Why values decide nothing, whatever they are; empty: they can decide."""
+    """Say why values decide nothing, whatever they are; empty: they can decide."""
     if evidence.reason:
         return evidence.reason
     if len(evidence.values) < len(evidence.tasks):
@@ -180,7 +180,7 @@ def verdict_of_interval(
 
 
 def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: float) -> str:
-    """Why neither verdict follows: interval and sign-flip test must agree on it.
+    """Say why neither verdict follows: interval and sign-flip test must agree on it.
 
     The arguments are those of `verdict_of_interval`.
     """

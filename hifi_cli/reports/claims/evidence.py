@@ -103,7 +103,7 @@ def evidence_of_runs(claim: Claim, file: ClaimsFile, runs: ComparableRuns) -> li
 def _evidence_of_differences(
     claim: DifferenceClaim, file: ClaimsFile, runs: ComparableRuns
 ) -> list[Evidence]:
-    """The evidence on every comparison of a claim; with `every_task` one for each task."""
+    """Return the evidence on every comparison of a claim; with `every_task` one for each task."""
     runs = runs.of_tasks(tasks_of(claim, file))
     compared = [pair(runs, *names) for names in product(claim.first, claim.second)]
     chance: dict[str, str] = {}
@@ -118,7 +118,7 @@ def _evidence_of_differences(
 def _evidence_of_pairs(
     claim: DifferenceClaim, file: ClaimsFile, pairs: Pairs, chance: Mapping[str, str]
 ) -> list[Evidence]:
-    """The evidence of the pairs of two methods: one of all tasks, or one for each.
+    """Return the evidence of the pairs of two methods: one of all tasks, or one for each.
 
     Args:
         claim: that the comparison belongs to.
@@ -202,7 +202,7 @@ def published_effect(
 
 
 def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
-    """Why tasks decide nothing about a claim, by task; only tasks that decide nothing.
+    """Say why tasks decide nothing about a claim, by task; only tasks that decide nothing.
 
     All comparisons of a claim are judged by the same runs, so that they are about the same tasks.
     """
@@ -221,7 +221,7 @@ def _tasks_at_chance(study: Study, compared: Sequence[Pairs]) -> dict[str, str]:
 
 
 def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
-    """Why a task decides nothing about a claim; empty: it may decide.
+    """Say why a task decides nothing about a claim; empty: it may decide.
 
     The rule: their mean score is less than 3 points, or less than two standard errors over the
     examples, above the best score of a constant prediction (of accuracy: the majority-class
@@ -261,7 +261,7 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
 
 
 def _mean_accuracy(study: Study, paths: Sequence[str]) -> float:
-    """The accuracy of the stored predictions of some runs, all examples together, in percent."""
+    """Return the accuracy of the stored predictions of some runs, all examples together, in percent."""
     tables = []
     for path in paths:
         table = study.usable_predictions(path)
@@ -272,21 +272,21 @@ def _mean_accuracy(study: Study, paths: Sequence[str]) -> float:
 
 
 def _labels_as_numbers(task: str, stored: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The correct labels of stored predictions, [examples]; a class is its index."""
+    """Return the correct labels of stored predictions, [examples]; a class is its index."""
     words = registry.load("tasks", task).get("labels", [])
     numbers = [words.index(label) if label in words else label for label in stored["label"]]
     return np.array(numbers, dtype=np.float64)
 
 
 def _best_constant_score(metric: str, labels: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """The best score, a fraction of 1, of one label for every example."""
+    """Return the best score, a fraction of 1, of one label for every example."""
     function: Any = METRICS[metric].function
     scores = [function(labels, np.full_like(labels, label)) for label in np.unique(labels)]
     return float(max(scores))
 
 
 def _standard_error(score: float, examples: int) -> float:
-    """The standard error of a score over the examples, a fraction of 1."""
+    """Return the standard error of a score over the examples, a fraction of 1."""
     variance = score * (1 - score) / examples
     if variance == 0:
         # A correlation of 0 has no standard error of this form: 1 / sqrt(n) is that of a correlation
@@ -301,7 +301,7 @@ def _standard_error(score: float, examples: int) -> float:
 def _evidence_of_measures(
     claim: NumberClaim, file: ClaimsFile, runs: ComparableRuns
 ) -> list[Evidence]:
-    """The evidence on the measure of the predictions of every method of a claim."""
+    """Return the evidence on the measure of the predictions of every method of a claim."""
     tasks = tasks_of(claim, file)
     runs = runs.of_tasks(tasks)
     evidence = []
@@ -383,7 +383,7 @@ def evidence_of_figure(
 
 
 def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> pd.Series:
-    """One number per task and repetition from the chosen rows of a figure's CSV.
+    """Return one number per task and repetition from the chosen rows of a figure's CSV.
 
     There is none where an accepted value has no row.
 
@@ -405,7 +405,7 @@ def _reduced(frame: pd.DataFrame, claim: NumberClaim, rows: dict[str, Any]) -> p
 
 
 def _is_accepted(column: pd.Series, accepted: Any) -> pd.Series:
-    """Whether each value of a column is accepted.
+    """Return whether each value of a column is accepted.
 
     Args:
         column: of a figure's CSV.

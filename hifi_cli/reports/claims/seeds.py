@@ -36,7 +36,7 @@ def smallest_seeds(claim: Claim, file: ClaimsFile) -> SmallestSeeds:
 
 
 def _comparisons_and_tasks(claim: Claim, file: ClaimsFile) -> tuple[int, int]:
-    """How many comparisons decide a claim, and over how many tasks each of them is."""
+    """Return how many comparisons decide a claim, and over how many tasks each of them is."""
     if isinstance(claim, NumberClaim):
         if claim.figure:
             figure = figure_spec.load(claim.figure, protocol=claim.protocol or file.protocol)
@@ -51,7 +51,7 @@ def _comparisons_and_tasks(claim: Claim, file: ClaimsFile) -> tuple[int, int]:
 
 
 def seeds_that_reach(level: float, tasks: int) -> int:
-    """The smallest number of seeds whose sign-flip test of the mean over tasks can be below a level."""
+    """Return the smallest number of seeds whose sign-flip test of the mean over tasks can be below a level."""
     # An interval needs two seeds.
     seeds = 2
     while 2.0 ** (1 - seeds * tasks) >= level:

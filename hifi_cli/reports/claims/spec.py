@@ -16,7 +16,7 @@ from hifi_cli.reports.table_spec import Method, Task, load_published
 
 
 def _as_list(value: Any) -> Any:
-    """A single name in the YAML as a list."""
+    """Return a single name in the YAML as a list."""
     return [value] if isinstance(value, str) else value
 
 
@@ -192,7 +192,7 @@ def load(
 
 
 def _under_protocol(file: ClaimsFile, content: dict[str, Any], protocol: str) -> dict[str, Any]:
-    """The changes to a file's YAML under another protocol.
+    """Return the changes to a file's YAML under another protocol.
 
     Args:
         file: the file.

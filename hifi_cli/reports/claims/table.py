@@ -75,7 +75,7 @@ class RunsOfClaims:
     def _of(
         self, protocol: str, backbone: str, metric: str | None, score: EpochChoice | None
     ) -> ComparableRuns:
-        """The runs of a protocol and backbone, with their scores.
+        """Return the runs of a protocol and backbone, with their scores.
 
         Args:
             protocol: as finished runs have it.
@@ -172,7 +172,7 @@ def evaluate(
 
 
 def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> DecidedClaim:
-    """A claim with its verdict.
+    """Return a claim with its verdict.
 
     Raises:
         UsageError: it names a method or task that is not known here.
@@ -196,7 +196,7 @@ def _decided(name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims) -> D
 def _decided_by_figure(
     name: str, claim: NumberClaim, file: ClaimsFile, study: Study, protocol: str, backbone: str
 ) -> DecidedClaim:
-    """A claim with the verdict on the number that a figure's CSV has.
+    """Return a claim with the verdict on the number that a figure's CSV has.
 
     Args:
         name: of the claim.
@@ -217,7 +217,7 @@ def _decided_by_figure(
 def _decided_by_runs(
     name: str, claim: Claim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
 ) -> DecidedClaim:
-    """A claim with the verdict of finished runs.
+    """Return a claim with the verdict of finished runs.
 
     Args:
         name: of the claim.
@@ -245,7 +245,7 @@ def _decided_by_runs(
 def _verdict_by_last_epochs(
     claim: DifferenceClaim, file: ClaimsFile, runs: RunsOfClaims, protocol: str, backbone: str
 ) -> Verdict:
-    """The verdict by the scores after the last epochs, where a real difference must be seen too.
+    """Return the verdict by the scores after the last epochs, where a real difference must be seen too.
 
     The best epoch may be chosen on the rows that are scored, which favours methods that vary more.
     Predictions are stored of one epoch only, so that measures of them have no other score.
@@ -263,13 +263,13 @@ def _verdict_by_last_epochs(
 
 
 def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
-    """How many claims have each verdict: `3 reproduced, 1 undecided`."""
+    """Say how many claims have each verdict: `3 reproduced, 1 undecided`."""
     found = [each.verdict for each in decided]
     return ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found)
 
 
 def _row(decided: DecidedClaim) -> Row:
-    """A row of the table: of several comparisons, the one that tells most about the verdict."""
+    """Return a row of the table: of several comparisons, the one that tells most about the verdict."""
     claim = decided.claim
     finding = most_telling(decided.findings, decided.verdict)
     published = finding.evidence.published.effect
@@ -292,7 +292,7 @@ def _row(decided: DecidedClaim) -> Row:
 
 
 def _required(claim: Claim) -> str:
-    """The bounds of our effect: `> 0`, `<= 2` or `-1 to 1`."""
+    """Return the bounds of our effect: `> 0`, `<= 2` or `-1 to 1`."""
     low, high = condition_of(claim).required
     if low == -inf:
         return f"<= {high:g}"
@@ -313,14 +313,14 @@ def _ours(finding: Finding, claim: Claim) -> str:
 
 
 def _number(value: float, claim: Claim) -> str:
-    """A difference in points with its sign, and any other number with four digits."""
+    """Return a difference in points with its sign, and any other number with four digits."""
     return f"{value:+.2f}" if claim.unit == "points" else f"{value:.4g}"
 
 
 def _missing(
     name: str, decided: Sequence[DecidedClaim], given: Sequence[str], place: Sequence[str]
 ) -> list[str]:
-    """The commands that make the runs and figures that claims lack.
+    """Return the commands that make the runs and figures that claims lack.
 
     Args:
         name: of the file, as the command line takes it.
@@ -390,7 +390,7 @@ def _notes_on_seeds(decided: Sequence[DecidedClaim]) -> list[str]:
 
 
 def _main_sentences(decided: DecidedClaim) -> list[str]:
-    """The text of a claim, what a reader must know besides, the reason and the tasks."""
+    """Return the text of a claim, what a reader must know besides, the reason and the tasks."""
     claim = decided.claim
     where = claim.where
     if claim.only_backbone:
@@ -410,7 +410,7 @@ def _main_sentences(decided: DecidedClaim) -> list[str]:
 
 
 def _details(decided: DecidedClaim) -> list[str]:
-    """Every comparison of a claim, doubts about the published numbers, and notes on runs."""
+    """Return every comparison of a claim, doubts about the published numbers, and notes on runs."""
     sentences = []
     if len(decided.findings) > 1 and decided.verdict != "not run":
         texts = []
