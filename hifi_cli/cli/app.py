@@ -22,6 +22,7 @@ from hifi_cli.launcher import LauncherError
 from hifi_cli.stopping import end_with_the_grid
 from hifi_cli.text import printable
 
+# The run of the examples that `--help` shows: the demo trains it.
 RUN = "results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1"
 
 
@@ -40,6 +41,7 @@ class CommandLine:
     example: str
 
 
+# The commands in the order in which `hifi --help` lists them.
 COMMANDS = {
     "score": CommandLine(
         "score:score",
@@ -170,9 +172,12 @@ class LazyCommand(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """Return the context of the loaded command, whose options then parse the arguments."""
+        # `hifi results pack` is the command `pack` of a group.
         is_in_results = parent is not None and parent.info_name == "results"
         name = f"results {self.name}" if is_in_results else str(self.name)
         command = load(name)
+        # Importing a command makes many objects that stay, and no garbage: `main` has switched the
+        # collector off for that.
         environment.collect_garbage()
         return command.make_context(info_name, args, parent=parent, **extra)
 
@@ -182,6 +187,7 @@ def load(name: str) -> Any:
     """Return a command with its options, including those about messages that every command has."""
     line = COMMANDS[name]
     command = _parsed(resolve_name(f"hifi_cli.cli.{line.function}"), f"{name} {line.example}")
+    # --quiet, --verbose and --debug.
     messages = _parsed(resolve_name("hifi_cli.cli.options:messages"))
     command.params += messages.params
     for parameter in command.params:
@@ -218,6 +224,7 @@ app.add_typer(results_app, name="results")
 
 
 def _print_version(is_set: bool) -> None:
+    """Print the version and end, where --version is given."""
     if is_set:
         print(f"hifi {__version__}")
         raise typer.Exit
@@ -229,7 +236,7 @@ def _before_a_command(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Options before a command."""
+    """Take the options that stand before a command."""
 
 
 class StderrHandler(logging.Handler):
@@ -256,13 +263,16 @@ def main() -> None:
     environment.import_without_garbage_collection()
     environment.set_variables()
     prepare_streams()
+    # Messages are printed from here on, also those about what follows.
     logger.handlers[:] = [StderrHandler()]
     logger.propagate = False
     is_first_process = True
     try:
         stopping.listen()
+        # A grid reads the warnings of the commands that it starts from their output.
         if end_with_the_grid():
             logger.handlers[:] = [StderrHandler(marks_warnings=True)]
+        # Of several processes of one run, the first alone says what all of them would.
         is_first_process = launcher.rank() == 0
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
         environment.check()
@@ -304,6 +314,7 @@ def _setting(option: str) -> str:
     from hifi_cli.config.run_config import RunConfig
 
     key = option.lstrip("-").replace("-", "_")
+    # Other programs have some settings under other names, such as `lr`.
     elsewhere = names_elsewhere(RunConfig)
     if key not in RunConfig.model_fields and key not in elsewhere:
         return ""
@@ -316,6 +327,7 @@ def _setting(option: str) -> str:
 def _place_in_user_code(error: BaseException) -> str:
     """Return the last line of a user's own method or ranking that raised an error; else empty."""
     place = ""
+    # The traceback goes from the command inwards: the last match is the nearest to the error.
     for frame, line in traceback.walk_tb(error.__traceback__):
         if "IS_USER_CODE" in frame.f_globals:
             place = f"{frame.f_code.co_filename}, line {line}"
@@ -327,6 +339,7 @@ def _described(error: BaseException) -> tuple[str, int]:
     kind = type(error).__name__
     place = _place_in_user_code(error)
     match error:
+        # The program's own errors say what is wrong and how to mend it.
         case HifiError() | Terminated():
             return str(error), error.exit_code
         case KeyboardInterrupt() | typer.Abort():
@@ -335,11 +348,13 @@ def _described(error: BaseException) -> tuple[str, int]:
             return f"{place}: {kind}: {error} (--debug shows more)", 1
         case OSError() if error.errno in _WRONG_PATHS:
             return f"{error.strerror}: {error.filename!s:.200}: name another path", 2
+        # Other errors of the system: a full disk, a file that cannot be read.
         case OSError():
             return f"{error}: make it readable and writable, or make room, and repeat", 1
     # typer's errors of usage, without a class in common.
     if hasattr(error, "format_message"):
         return _described_usage(error), 2
+    # torch raises a RuntimeError where memory is missing, on a CPU too.
     is_full = re.search("allocate memory|out of memory", str(error)) is not None
     if isinstance(error, MemoryError) or is_full:
         advice = "take a smaller backbone, batch, max_length or setting"
@@ -349,8 +364,10 @@ def _described(error: BaseException) -> tuple[str, int]:
 
 def _described_usage(error: Any) -> str:
     """Return the message about wrong usage; empty for a bare `hifi`, which prints its help."""
+    # An unknown option that is a setting: the message says how it is written.
     message = _setting(getattr(error, "option_name", ""))
     if not message:
+        # These words are pydantic's, before a message of our own.
         message = error.format_message().replace("Value error, ", "")
     if not message:
         return ""

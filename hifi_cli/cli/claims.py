@@ -48,11 +48,13 @@ def claims(
     task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = claims_spec.select(names or [], protocol=protocol, backbone=backbone)
+    # Files of claims may share a protocol, which is named once.
     for asked in dict.fromkeys(file.protocol for file in files.values()):
         if len(study.table_runs) and registry.name_of(asked) not in study.names("protocol"):
             logger.warning(f"note: {study.no_such_runs_error(protocol=asked)}")
     for name in files:
         left_out = claims_spec.not_asked(name, protocol) if protocol else []
+        # A user who names one claim of a file does not ask for the others.
         if left_out and name in (names or files):
             listed = ", ".join(left_out)
             logger.warning(f"note: {name} does not ask these claims under {protocol}: {listed}")

@@ -55,14 +55,17 @@ def compare(
 ) -> None:
     """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded."""
     latex = LatexOptions(caption, label)
+    # Methods may be given with commas, as options take them, or as several words.
     words: list[str] = []
     for word in methods:
         words += word.split(",")
     names = options.stored_names("methods", words)
     study = Study(results_dir)
+    # METHOD/NAME is a variant, which becomes a row of its own.
     if any("/" in name for name in names):
         study = study.with_rows_by("variant")
     table_spec.check_names("methods", names, study.names("method"))
+    # What is compared: the methods, or the backbones of one method.
     by: RowKey = "method"
     compared = names
     if backbones:
@@ -79,7 +82,7 @@ def compare(
     if task_names:
         table_spec.check_names("tasks", task_names, study.names("task"))
         runs = runs[runs["task"].isin(task_names)]
-    keys = options.table_keys(protocol, backbone, shots)
+    keys = options.stored_keys(protocol, backbone, shots)
     try:
         runs = require_single_table(runs, compared, by=by, **keys)
     except MissingError as error:

@@ -60,6 +60,7 @@ def evaluate(
             _print_evaluation(evaluation)
     if format == "json":
         options.print_json(evaluations)
+    # Last, so that one run that differs does not hide the others.
     _refuse_differing(evaluations)
 
 

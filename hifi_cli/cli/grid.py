@@ -105,6 +105,7 @@ def grid(
         "seeds": options.parse_seeds(seeds),
     }
     spec = grid_cells.load(name, changes)
+    # From here on it is the name of the grid's folder, also where the user gave the path of a YAML.
     name = safe_name(Path(name).stem)
     cells = _cells(spec, name, results_dir, data_dir, tuple(overrides or ()))
     if shard:
@@ -112,6 +113,7 @@ def grid(
     given = options.arguments(data_dir=data_dir, report_to=",".join(report_to or []))
     where = ["--results-dir", str(results_dir), *given]
     state = executor.GridState(cells, results_dir, data_dir)
+    # With --force no run counts as finished.
     if not force:
         state.read()
     if print_only:
@@ -129,6 +131,7 @@ def grid(
         with workers as submit:
             executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
+        # Also after Ctrl-C: it says what is done, and how to repeat what failed.
         _print_summary(name, state, where, force=force)
     place = options.arguments(protocol=protocol, backbone=backbone, results_dir=results_dir)
     command = command_line(["hifi", *_what_shows(spec), *place])
@@ -151,6 +154,7 @@ def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
 
     @cache
     def planner() -> "Planner":
+        """Return what measures a method on this machine, made at most once."""
         # Torch is imported where no finished run says what a method stores, and only then.
         from hifi_cli.runs.plan import Planner
         from hifi_cli.runs.workspace import Workspace
@@ -158,6 +162,7 @@ def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
         return Planner(Workspace(state.results_dir, state.data_dir))
 
     def stored_bytes(config: RunConfig, task: TaskSpec) -> int | None:
+        """Return the bytes that a run will store; None: they are not known here."""
         return planner().stored_bytes(config, task)
 
     estimator = CostEstimator(results_in(state.results_dir), stored_bytes)

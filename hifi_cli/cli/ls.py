@@ -190,7 +190,9 @@ def _print_fields(fields: Mapping[str, FieldInfo]) -> None:
 
 def _print_texts(texts: Mapping[str, str]) -> None:
     """Print a line for each word with its text; on a terminal, a long text takes several lines."""
+    # A word without a text is a line of its own, and needs no room beside it.
     indent = max(len(word) for word, text in texts.items() if text) + 2
+    # In a file or a pipe every text is one line, so that programs can read it.
     width = sys.maxsize
     if sys.stdout.isatty():
         width = Console().width
@@ -250,5 +252,6 @@ def _print_runs(results_dir: Path, form: str) -> None:
     runs["time"] = runs["time_s"].map(format_duration, na_action="ignore")
     runs["run"] = runs["path"].str.cat(runs["detail"], sep="  ")
     shown = runs[["state", "score", "metric", "flags", "time", "run"]].astype(object).fillna("")
+    # pandas justifies headings alone to the left: the cells are filled up with spaces.
     padded = shown.apply(lambda column: column.str.ljust(column.str.len().max()))
     print(padded.to_string(index=False, justify="left"))

@@ -27,7 +27,7 @@ WHAT = "What to run or read"
 DATA = "Data and results"
 HOW = "How to run"
 OUTPUT = "Output"
-# The trackers of accelerate, which would import torch to name them.
+# The trackers of accelerate. Asking accelerate for them would import torch.
 TRACKERS = (
     "aim",
     "comet_ml",
@@ -57,6 +57,7 @@ def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = 
         metavar = f"[{'|'.join(choices)}],..."
 
     def split(option: typer.CallbackParam, texts: list[str] | None) -> list[str]:
+        """Return the words of all texts of the option; refuse one that is not accepted."""
         words: list[str] = []
         for text in texts or ():
             words += [word.strip() for word in text.split(",")]
@@ -181,6 +182,7 @@ def _data_directory(context: typer.Context, path: Path | None) -> Path | None:
         "figure",
         "versus",
     )
+    # Options are read one after the other, so that the value of --dry-run may not be known yet.
     is_plan = "--dry-run" in sys.argv
     if path and is_given and reads_data and not is_plan and not path.is_dir():
         raise MissingError(f"there is no directory {path} (--data-dir)")
@@ -205,7 +207,9 @@ ResultsDir = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+# The results directory where no option names another.
 RESULTS = Path("results")
+# Each seed becomes a configuration in memory.
 _MOST_SEEDS = 100_000
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.", rich_help_panel=HOW)]
 Trust = Annotated[
@@ -267,7 +271,12 @@ RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
 
 
 def _set_level(option: typer.CallbackParam, is_set: bool) -> None:
-    """Set how much is logged, for --quiet and --verbose."""
+    """Set how much is logged, for --quiet and --verbose.
+
+    Args:
+        option: which of the two.
+        is_set: whether the command line has it.
+    """
     if not is_set:
         return
     if option.name == "quiet":
@@ -340,6 +349,7 @@ def resolve_runs(
     """
     if out and len(tasks or ()) > 1:
         raise UsageError(f"--out {out} is for one task: give one, or leave it out")
+    # Everything that the record of a run will hold as text.
     names_and_values = [*(tasks or []), *(methods or []), *(overrides or []), backbone, protocol]
     for word in names_and_values:
         if word and well_formed(word) != word:
@@ -352,6 +362,7 @@ def resolve_runs(
     else:
         check_has_data(words)
     names = [task_named(task, about_data) for task in tasks or ()]
+    # Where the command line names no task, method or seed, the protocol or the YAMLs do.
     return [
         resolve(
             task=task,
@@ -412,7 +423,7 @@ def stored_names(kind: str, words: list[str] | None) -> list[str]:
     return names
 
 
-def table_keys(
+def stored_keys(
     protocol: str | None, backbone: str | None, shots: str | None
 ) -> dict[str, str | None]:
     """Return protocol, backbone and shots as finished runs have them; None if not given.
@@ -455,6 +466,7 @@ def arguments(**given: object) -> list[str]:
 
 def print_json(content: Any) -> None:
     """Print what `--format json` shows: an object or a list, of records, paths and plain values."""
+    # pydantic makes plain values of records, dataclasses and paths, however deep they stand.
     plain = TypeAdapter(Any).dump_python(content, mode="json")
     print(json.dumps(plain, indent=1, allow_nan=False))
 
@@ -462,4 +474,5 @@ def print_json(content: Any) -> None:
 def yaml_value(value: Any) -> str:
     """Return a value as YAML in one line."""
     text = registry.yaml_text(value, default_flow_style=True, width=float("inf"))
+    # PyYAML ends a document of a plain value with three points.
     return text.strip().removesuffix("\n...")

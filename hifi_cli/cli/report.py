@@ -98,6 +98,7 @@ def report(
     # It imports jinja2 and matplotlib, which no other command of tables needs.
     from hifi_cli.reports import page
 
+    # Refused before anything is read.
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study = Study(results_dir)
     # Reading the records of a large study takes long.
@@ -105,9 +106,10 @@ def report(
     selection = Selection(
         tasks=options.stored_names("tasks", tasks),
         methods=options.stored_names("methods", methods),
-        protocol=options.table_keys(protocol, None, None)["protocol"],
+        protocol=options.stored_keys(protocol, None, None)["protocol"],
     )
     study = selection.of(study)
+    # A results directory may hold the runs of searches alone.
     searches = []
     if study.runs["variant"].notna().any():
         searches = search_tables.searches(study)
@@ -210,6 +212,7 @@ def _tables_of_measures(
     specs: Sequence[TableSpec], study: Study, how: ReportOptions
 ) -> list[Table]:
     """Return tables of calibration and churn, of the same runs; none where no predictions are stored."""
+    # No paper prints these measures.
     without_paper = replace(how, show_published=False)
     found = []
     for spec in specs:
@@ -223,6 +226,7 @@ def _tables_of_measures(
 def _command(words: Sequence[str], *, has_published: bool) -> str:
     """Return the command that makes the page, without the directories of this machine: pages are shared."""
     flags = ["--published"] if has_published else []
+    # A word may be a list with commas, of which some are paths of YAMLs.
     shortened = []
     for word in [*words, *flags]:
         parts = map(without_directory, word.split(","))

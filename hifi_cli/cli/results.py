@@ -84,6 +84,7 @@ def export(
 
 def _write_parquet(runs: pd.DataFrame, out: Path) -> None:
     """Write listed runs; values of mixed types become texts."""
+    # A column of Parquet has one type.
     for column in runs.columns[runs.dtypes == "object"]:
         runs[column] = runs[column].map(override_value, na_action="ignore")
     # pyarrow takes no name of a file that is not UTF-8.
@@ -190,7 +191,9 @@ def prune(
             chosen = chosen[chosen[column].isin(values)]
     if variants:
         chosen = chosen[chosen["variant"].notna()]
-    paths = [prune_runs.path_in_study(study, run) for run in runs or ()] or [*chosen["path"]]
+    paths = [prune_runs.path_in_study(study, run) for run in runs or ()]
+    if selects:
+        paths = [*chosen["path"]]
     found = prune_runs.find_prunable(study, paths)
     word = "removed" if yes else "would remove"
     if yes:

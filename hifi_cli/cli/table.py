@@ -84,7 +84,7 @@ def table(
     study = Study(results_dir)
     asked = _Asked(
         name=name,
-        keys=options.table_keys(protocol, backbones[0] if backbones else backbone, shots),
+        keys=options.stored_keys(protocol, backbones[0] if backbones else backbone, shots),
         tasks=options.stored_names("tasks", task),
         methods=options.stored_names("methods", method),
         seeds=seeds,
@@ -93,6 +93,7 @@ def table(
     )
     left_out: list[str] = []
     if by:
+        # Methods that the user names stay, also where the setting means nothing to them.
         if not asked.methods:
             left_out = _methods_without(by, study, asked.keys)
         study = study.with_rows_by(by, unchanged=asked.methods)
@@ -104,9 +105,11 @@ def table(
             raise UsageError(
                 f"hifi table {name} is of the stored predictions: --score, --metrics, --by and --backbones do not change it"
             )
+        # No epoch can be chosen: a run stores the predictions of the one that it keeps.
         counted = ReportOptions.of_command(None, include)
         tables = class_tables.TABLES[name](study, asked.selection, counted)
     else:
+        # A table with a name has the columns of its YAML.
         if not name and not metrics:
             metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
         specs = _specs(asked, study, metrics)
@@ -181,6 +184,7 @@ def _specs(asked: _Asked, study: Study, metrics: list[str] | None) -> list[Table
     layouts = _layouts(asked, study)
     methods = asked.methods
     if asked.by:
+        # The study has a method of its own for each value: those of the table's methods are its rows.
         bases = methods or layouts[0].methods
         tasks = asked.tasks or layouts[0].tasks
         runs = select_runs(study.runs, protocol=asked.keys["protocol"] or layouts[0].protocol)
@@ -281,6 +285,7 @@ def _with_held_out(runs: pd.DataFrame, tasks: Sequence[str]) -> list[str] | None
     """
     if tasks:
         runs = runs[runs["task"].isin(tasks)]
+    # By task the primary metric may be another one; the names keep the order of the runs.
     names: dict[str, None] = {}
     for run in runs.itertuples():
         held_out = f"{run.metric}{HELD_OUT}"
@@ -296,6 +301,7 @@ def _check_metrics(metrics: Sequence[str], study: Study) -> None:
     Raises:
         UsageError: there is one.
     """
+    # Runs may have metrics of the `evaluate` library, and of extra validation splits.
     known = {"score", *METRICS}.union(*study.runs["metrics"])
     for metric in metrics:
         if metric not in known:
@@ -307,7 +313,9 @@ def _shots_as_setting(shots: str | None) -> list[str]:
     """Return the shots of `hifi table` as `hifi grid` takes them."""
     if not shots:
         return []
-    return [f"shots={'null' if shots == 'full' else shots}"]
+    if shots == "full":
+        return ["shots=null"]
+    return [f"shots={shots}"]
 
 
 def built_table(

@@ -128,7 +128,7 @@ def versus(
             stored,
             methods=options.stored_names("methods", against),
             tasks=options.stored_names("tasks", tasks),
-            keys=options.table_keys(protocol, backbone, shots),
+            keys=options.stored_keys(protocol, backbone, shots),
             new=name,
         )
         workspace = Workspace(results_dir, data_dir)

@@ -8,6 +8,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.grids.executor import load_site
 
+# Arguments of Parsl's executor that `grids.executor` sets, and no site's YAML.
 _GIVEN_BY_HIFI = {"label": "", "provider": None}
 
 

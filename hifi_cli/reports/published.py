@@ -6,6 +6,7 @@ import pandas as pd
 
 from hifi_cli.reports.table import Cell
 from hifi_cli.reports.table_spec import (
+    AVERAGE,
     PublishedRow,
     PublishedTable,
     RowSpec,
@@ -13,8 +14,6 @@ from hifi_cli.reports.table_spec import (
     load_published,
 )
 from hifi_cli.text import counted_noun
-
-_AVERAGE = "average"
 
 
 def cells(
@@ -56,7 +55,7 @@ def cells(
         average = printed.average
         if average is not None and not spec.has_columns_of(paper):
             average = _mean([of_row[key].value if key in of_row else None for key in metrics])
-        of_row[_AVERAGE] = Cell(average)
+        of_row[AVERAGE] = Cell(average)
         found[index] = of_row
     return found
 
@@ -82,9 +81,9 @@ def footnotes(spec: TableSpec, printed: PublishedRow, paper: PublishedTable) -> 
         note = printed.cell_notes.get(column.published)
         if note:
             notes[column.name] = note
-    note = printed.cell_notes.get(_AVERAGE)
+    note = printed.cell_notes.get(AVERAGE)
     if note and spec.has_columns_of(paper):
-        notes[_AVERAGE] = note
+        notes[AVERAGE] = note
     return notes
 
 

@@ -12,6 +12,8 @@ from hifi_cli.config.sources import stored_name
 from hifi_cli.config.specs import ProtocolSpec, with_bases
 from hifi_cli.errors import UsageError
 
+# The key of the column Avg., in tables and in the remarks on published cells.
+AVERAGE = "average"
 # A user's own YAML is given by its path and used by its name, which its runs have.
 Method = Annotated[Name, AfterValidator(partial(stored_name, "methods"))]
 Task = Annotated[Name, AfterValidator(partial(stored_name, "tasks"))]

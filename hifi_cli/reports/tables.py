@@ -31,6 +31,7 @@ from hifi_cli.reports.table import (
     value_column,
 )
 from hifi_cli.reports.table_spec import (
+    AVERAGE,
     NO_TABLE,
     ColumnSpec,
     PublishedTable,
@@ -49,7 +50,6 @@ SHARES = {
     "trainable_percent": ("Trained %", "trainable"),
     "trainable_backbone_percent": ("Backbone %", "trainable_backbone"),
 }
-AVERAGE = "average"
 
 
 def specs_of(study: Study, tasks: Sequence[str] = (), **only: str | None) -> list[TableSpec]:

@@ -24,7 +24,7 @@ from hifi_cli.reports.claims.spec import (
 )
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.pairs import Pairs, pair
-from hifi_cli.reports.table_spec import load_published
+from hifi_cli.reports.table_spec import AVERAGE, load_published
 from hifi_cli.tasks.metrics import METRICS
 
 # A mean score in points that is less above a constant prediction's is at chance.
@@ -193,7 +193,8 @@ def published_effect(
         doubts.append("the published numbers say the opposite")
     for row in (first, second):
         for column, note in table.rows[row].cell_notes.items():
-            if column in differences or column == "average":
+            # A wrong average makes doubtful which of the row's cells is wrong.
+            if column in differences or column == AVERAGE:
                 doubts.append(f"possible misprint, {label_of('methods', row)}: {note}")
     return PublishedEffect(effect, doubts)
 
