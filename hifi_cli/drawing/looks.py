@@ -95,6 +95,7 @@ def _free_place(name: str, taken: set[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _look(color: int, line: int) -> Look:
+    """Return the look at a place among the colors and among the lines."""
     # Methods that share a color differ in their marker too, not only in their line.
     marker = MARKERS[(color + 3 * line) % len(MARKERS)]
     return Look(COLORS[color], LINES[line], marker)

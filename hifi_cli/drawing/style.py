@@ -22,7 +22,8 @@ Frame = Any
 # The text width of a page in inches, and that of a column of two.
 WIDE = 6.9
 NARROW = 3.3
-# Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike.
+# The looks of lines that are no methods: Okabe and Ito's colors from dark to light. Dashes and
+# markers distinguish those that look alike.
 _LINES = cycler(
     color=["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"],
     linestyle=[
@@ -97,6 +98,7 @@ def facets(
         The figure, and each panel with its rows.
     """
     groups = list(data.groupby(titles, sort=False))
+    # No more columns than panels, and such that the rows are full if that is asked for.
     columns = min(columns, len(groups))
     if rows_are_full:
         columns = max(number for number in range(1, columns + 1) if len(groups) % number == 0)
@@ -192,6 +194,7 @@ def shared_legend(figure: Figure) -> None:
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles[label] = handle
+    # A label takes a little more than an inch.
     columns = min(len(handles), int(0.9 * figure.get_figwidth()))
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns)
 
@@ -246,6 +249,7 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
         title: one line or several.
         note: how to read the picture.
     """
+    # So many letters of each size stand on an inch.
     width = figure.get_figwidth()
     title = textwrap.fill(title, round(14.5 * width), break_on_hyphens=False)
     if figure.legends:
@@ -254,7 +258,7 @@ def add_caption(figure: Figure, title: str, note: str) -> None:
     else:
         figure.suptitle(title, fontsize=9)
     lines = textwrap.wrap(note, round(20 * width))
-    # The panels keep their height.
+    # A line of the note takes 0.11 inches: the panels keep their height.
     figure.set_figheight(figure.get_figheight() + 0.11 * len(lines))
     figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
 

@@ -44,6 +44,7 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
     Returns:
         NaN where there are no predictions of the epoch, or their classes are not known here.
     """
+    # The predictions of the runs that have them, by the index of `runs`.
     known: dict[Any, pd.DataFrame] = {}
     for index, run in runs.iterrows():
         # Predictions are stored of the epoch that was kept.
@@ -53,6 +54,7 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
         predictions = _stored(study, run.path, run.task)
         if predictions is not None:
             known[index] = predictions
+    # A measure is of each run's probabilities, or, as churn, of several seeds together.
     values: dict[Any, float] = {}
     function = METRICS[metric].function
     if function:

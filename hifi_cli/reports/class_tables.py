@@ -31,7 +31,7 @@ CHOSEN_ON_ROWS = "that epoch is the best one on the same rows: scores are too hi
 
 
 class NeedsMore(Exception):
-    """Why a score does not follow from stored predictions."""
+    """Raised where a score does not follow from stored predictions; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class SeedsOfMethod:
 
     @property
     def title(self) -> str:
+        """Method, task, setting and number of seeds."""
         seeds = counted_noun(len(self.predictions), "seed")
         return f"{label_of('methods', self.method)} on {label_of('tasks', self.task_name)} ({self.setting}, {seeds})"
 
@@ -102,11 +103,13 @@ def per_class(study: Study, selection: Selection, options: ReportOptions) -> lis
     tables: list[Table] = []
     for seeds in _with_classes(study, selection, options, several=True):
         classes = seeds.task.labels
+        # [seeds, classes, 3]: precision, recall and F1.
         scores = np.stack(
             [_scores_of_classes(seeds.task, table) for table in seeds.predictions.values()]
         )
         # The mean over the classes stands below them.
         scores = np.concatenate([scores, scores.mean(axis=1, keepdims=True)], axis=1)
+        # All seeds have the same rows: the first one tells how many a class has.
         first = next(iter(seeds.predictions.values()))
         rows_of_class = _indicators(seeds.task, first["label"]).sum(axis=0)
         rows: list[Row] = []
@@ -114,8 +117,11 @@ def per_class(study: Study, selection: Selection, options: ReportOptions) -> lis
             cells: dict[str, Cell] = {}
             for column, key in enumerate(("precision", "recall", "f1")):
                 cells |= _cells(key, 100 * scores[:, place, column], 100.0)
-            is_class = place < len(classes)
-            cells["rows"] = Cell(float(rows_of_class[place]) if is_class else len(first))
+            if place < len(classes):
+                cells["rows"] = Cell(float(rows_of_class[place]))
+            else:
+                # The line of the mean is of all rows.
+                cells["rows"] = Cell(len(first))
             rows.append(Row(seeds.method, name, "runs", cells))
         headings = {"precision": "Precision", "recall": "Recall", "f1": "F1"}
         table = _table_of_classes(
@@ -165,8 +171,8 @@ def confusion(study: Study, selection: Selection, options: ReportOptions) -> lis
 def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
     """Return a table for each task: the score of the mean of the seeds' probabilities, a row per method.
 
-    Of numbers, the mean of the predictions. Beside it stand the mean score of single seeds, and the
-    lowest and highest score of the ensembles that lack one seed.
+    A task of numbers has the mean of the predictions in their place. Beside the ensemble stand the
+    mean score of single seeds, and the lowest and highest score of the ensembles that lack one seed.
 
     Args:
         study: the runs.
@@ -402,6 +408,7 @@ def _ensemble_of(seeds: SeedsOfMethod) -> Row:
     outputs = np.stack([_outputs(task, table) for table in seeds.predictions.values()])
 
     def score_of_mean(of_seeds: Floats) -> float:
+        """Return the score of the mean output of some seeds, in percent; [seeds, rows, classes]."""
         return _score_percent(task, labels, _chosen(task, of_seeds.mean(axis=0)))
 
     together = score_of_mean(outputs)

@@ -200,6 +200,7 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
         return [f"No other method shares a seed with {label}, so that no difference is tested."]
     decided = []
     undecided: dict[str, list[str]] = {}
+    # The methods that gain most come first.
     for comparison in sorted(comparisons, key=lambda each: -each.statistics.mean):
         if _is_decided(comparison):
             decided.append(_difference_in_words(comparison))
@@ -255,5 +256,6 @@ def _lacking(comparison: Comparison, level: float) -> str:
     needed = seeds_needed(groups, level=level)
     if needed is None:
         return "no difference shown"
+    # A task may lack seeds that another one has: none of those counts as new.
     more = needed - max(map(len, groups))
     return f"about {counted_noun(more, 'more seed')}"

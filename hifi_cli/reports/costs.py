@@ -20,6 +20,7 @@ from hifi_cli.text import counted_noun
 
 # Costs are given relative to those of this method.
 FULL_FT = "full-ft"
+# The costs and their headings, by the column of `relative_costs`.
 COSTS = {
     "trained_percent": "Trained %",
     "time": "Time",
@@ -27,6 +28,7 @@ COSTS = {
     "stored": "Stored",
     "stored_mb": "MB",
 }
+# Those that are ratios to the reference's; the others are numbers of their own.
 _RATIOS = ["time", "memory", "stored"]
 _BYTES_PER_MB = 1e6
 
@@ -157,6 +159,7 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
     # Full-FT's costs with the same task, device and threads; NaN where it was not run so.
     references = reference.reindex(means.index.droplevel("method")).to_numpy()
     means[_RATIOS] = means[_RATIOS] / references
+    # Every task, device and number of threads weighs the same, however many seeds it has.
     return means.dropna(subset=["time"]).groupby(level="method").mean()
 
 

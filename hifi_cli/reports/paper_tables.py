@@ -27,11 +27,13 @@ def settings(spec: TableSpec, *, show_published: bool) -> Table:
     """
 
     def setting(method: str, column: ColumnSpec) -> str | None:
+        """Return a method's setting on a task, `16/2e-5`; None: the protocol does not know it."""
         config = protocol_config(
             task=column.task, method=method, backbone=spec.backbone, protocol=spec.protocol
         )
         if config is None:
             return None
+        # Python writes 2e-05, and the papers 2e-5.
         mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
         return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
@@ -59,6 +61,7 @@ def row_counts(
     """
 
     def count(split: str, column: ColumnSpec) -> int | None:
+        """Return the rows of a task's split, of MNLI's second column the mismatched ones; None: none."""
         of_task = counts.get(column.task, {})
         return of_task.get(f"{split}_{column.split}", of_task.get(split))
 

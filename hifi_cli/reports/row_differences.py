@@ -37,7 +37,7 @@ _TOLERANCE = 1e-4
 
 
 class NotTested(Exception):
-    """Why the runs of a task are not compared over rows."""
+    """Raised where the runs of a task are not compared over rows; the message says why."""
 
 
 def row_table(
@@ -106,10 +106,16 @@ def _tested(
     spec = _spec_of(task)
     name = metric or str(pairs["metric_first"].iloc[0])
     first, second = _aligned_predictions(study, pairs, score)
-    scores = [_checked_score(study, spec, name, *run) for run in first.items()]
-    others = [_checked_score(study, spec, name, *run) for run in second.items()]
+    scores = []
+    others = []
+    for path, predictions in first.items():
+        scores.append(_checked_score(study, spec, name, path, predictions))
+    for path, predictions in second.items():
+        others.append(_checked_score(study, spec, name, path, predictions))
+    # All runs have the same rows.
     rows = len(next(iter(first.values())))
     found = bootstrap_difference(scores, others, rows)
+    # The bootstrap computes fractions of 1; tables have percent.
     low, high = (100 * edge for edge in found.interval)
     p = found.p
     test = f"bootstrap, {counted_noun(len(scores), 'pair')} of runs"

@@ -28,6 +28,8 @@ from hifi_cli.reports.table import Row, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
 from hifi_cli.text import counted_noun
 
+# The epochs that the protocol reports, and no run that tables leave out: `hifi versus` has no option
+# that changes this.
 OPTIONS = ReportOptions()
 # The columns of conditions that a key of the configuration sets, with that key.
 _KEYS = {COLUMN_OF_KEY.get(key, key): key for key in keys_that_decide(RunConfig, "comparison")}
@@ -412,6 +414,7 @@ def best_rate(study: Study, paths: Collection[str]) -> float:
     tried = tried_settings(study.with_runs(study.runs[study.runs["path"].isin(paths)]))
     if tried["score"].isna().all():
         raise MissingError("every learning rate diverged: give smaller ones with --rates")
+    # The settings of a run are the text `key=value key=value`.
     rates = tried["settings"].str.extract(r"(?:^| )learning_rate=(\S+)")[0].astype(float)
     # A run that diverged has no score, and the last rank.
     ranks = tried.groupby("task")["score"].rank(ascending=False, na_option="bottom")

@@ -70,6 +70,7 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
         refuted_below = smallest
         if published and published > 0:
             refuted_below = published / 2
+        # A margin of the claim's own comes before both.
         return Condition((0.0, inf), (claim.margin or refuted_below, inf))
     low = -inf if claim.at_least is None else claim.at_least
     high = inf if claim.at_most is None else claim.at_most
@@ -216,7 +217,7 @@ def decide_comparisons(
         smallest: the smallest difference that counts, where nothing else says it.
     """
     level = LEVEL
-    # A figure holds one number: there is nothing to divide the level by.
+    # A figure holds one number, which is a single comparison: the level stays whole.
     if not (isinstance(claim, NumberClaim) and claim.figure):
         level = LEVEL / len(evidence)
     findings = []
@@ -241,6 +242,7 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     # The claim gets the worst verdict of its comparisons.
     from_the_worst: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=from_the_worst.index)
+    # Of several comparisons with this verdict, the first one says why.
     first = next(finding for finding in findings if finding.verdict == verdict)
     return verdict, first.reason
 

@@ -129,14 +129,16 @@ def _evidence_of_pairs(
     notes = [f"{label_of('tasks', task)} decides nothing: {why}" for task, why in chance.items()]
     tasks = [task for task in tasks_of(claim, file) if task not in chance]
     used = pairs.frame[pairs.frame["task"].isin(tasks)]
-    # With `every_task`, each task is a comparison of its own.
+    # With `every_task`, each task is a comparison of its own. Where no task can decide, one
+    # comparison without values says so.
+    is_by_task = claim.every_task and bool(tasks)
     parts = [tasks]
-    if claim.every_task and tasks:
+    if is_by_task:
         parts = [[task] for task in tasks]
     evidence = []
     for part in parts:
         label = f"{pairs.labels[0]} above {pairs.labels[1]}"
-        if claim.every_task and tasks:
+        if is_by_task:
             label += f" on {label_of('tasks', part[0])}"
         values = {task: values for task, values in pairs.by_task.items() if task in part}
         published = NO_EFFECT
@@ -181,6 +183,7 @@ def published_effect(
         # A cell is empty where nothing is printed, or where our copy cannot be read.
         if is_asked and isinstance(own, float) and isinstance(other, float):
             differences[column] = own - other
+    # The effect is of exactly the compared tasks, or it is not known.
     if len(differences) < max(1, len(tasks)):
         return PublishedEffect(None, ["the published cells cannot all be read"])
     effect = float(np.mean([*differences.values()]))
@@ -232,6 +235,7 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
         study: where the runs come from.
         runs: of one task, all that the claim compares; columns `task`, `path`, `metric`, `points`.
     """
+    # All runs of the task have the same rows: the labels of one of them are those of all.
     run = runs.iloc[0]
     metric = run["metric"]
     stored = study.usable_predictions(run["path"])
@@ -252,8 +256,9 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
         mean = float(runs["points"].mean())
     labels = _labels_as_numbers(run["task"], stored)
     constant = _best_constant_score(metric, labels)
-    error = _standard_error(constant, len(labels))
-    if mean - 100 * constant >= max(CHANCE_POINTS, 200 * error):
+    # Two standard errors, in points.
+    two_errors = 200 * _standard_error(constant, len(labels))
+    if mean - 100 * constant >= max(CHANCE_POINTS, two_errors):
         return ""
     return (
         f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f},"
@@ -371,6 +376,7 @@ def evidence_of_figure(
         numbers = numbers / others if is_ratio else numbers - others
         # A repetition counts where both numbers have it.
         numbers = numbers.dropna()
+    # A number of one seed may be another one with the next.
     has_seeds = "seed" in frame and frame["seed"].nunique() > 1
     return [
         Evidence(
@@ -415,6 +421,7 @@ def _is_accepted(column: pd.Series, accepted: Any) -> pd.Series:
     if isinstance(accepted, dict):
         return column.between(accepted.get("min", -inf), accepted.get("max", inf))
     values = accepted if isinstance(accepted, list) else [accepted]
+    # All of the values must be there: a mean over some of them would be another number.
     if not set(values) <= set(column):
         values = []
     return column.isin(values)

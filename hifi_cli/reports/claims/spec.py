@@ -51,7 +51,9 @@ class BaseClaim(ConfigModel):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> Self:
+        """Refuse a claim that says nothing of its number, and a difference in churn."""
         has_bound = self.at_least is not None or self.at_most is not None
+        # Without bounds, a difference of scores is claimed to be above 0.
         is_of_scores = isinstance(self, DifferenceClaim) and not self.metric
         if not has_bound and not is_of_scores:
             raise ValueError("`at_least`, `at_most` or both are required")
@@ -116,6 +118,7 @@ class NumberClaim(BaseClaim):
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
+        """Refuse a number that is of nothing, or of a figure and of predictions both."""
         has_one_source = bool(self.figure) != bool(self.metric)
         has_methods_of_metric = bool(self.metric) == bool(self.methods)
         if not has_one_source or not has_methods_of_metric:
@@ -258,8 +261,13 @@ def methods_of(claim: Claim) -> list[str]:
 
 def columns_of(published: str) -> dict[str, str]:
     """Return the columns of a published table, by task; of MNLI's two the matched one, as runs report it."""
-    columns = reversed(load_published(published)[1].columns)
-    return {column.partition("-")[0]: column for column in columns}
+    columns: dict[str, str] = {}
+    # MNLI has the columns mnli-m and mnli-mm. From the last column to the first, so that the first
+    # one of a task stays.
+    for column in reversed(load_published(published).table.columns):
+        task = column.partition("-")[0]
+        columns[task] = column
+    return columns
 
 
 def tasks_of(claim: Claim, file: ClaimsFile) -> list[str]:
@@ -290,6 +298,7 @@ def why_undecidable(claim: Claim, file: ClaimsFile) -> str:
         methods = figure_spec.load(claim.figure, protocol=protocol).methods
     for method, (key, needed) in product(methods, file.requires.items()):
         found = None
+        # The required keys do not depend on the task, so that the first one stands for all.
         config = protocol_config(task=tasks[0], method=method, backbone=backbone, protocol=protocol)
         if config:
             found = flatten(config.model_dump(mode="json")).get(key)

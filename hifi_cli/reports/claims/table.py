@@ -70,6 +70,7 @@ class RunsOfClaims:
     def __init__(self, study: Study, options: ReportOptions) -> None:
         self.study = study
         self.options = replace(options, included=options.included - {"changed"})
+        # Several claims ask for the same runs, which take long to judge.
         self.of = cache(self._of)
 
     def _of(
