@@ -147,6 +147,7 @@ def unknown_name_error(
     nearest = name
     if begun:
         bases = [load(kind, known).get("base") for known in begun]
+        # The name that stands most often among the bases.
         nearest = max(begun, key=bases.count)
     suggestion = did_you_mean(nearest, [*names(kind), *others])
     return UsageError(

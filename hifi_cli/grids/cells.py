@@ -77,6 +77,7 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
 
     Args:
         name: a grid, a table, `figure-NAME` or `claims-NAME`, or a YAML of a grid, table, figure or claims.
+        changes: fields of the grid that the command line sets; empty ones change nothing.
 
     Raises:
         UsageError: an unknown name or key, or the grid names no protocol, backbone, task or method.
@@ -119,6 +120,7 @@ def _filled_from_table(spec: GridSpec, name: str) -> GridSpec:
 
 def _content(name: str) -> dict[str, Any]:
     """Give what a grid's YAML says, or the one line that makes a grid of a table, figure or claims."""
+    # Names of other kinds, and the grids that they stand for.
     others = {table: {"table": table} for table in registry.names("tables")}
     others |= {f"figure-{figure}": {"figure": figure} for figure in registry.names("figures")}
     others |= {f"claims-{paper}": {"claims": paper} for paper in registry.names("claims")}
@@ -127,6 +129,7 @@ def _content(name: str) -> dict[str, Any]:
     if name not in registry.names("grids") and not registry.is_yaml_path(name):
         raise registry.unknown_name_error("grids", name, others)
     content = registry.load("grids", name)
+    # A YAML of the user's own may be a table, claims or a figure, which its keys show.
     if {"rows", "columns"} & content.keys():
         return {"table": name}
     if isinstance(content.get("claims"), dict):

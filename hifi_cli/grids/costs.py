@@ -125,6 +125,7 @@ def _at_a_time(seconds: float, jobs: int, *, is_gpu: bool) -> str:
 
 def _free_bytes(directory: Path) -> int:
     """Count the bytes that are free where a directory is, or will be."""
+    # The results directory may not be made yet; the disk is that of the nearest folder above it.
     directory = directory.absolute()
     while not directory.exists():
         directory = directory.parent
@@ -179,6 +180,7 @@ def machine_here(device: str, jobs: int) -> Machine | None:
         return _gpu(gpus[0])
     if device.startswith("cuda"):
         return None
+    # The environment of a process of the grid, whose number of threads records will name.
     variables = {**os.environ, **slot_environments(jobs)[0]}
     given = [variables[name] for name in THREADS if variables.get(name)]
     threads = int(given[0]) if given and given[0].isdigit() else None
@@ -202,5 +204,6 @@ def _gpu(wanted: str) -> Machine | None:
             continue
         index, uuid, name, mebibytes = fields
         if index == wanted or uuid.startswith(wanted):
+            # A mebibyte has 2^20 bytes.
             return Machine(name, memory=int(mebibytes) << 20)
     return None

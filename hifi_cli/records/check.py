@@ -241,6 +241,7 @@ class _Check:
             counts = Counter(values.values()).most_common(2)
             if len(counts) < 2:
                 continue
+            # The two most frequent values, with the number of runs that have each.
             (usual, most), (_, second) = counts
             is_usual_right = most > second
             why = "same settings" if "parameters" in what else "same data"

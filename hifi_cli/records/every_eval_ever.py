@@ -47,7 +47,7 @@ def export_eee(source: Path, out: Path, organization: str) -> int:
             place.mkdir(parents=True, exist_ok=True)
             # The name follows from the run, so that a second export has files of the same names.
             name = UUID(hex=digest(log["evaluation_id"], 32), version=4)
-            (place / f"{name}.json").write_text(json_text(log))
+            (place / f"{name}.json").write_text(json_text(log), encoding="utf-8")
     return len(results)
 
 

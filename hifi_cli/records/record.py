@@ -29,7 +29,7 @@ SCHEMA = 2
 _SEEDS = range(2**32)
 
 
-# pydantic copies it before it adds to it.
+# One empty set for all records. pydantic copies it before it adds to it.
 _NO_NAMES: set[str] = set()
 
 

@@ -24,6 +24,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
     runs = _runs_of_searches(study.runs)
     scores = [_selecting_score(study, run) for run in runs.itertuples()]
     runs = runs.assign(score=scores, settings=_settings(runs))
+    # A row of these groups is a seed.
     groups = runs.groupby([*of_search, "settings"], sort=False, dropna=False)
     tried = groups.agg(
         score=("score", lambda values: values.mean(skipna=False)),
@@ -52,6 +53,7 @@ def _runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
     """
     if runs.empty:
         return runs
+    # Runs that agree in these columns could be one run with two settings.
     alike = [*TABLE_KEYS, "task", "method", "seed", "selection", "report", "limit"]
     places = ["|".join(map(str, values)) for values in runs[alike].itertuples(index=False)]
     place = pd.Series(places, runs.index, dtype=object)
@@ -68,6 +70,7 @@ def _selecting_score(study: Study, run: Any) -> float | None:
     if EpochRule(run.report, run.selection).has_max:
         return float(getattr(run, run.report))
     lines = study.results[run.path].epoch_metrics
+    # The reported split was not measured after each epoch: other rows selected, and have a score.
     by_epoch = {line.epoch: line.selection for line in lines}
     return by_epoch[getattr(run, f"epoch_{run.report}")]
 
@@ -87,6 +90,7 @@ def _varied_settings(runs: pd.DataFrame) -> pd.Series:
     for config in runs["config"]:
         configs.append({key: override_value(value) for key, value in flatten(config).items()})
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
+    # The largest number of different values that a key has on one task.
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()
     varied = frame.loc[:, values_on_a_task > 1].astype(object)
     # Rows one by one: with no varied key, `to_dict("records")` of pandas before 3.1 has no rows.

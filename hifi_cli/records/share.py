@@ -22,8 +22,11 @@ from hifi_cli.hub import hub_errors
 from hifi_cli.records.stored import PACKED, refuse_packed
 from hifi_cli.records.study import PREDICTIONS, Study
 
+# The prefix of a repository of the Hugging Face hub, in the place of a directory.
 HUB = "hub:"
+# The copies of the user's own YAMLs, of which a packed study keeps those of each run too.
 _OWN_YAMLS = "own/*/*.yaml"
+# The files of a run that are copied, results.json last: it marks the run as finished.
 _FILES = (
     "config.yaml",
     "metrics.jsonl",
@@ -33,6 +36,7 @@ _FILES = (
     _OWN_YAMLS,
     "results.json",
 )
+# The code of a user's own, which is copied only where the user trusts it.
 _CODE = ("own/methods/*.py", "own/rankings/*.py")
 # Two runs at one path that agree in these fields are the same run.
 _SAME = (
@@ -190,11 +194,11 @@ def _unpack(study: Study, path: str, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     record = study.records[path]
     table = study.predictions(path)
-    (folder / "config.yaml").write_text(registry.yaml_text(record["config"]))
-    (folder / "results.json").write_text(json_text(record))
+    (folder / "config.yaml").write_text(registry.yaml_text(record["config"]), encoding="utf-8")
+    (folder / "results.json").write_text(json_text(record), encoding="utf-8")
     if table is not None:
         lines = [json.dumps(row) + "\n" for row in table.to_dict("records")]
-        (folder / "predictions.jsonl").write_text("".join(lines))
+        (folder / "predictions.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _files(study: Study, patterns: Sequence[str]) -> dict[str, list[Path]]:
@@ -237,6 +241,7 @@ def _refuse_links(file: Path, expected: Path) -> None:
 
 
 def _copy(files: Sequence[Path], source: Path, target: Path) -> None:
+    """Copy files, which are named by their paths inside of both folders."""
     for file in files:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / file, target / file)
@@ -307,6 +312,7 @@ def opened(source: str) -> Iterator[Path]:
                 repo_type="dataset",
                 local_dir=folder,
                 allow_patterns=[PACKED, PREDICTIONS, "runs/*"],
+                # No name may lead out of the folder.
                 ignore_patterns="*..*",
             )
         yield Path(folder)

@@ -104,6 +104,7 @@ def check_has_data(overrides: Sequence[str]) -> None:
 
 
 def _key_of(text: str) -> str:
+    """Return the key of a `key=value`."""
     return text.partition("=")[0].strip()
 
 
@@ -158,6 +159,7 @@ def names_in(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str:
+    """Return a text without the spaces and the pair of quotes around it."""
     text = text.strip()
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     if is_quoted:

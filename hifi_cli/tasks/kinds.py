@@ -296,6 +296,7 @@ class _OneOfSeveral(TaskKind):
 
 
 def _by_label(labels: Sequence[str], probabilities: Values) -> dict[str, float]:
+    """Return the probability of each label, [labels], by the label's name."""
     return {label: float(value) for label, value in zip(labels, probabilities, strict=True)}
 
 

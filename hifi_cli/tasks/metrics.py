@@ -253,6 +253,7 @@ class _EntityCounts:
 
 
 def _count_entities(labels: Sequence[Tags], predictions: Sequence[Tags]) -> _EntityCounts:
+    """Count the entities of all sentences; the arguments have the tags of each sentence's words."""
     correct = 0
     labelled = 0
     predicted = 0

@@ -172,6 +172,7 @@ def _usual(usual_names: list[list[str]], columns: list[str]) -> list[str]:
 
 
 def _is_conllu(record: SourceRow, columns: list[str]) -> bool:
+    """Return whether a sentence is in CoNLL-U: ten columns, of which the first numbers the words."""
     if len(columns) != CONLLU_COLUMNS:
         return False
     return all(cell.isdecimal() for cell in record.values["1"])
@@ -304,6 +305,7 @@ def _label_cells(
 
 
 def _is_nested(value: Any) -> bool:
+    """Return whether a cell is an object, or a list of objects or lists."""
     if isinstance(value, dict):
         return True
     return isinstance(value, list) and any(isinstance(part, dict | list) for part in value)

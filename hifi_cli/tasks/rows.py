@@ -246,7 +246,7 @@ def parse_label(spec: TaskSpec, record: SourceRow, names: list[str] | None = Non
     return rules.parse_label(value, names or spec.labels)
 
 
-# The formats: how the columns of a record become the texts of a row
+# --- the formats: how the columns of a record become the texts of a row
 
 
 def _plain(spec: TaskSpec, record: SourceRow) -> list[Row]:

@@ -53,6 +53,7 @@ def is_labelled(split: Split) -> bool:
 
 
 def _in_a_list(value: Any) -> Any:
+    """Return a list as it is, and another value as a list of one."""
     if isinstance(value, list):
         return value
     return [value]
@@ -268,6 +269,7 @@ def rows_digest(rows: Sequence[Row]) -> str:
 # The version of the rules of `task_digest`. A change of the rules is a new version, which gives every
 # task a new digest.
 _TASK_DIGEST_VERSION = 1
+# The keys of a task's YAML that decide what the task is; see `task_digest`.
 _DECIDES_THE_TASK = {
     "kind",
     "format",
