@@ -17,6 +17,7 @@ from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import table_spec
 from hifi_cli.reports import tables as score_tables
 from hifi_cli.reports.calibration import MEASURES
+from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
@@ -198,11 +199,14 @@ def _tables_of_claims(
     """
     found = []
     for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
-        # The user's own protocols have no claims.
+        asked = claims
+        # No shipped claim is asked under a protocol of the user's own, whose runs name no file of it.
         if protocol not in registry.names("protocols"):
-            continue
+            asked = [word for word in claims if claims_spec.are_about(word, protocol)]
+            if not asked:
+                continue
         verdicts = verdict_tables(
-            claims, study, how, protocol=protocol, backbone=backbone, tasks=tasks, place=place
+            asked, study, how, protocol=protocol, backbone=backbone, tasks=tasks, place=place
         )
         found += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
     return found

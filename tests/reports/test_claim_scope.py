@@ -179,6 +179,32 @@ def test_a_task_whose_rows_have_several_labels_may_decide(hifi, metric):
     assert cells["verdict"] == "reproduced"
 
 
+def test_a_report_has_the_claims_about_a_protocol_of_ones_own(hifi):
+    Path("own.yaml").write_text(yaml.safe_dump({"description": "d", "base": "laptop"}))
+    claim = {"kind": "difference", "text": "t", "where": "w"}
+    methods = {"first": "hifi-layerwise", "second": "full-ft"}
+    file = {
+        "description": "My claims",
+        "protocol": "own.yaml",
+        "backbone": "minilm",
+        "tasks": ["rte"],
+    }
+    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": {"mine": claim | methods}}))
+    for seed in range(1, 9):
+        for method, score in (("hifi-layerwise", 0.8 + 0.001 * seed), ("full-ft", 0.7)):
+            write_run("results", method, "rte", seed, score, protocol="own", backbone="minilm")
+    for words in (
+        ["--claims", "mine.yaml"],
+        ["--claims", "mine.yaml,hifi", "--protocol", "own.yaml"],
+    ):
+        answer = hifi("report", *words)
+        assert answer.code == 0, answer.err
+        page = Path(answer.out.strip()).read_text()
+        assert "My claims" in page and "1 reproduced" in page
+    # Nobody asks for a claim, and no shipped one is about the protocol.
+    assert "My claims" not in Path(hifi("report").out.strip()).read_text()
+
+
 def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -160,6 +161,13 @@ class ClaimsFile(ConfigModel):
     """Keys of this file to change under another protocol, claims by name included; a claim that is
     null is not asked there."""
 
+    @property
+    def protocol_name(self) -> str:
+        """The name that finished runs have for the protocol, which may be the path of a YAML here."""
+        if registry.is_yaml_path(self.protocol):
+            return Path(self.protocol).stem
+        return self.protocol
+
 
 def load(
     name: str,
@@ -182,7 +190,7 @@ def load(
     origin = str(registry.find("claims", name))
     content = registry.load("claims", name)
     file = parse(ClaimsFile, content, origin)
-    if protocol and protocol != file.protocol:
+    if protocol and protocol not in (file.protocol, file.protocol_name):
         registry.find("protocols", protocol)
         changed = _under_protocol(file, content, protocol)
         file = parse(ClaimsFile, changed, f"{origin} (protocols: {protocol})")
@@ -223,6 +231,19 @@ def not_asked(name: str, protocol: str) -> list[str]:
     """
     asked = load(name, protocol=protocol).claims
     return [claim for claim in load(name).claims if claim not in asked]
+
+
+def are_about(word: str, protocol: str) -> bool:
+    """Return whether claims are about the runs of a protocol by themselves.
+
+    Args:
+        word: a file, or a claim in one, as `select` takes it.
+        protocol: its name in finished runs.
+    """
+    name = word
+    if not registry.is_yaml_path(word):
+        name = word.partition("/")[0]
+    return load(name).protocol_name == protocol
 
 
 def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
