@@ -87,9 +87,10 @@ def _write_parquet(runs: pd.DataFrame, out: Path) -> None:
     # A column of Parquet has one type.
     for column in runs.columns[runs.dtypes == "object"]:
         runs[column] = runs[column].map(override_value, na_action="ignore")
-    # pyarrow takes no name of a file that is not UTF-8.
-    with atomic_path(out) as temporary, temporary.open("wb") as file:
-        runs.to_parquet(file, index=False)
+    # pyarrow takes no name of a file that is not UTF-8, and pandas 2 gives it that of an open file.
+    content = runs.to_parquet(index=False)
+    with atomic_path(out) as temporary:
+        temporary.write_bytes(content)
 
 
 def push(

@@ -96,17 +96,16 @@ def _packed(path: str, predictions: pd.DataFrame) -> pd.DataFrame:
 
 def _write_predictions(predictions: pd.DataFrame, path: Path) -> None:
     """Write predictions.parquet."""
-    # pyarrow takes no name of a file that is not UTF-8.
-    with path.open("wb") as file:
-        predictions.to_parquet(
-            file,
-            index=False,
-            compression="zstd",
-            compression_level=19,
-            use_dictionary=["run", "id", "label"],
-            # Bytes of equal weight stand together and compress better: the file is a third smaller.
-            use_byte_stream_split=["logits.list.element"],
-        )
+    # pyarrow takes no name of a file that is not UTF-8, and pandas 2 gives it that of an open file.
+    content = predictions.to_parquet(
+        index=False,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=["run", "id", "label"],
+        # Bytes of equal weight stand together and compress better: the file is a third smaller.
+        use_byte_stream_split=["logits.list.element"],
+    )
+    path.write_bytes(content)
 
 
 def refuse_existing(out: Path) -> None:

@@ -208,6 +208,8 @@ SMALL = {  # options that matrices of 32 x 32 can have
     "road": {"group_size": 8},
     "boft": {"boft_block_size": 8},
     "miss": {"r": 8},
+    # The name of "miss" up to peft 0.18, which merges it only in blocks that fit into a matrix
+    "bone": {"r": 8},
     "shira": {"r": 4},
 }
 KINDS = {

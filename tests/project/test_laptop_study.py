@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.grids import cells
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.claims.spec import methods_of
+
+CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+(PINNED_MATPLOTLIB,) = re.findall(r"^matplotlib==(.+)$", CONSTRAINTS, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +104,9 @@ def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(
     found = [*committed.glob("tables/*.md"), *committed.glob("report.html")]
     assert len(found) == files
     for path in found:
+        # Another matplotlib draws the report's pictures otherwise.
+        if path.suffix == ".html" and version("matplotlib") != PINNED_MATPLOTLIB:
+            continue
         assert (rebuilt / path.relative_to(committed)).read_bytes() == path.read_bytes(), path
 
 
