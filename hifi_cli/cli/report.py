@@ -12,6 +12,7 @@ from hifi_cli.cli.table import built_table
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line, suffix_of_output, without_directory, write_text
+from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.reports import searches as search_tables
 from hifi_cli.reports import table_spec
@@ -169,7 +170,9 @@ def _tables_of_scores(
         how: which epoch's score is meant, and which runs count.
         given: selection and directories as options of that command.
     """
-    grids = [command_line(["hifi", "grid", name, *given]) for name in names]
+    grids = [
+        command_for_new_runs(["hifi", "grid", name, *given], study.directory) for name in names
+    ]
     if not names:
         grids = [""] * len(specs)
     return [

@@ -11,7 +11,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.files import command_line
+from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.reports import class_tables, paper_tables, table_spec
 from hifi_cli.reports import costs as cost_tables
@@ -125,7 +125,8 @@ def table(
                 data_dir=data_dir,
                 results_dir=results_dir,
             )
-            command = command_line(["hifi", "grid", name, *given, *_shots_as_setting(shots)])
+            words = ["hifi", "grid", name, *given, *_shots_as_setting(shots)]
+            command = command_for_new_runs(words, results_dir)
         how = ReportOptions.of_command(score, include, show_published=published)
         tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
         notes = _notes_on_rows(by, left_out, metrics)

@@ -1,6 +1,6 @@
 """The records of all runs as they are stored: a file each, or the lines of a packed study."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -38,6 +38,26 @@ def refuse_packed(directory: Path) -> None:
             f"{directory} is a packed study, which takes no new runs: name another --results-dir"
             f" ({merge} copies its runs there)"
         )
+
+
+def command_for_new_runs(words: Sequence[str], directory: Path) -> str:
+    """Return a printed command that adds runs; before it, what a packed study needs for that.
+
+    Args:
+        words: of the command, with its `--results-dir` unless that is the default.
+        directory: the results directory, or a packed study, whose runs are copied elsewhere first.
+    """
+    if not is_packed(directory):
+        return command_line(words)
+    place = "results" if directory != Path("results") else "results-unpacked"
+    there = ["--results-dir", place]
+    merge = ["hifi", "results", "merge", str(directory), *there]
+    option = ["--results-dir", str(directory)]
+    others = list(words)
+    for index in range(len(words) - 1):
+        if words[index : index + 2] == option:
+            others = [*words[:index], *words[index + 2 :]]
+    return f"{command_line(merge)} && {command_line([*others, *there])}"
 
 
 def read_records(directory: Path) -> Records:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
+from pathlib import Path
 from typing import get_args
 
 from hifi_cli.config import registry
@@ -11,6 +12,7 @@ from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import stored_name
 from hifi_cli.files import command_line
+from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims.decide import (
@@ -164,7 +166,7 @@ def evaluate(
         names_column="",
         formats={"runs": ".0f"},
         notes=notes,
-        missing=_missing(name, decided, given, place),
+        missing=_missing(name, decided, given, place, study.directory),
         own_texts=frozenset(file.claims),
     )
 
@@ -319,7 +321,11 @@ def _number(value: float, claim: Claim) -> str:
 
 
 def _missing(
-    name: str, decided: Sequence[DecidedClaim], given: Sequence[str], place: Sequence[str]
+    name: str,
+    decided: Sequence[DecidedClaim],
+    given: Sequence[str],
+    place: Sequence[str],
+    directory: Path,
 ) -> list[str]:
     """Return the commands that make the runs and figures that claims lack.
 
@@ -328,12 +334,13 @@ def _missing(
         decided: all claims of the file.
         given: protocol and backbone as options.
         place: the directories as options.
+        directory: that of the runs.
     """
     missing = []
     lacking = [each.name for each in decided if each.lacks_runs]
     if lacking:
         grid = name if registry.is_yaml_path(name) else f"claims-{name}"
-        command = command_line(["hifi", "grid", grid, *given, *place])
+        command = command_for_new_runs(["hifi", "grid", grid, *given, *place], directory)
         missing.append(f"runs of {abbreviate(lacking)}: {command}")
     for each in decided:
         if each.command_of_figure:
