@@ -80,6 +80,17 @@ def specs_of(study: Study, tasks: Sequence[str] = (), **only: str | None) -> lis
 # --- what a table is made of
 
 
+def _label_of_row(name: str) -> str:
+    """Return what readers call a row: the method's label, and of METHOD/KEY=VALUE the setting too.
+
+    METHOD/NAME of a variant stays as it is: `hifi compare` takes it.
+    """
+    method, _, setting = name.partition("/")
+    if "=" in setting and label_of("methods", name) == name:
+        return f"{label_of('methods', method)}, {setting}"
+    return label_of("methods", name)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The rows and columns of a table of scores, and the runs that fill them.
@@ -115,7 +126,7 @@ class Layout:
     def labels(self) -> list[str]:
         """Labels of the rows for readers."""
         return distinct_labels(
-            [row.label or label_of("methods", row.method or "") for row in self.rows],
+            [row.label or _label_of_row(row.method or "") for row in self.rows],
             [str(row.method) for row in self.rows],
         )
 

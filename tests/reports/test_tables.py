@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -400,3 +401,52 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     words = ["--method", "linear-probing", "--backbones", f"{decoder},{encoders['bert']}"]
     found = table_of(hifi("table", *words, "--format", "json"))["rows"]
     assert [row["rte"] for row in found] == [row["rte"] for row in table["rows"]][::-1]
+
+
+def test_a_packed_study_names_commands_that_run(hifi):
+    """No new run is trained into it: its runs are copied first."""
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    Path("mine.yaml").write_text(
+        json.dumps(
+            {
+                "protocol": "hifi",
+                "backbone": "bert-large",
+                "rows": ["full-ft", "lora"],
+                "columns": ["rte"],
+            }
+        )
+    )
+    assert hifi("results pack results --out study").code == 0
+    (missing,) = table_of(hifi("table mine.yaml --results-dir study --format json"))["missing"]
+    merge, grid = missing.partition(": ")[2].split(" && ")
+    assert merge == "hifi results merge study --results-dir results"
+    assert grid == "hifi grid mine.yaml --results-dir results"
+    assert hifi(*merge.split()[1:]).code == 0
+    # The record above is no real one: the grid is asked where there is none.
+    shutil.rmtree("results")
+    assert hifi(*grid.split()[1:], "--print").out.count("hifi train") == 2
+    claims = hifi("claims hifi --results-dir study").out
+    assert "hifi results merge study --results-dir results && hifi grid claims-hifi" in claims
+
+
+def test_footnotes_that_differ_in_one_number_are_one(hifi):
+    for method, seeds in (("full-ft", 4), ("lora", 3), ("bitfit", 1)):
+        for seed in range(seeds):
+            write_run("results", method, "rte", seed, 0.5 + seed / 100)
+    text = hifi("table").out
+    assert "a: 1 or 3 of 4 seeds\n" in text and "\nb: " not in text
+    write_run("results", "adapter", "rte", 1, 0.6)
+    write_run("results", "adapter", "rte", 2, 0.6)
+    assert "a: 1 to 3 of 4 seeds\n" in hifi("table").out
+    # Programs read each cell's own.
+    rows = table_of(hifi("table --format json"))["rows"]
+    notes = {row["method"]: row["cells"]["rte"]["notes"] for row in rows}
+    assert notes["lora"] == ["3 of 4 seeds"] and notes["adapter"] == ["2 of 4 seeds"]
+
+
+def test_a_row_of_a_setting_has_the_methods_label_and_the_key(hifi):
+    for rank in (8, 16):
+        of_variant = {"variant": f"rank-{rank}", "keys": {"settings": {"r": rank}}}
+        write_run("results", "lora", "rte", 1, 0.6, **of_variant, config_hash=f"{rank}")
+    text = hifi("table --by settings.r").out
+    assert "LoRA, settings.r=8 " in text and "LoRA, settings.r=16 " in text
