@@ -60,13 +60,15 @@ def _document(config: RunConfig, plan: Sequence[Line]) -> dict[str, Any]:
 def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[list[Line]]:
     """Print the first run as a YAML document and of each other run what differs from the one before.
 
-    Comments have the source and the origin of each value, then the reasons, and the run's plan. On
+    Comments have the source and the origin of each value, then the reasons, and the run's plan. Of
+    several runs, defaults and reasons are left out: they would bury what distinguishes the runs. On
     a terminal, long texts take several lines.
 
     Returns:
         The plans.
     """
     width = Console().width if sys.stdout.isatty() else sys.maxsize
+    is_alone = len(configs) == 1
     before: dict[str, Any] = {}
     printed: list[Line] = []
     plans: list[list[Line]] = []
@@ -79,10 +81,12 @@ def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[lis
             _print_yaml(changed, config)
         else:
             print("---")
-            _print_whole(values, config)
+            _print_whole(values, config, with_defaults=is_alone)
         before = flat
         plan = planner.plan(config)
-        lines = [*_reasons(config, flat), *plan]
+        lines = plan
+        if is_alone:
+            lines = [*_reasons(config, flat), *plan]
         for line in lines:
             if line not in printed:
                 _print_line(*line, width)
@@ -91,8 +95,14 @@ def _print_documents(configs: Sequence[RunConfig], planner: Planner) -> list[lis
     return plans
 
 
-def _print_whole(values: Mapping[str, Any], config: RunConfig) -> None:
-    """Print a configuration as YAML: first the keys and sections in which anything is set."""
+def _print_whole(values: Mapping[str, Any], config: RunConfig, *, with_defaults: bool) -> None:
+    """Print a configuration as YAML: first the keys and sections in which anything is set.
+
+    Args:
+        values: of the configuration.
+        config: it says what set each value.
+        with_defaults: whether the other keys follow; else a line says how they are shown.
+    """
     of_default = {}
     others = {}
     for key, value in values.items():
@@ -103,6 +113,9 @@ def _print_whole(values: Mapping[str, Any], config: RunConfig) -> None:
         else:
             others[key] = value
     _print_yaml(others, config)
+    if not with_defaults:
+        print("# defaults and reasons: --dry-run with one run, or --format json")
+        return
     print("# defaults")
     _print_yaml(of_default, config)
 

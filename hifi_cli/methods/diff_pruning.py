@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,12 @@ from hifi_cli.models.modules import top_k_masks
 # The interval that the concrete distribution is stretched to before it is cut to [0, 1].
 _LOW = -1.5
 _HIGH = 1.5
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Log a text that every run of a command, and every plan of one, would repeat."""
+    logger.info(text)
 
 
 def hard_concrete(gate: Tensor) -> Tensor:
@@ -84,7 +91,7 @@ class _Search(Method):
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         # The pretrained values, differences and gates, two gradients, and AdamW's four moments.
         megabytes = 9 * self.gate.numel() * self.gate.element_size() / 1e6
-        logger.info(f"Diff-Pruning's search takes {megabytes:,.0f} MB of memory or more")
+        _say_once(f"Diff-Pruning's search takes {megabytes:,.0f} MB of memory or more")
 
     def param_groups(
         self,

@@ -180,3 +180,9 @@ def test_a_hard_concrete_gate_opens_and_closes(make, workspace):
         1 / 2, abs=0.02
     )  # where the stretched sigmoid is below 0
     assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)
+
+
+def test_the_memory_of_the_search_is_said_once(hifi):
+    words = ["train", "--protocol", "demo", "--dry-run", "--method", "diff-pruning"]
+    said = "".join(hifi(*words).err for _ in range(3))
+    assert said.count("search takes") <= 1
