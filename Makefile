@@ -76,7 +76,7 @@ reproduce-laptop: $(READY)
 	done
 	rm -rf results/laptop
 	$(BIN)/hifi results pack results/laptop-runs --out results/laptop
-	mkdir results/laptop/figures && cp results/laptop-runs/figures/*.csv results/laptop/figures/
+	mkdir results/laptop/figures && cp results/laptop-runs/figures/*.csv results/laptop-runs/figures/*.runs.json results/laptop/figures/
 	$(MAKE) laptop-tables LAPTOP=results/laptop
 
 # The tables, claims and report of the packed runs of the pilot, which need no data and train nothing

@@ -128,11 +128,19 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
                 print(printable(f"{path}: {problem}"))
         for path, reason in checked.not_recomputed.items():
             print(printable(f"{path}: note: score not recomputed: {reason}"))
+        for name in checked.figures_without_runs:
+            print(printable(f"{name}: note: does not say which runs it rests on"))
     runs = counted_noun(checked.runs, "run")
-    found = len(checked.findings)
+    figures = [name for name in checked.findings if name.startswith("figures/")]
+    found = len(checked.findings) - len(figures)
+    failed = []
     if found:
         they_say = "it says" if found == 1 else "they say"
-        raise RunFailed(f"{found:,} of {runs} cannot be what {they_say}")
+        failed.append(f"{found:,} of {runs} cannot be what {they_say}")
+    if figures:
+        failed.append(f"{abbreviate(figures)}: not of the runs that are here")
+    if failed:
+        raise RunFailed("; ".join(failed))
     if format == "text":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         if checked.pruned:

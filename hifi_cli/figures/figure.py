@@ -9,7 +9,7 @@ these runs, and `train` trains a run whose weights a figure needs step by step.
 import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
+from hifi_cli.config.draws import draws_of
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
@@ -29,15 +30,16 @@ from hifi_cli.files import atomic_path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.methods.find import values_of
+from hifi_cli.records.figure_runs import FigureRun, file_beside, write_beside
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.study import Study
-from hifi_cli.runs.heads import HeadSelector
+from hifi_cli.runs.heads import HeadSelector, needs_heads
 from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.prepare import prepare_run
 from hifi_cli.runs.run import run
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.training.device import set_up_device
+from hifi_cli.training.device import select_device, set_up_device
 from hifi_cli.training.loop import Callback, StepPlan, Trainer
 
 # The module and the class of each kind.
@@ -95,6 +97,7 @@ class FigureRequest:
         picture: where it is drawn; None: beside its numbers in the results directory.
         kind: the kind of figure, with the YAML's settings.
         csv: the file of its numbers.
+        rests_on: the runs that its numbers were computed from so far, each once.
     """
 
     spec: FigureSpec
@@ -102,6 +105,7 @@ class FigureRequest:
     overrides: tuple[str, ...] = ()
     train: bool = False
     picture: Path | None = None
+    rests_on: dict[tuple[str, str], FigureRun] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kind = self.spec.kind
@@ -145,6 +149,11 @@ class FigureRequest:
             overrides=self.words(**keys),
         )
 
+    def head_selector(self, config: RunConfig) -> HeadSelector:
+        """Load what a configuration's heads are selected from, and note that the figure measures it."""
+        self.note_computed(config)
+        return HeadSelector.of(config, self.workspace)
+
     def cells(
         self, tasks: list[str], methods: list[str], varied: Mapping[str, Any]
     ) -> list[GridCell]:
@@ -187,6 +196,7 @@ class FigureRequest:
             # A run in the same place may have had other settings: it is not the figure's run.
             if result.is_done and result.setting_hash == cell.config.setting_hash:
                 done[cell] = result
+                self.note_finished(path, result)
         missing = [cell.config.run_label for cell in cells if cell not in done]
         if missing:
             raise MissingError(
@@ -195,9 +205,32 @@ class FigureRequest:
             )
         return done
 
+    def note_finished(self, path: str, result: RunResult) -> None:
+        """Note a finished run of the results that the figure's numbers are of."""
+        self.rests_on[path, result.config_hash] = FigureRun.of(path, result)
+
+    def note_computed(self, config: RunConfig) -> None:
+        """Note what the figure trains or measures itself, by all that decides its numbers."""
+        task = load_task(config)
+        identity = self.workspace.identities.identity(config, task)
+        device = select_device(config.device).type
+        path = config.run_path.as_posix()
+        self.rests_on[path, config.config_hash] = FigureRun(
+            run=path,
+            is_finished=False,
+            config_hash=config.config_hash,
+            task_digest=identity.task,
+            data=identity.data or {},
+            backbone_weights=identity.encoder,
+            method_code=identity.code,
+            draws=draws_of(config, [device], selects_heads=needs_heads(config)),
+        )
+
 
 def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
     """Read a figure's numbers from its CSV where there is one, or else compute and store them there.
+
+    The runs that they rest on are stored beside the CSV.
 
     Returns:
         A row for each one that the `rows` of its kind yields, whose keys are the columns.
@@ -217,10 +250,15 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
                 f"{csv} has the seeds {seeds}: give --seeds {seeds}, or --force to replace it"
             )
         logger.info(f"numbers: {csv} (computed before; --force computes them again)")
+        if not file_beside(csv).is_file():
+            logger.info(
+                f"{csv.name} does not say which runs it rests on: no {file_beside(csv).name}"
+            )
         return data
     computed = pd.DataFrame(request.kind.rows(request))
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+    write_beside(csv, list(request.rests_on.values()))
     logger.info(f"numbers: {csv}")
     # The picture shows what is stored.
     return pd.read_csv(csv)
@@ -258,7 +296,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
 
 def train(
     config: RunConfig,
-    workspace: Workspace,
+    request: FigureRequest,
     callback: Callback | None = None,
     *,
     only_stage1: bool = False,
@@ -267,11 +305,13 @@ def train(
 
     Args:
         config: of the run.
-        workspace: has its data and encoder.
+        request: its workspace has data and encoder; the training is noted there.
         callback: is called in every step.
         only_stage1: end before the last stage, after which no run stores a model; a method with one
             stage does not train then.
     """
+    request.note_computed(config)
+    workspace = request.workspace
     device = set_up_device(config)
     task = load_task(config)
     inputs = workspace.inputs(config, task)

@@ -74,6 +74,8 @@ def comparable_runs(
     for method in names:
         if method not in set(runs.usable["method"]):
             logger.warning(f"note: {label_of('methods', method)} has no usable run here")
+    for path in runs.usable["path"]:
+        request.note_finished(path, study.results[path])
     return runs
 
 

@@ -26,7 +26,6 @@ from hifi_cli.heads.ranking import RANKINGS, Ranked
 from hifi_cli.heads.scores import head_outputs, singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.head_files import HeadScores
-from hifi_cli.runs.heads import HeadSelector
 from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.task_spec import EncodedExample
 from hifi_cli.training.batches import batches_by_length
@@ -81,7 +80,7 @@ class ScoresBySetting(Kind):
         for task, setting in product(request.spec.tasks, self.variants):
             keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[setting]}
             config = request.config(task, **keys)
-            scores, _ = HeadSelector.of(config, request.workspace).score()
+            scores, _ = request.head_selector(config).score()
             yield {"task": task, "setting": setting}, scores
 
 
@@ -173,7 +172,7 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            runner, examples = HeadSelector.of(config, request.workspace).load()
+            runner, examples = request.head_selector(config).load()
             encoder = runner.encoder
             # The heads are drawn as the examples are, by the seed of the scoring.
             rng = np.random.default_rng(config.scoring.seed)
@@ -277,7 +276,7 @@ class Damping(Kind):
                 raise UsageError(
                     f"heads.rank={how.rank} has no damping factor; this figure is for pagerank"
                 )
-            scores, _ = HeadSelector.of(config, request.workspace).score()
+            scores, _ = request.head_selector(config).score()
             richness, correlation = scores.arrays
             for damping, layer in product(self.dampings, range(len(richness))):
                 rank = partial(
@@ -326,7 +325,7 @@ class HeadRanking(Kind):
         for task in request.spec.tasks:
             config = request.config(task)
             how = config.heads
-            scores, _ = HeadSelector.of(config, request.workspace).score()
+            scores, _ = request.head_selector(config).score()
             richness, correlation = scores.arrays
             for layer, name in product(range(len(richness)), _LABELS):
                 rank = RANKINGS[name]
@@ -396,7 +395,7 @@ class HeadBench(Kind):
             ranked = {}
             for method in request.spec.methods:
                 config = request.config(task, method)
-                ranked[method] = HeadSelector.of(config, request.workspace).rank()
+                ranked[method] = request.head_selector(config).rank()
             for first, second in combinations(ranked, 2):
                 names = {"task": task, "method": first, "other": second}
                 yield {**names, **rank_correlation(ranked[first], ranked[second])}

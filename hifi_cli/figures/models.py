@@ -32,7 +32,6 @@ from hifi_cli.records.record import StepMetrics
 from hifi_cli.runs.heads import sample
 from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.encode import collate, single_sequences
 from hifi_cli.tasks.kinds import Classification
 from hifi_cli.tasks.task_spec import EncodedExample
@@ -66,7 +65,7 @@ class Features(Kind):
         stored model. Columns: task, method, label, seed, epoch, pair, examples, mean, std.
         """
         for cell, run in request.runs().items():
-            states = self._states(cell.config, request.workspace)
+            states = self._states(cell.config, request)
             for first, second in combinations(states, 2):
                 # Of each example, over the hidden dimensions.
                 distances = np.linalg.norm(states[second] - states[first], axis=1)
@@ -82,15 +81,16 @@ class Features(Kind):
                     "std": distances.std(),
                 }
 
-    def _states(self, config: RunConfig, workspace: Workspace) -> dict[str, Floats]:
+    def _states(self, config: RunConfig, request: FigureRequest) -> dict[str, Floats]:
         """Compute the features of the same examples by each model of a run, [examples, hidden size].
 
         The models are in the order in which training passes them.
         """
+        workspace = request.workspace
         prepared, _ = workspace.open(workspace.directory(config).path)
         encoders = {"pretrained": Encoder(prepared.pretrained.model)}
         if self.stages:
-            encoders["stage1"] = train(config, workspace, only_stage1=True).encoder
+            encoders["stage1"] = train(config, request, only_stage1=True).encoder
             encoders["stage2"] = prepared.encoder
         else:
             encoders["tuned"] = prepared.encoder
@@ -162,23 +162,17 @@ class Tsne(Kind):
             UsageError: the task has no classes, or its task head no hidden layer.
         """
         for names in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
-            yield from self._map(request.config(*names), request.workspace, request.spec.seeds[0])
+            yield from self._map(request.config(*names), request)
 
-    def _map(self, config: RunConfig, workspace: Workspace, map_seed: int) -> Iterator[Row]:
-        """Train one head, and yield its rows: one per split, or of one seed one per example.
-
-        Args:
-            config: of the run.
-            workspace: has its data and encoder.
-            map_seed: the seed whose examples get a place in the map.
-        """
+    def _map(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
+        """Train one head, and yield its rows: one per split, or of the first seed one per example."""
         task = load_task(config)
         if not isinstance(task.rules, Classification) or config.task_head.kind != "mlp":
             raise UsageError(
                 f"{task.label}: this figure requires a task with classes and task_head.kind=mlp"
             )
-        splits = load_splits(workspace.inputs(config, task))
-        trainer = train(config, workspace, only_stage1=True)
+        splits = load_splits(request.workspace.inputs(config, task))
+        trainer = train(config, request, only_stage1=True)
         # The model is brought to where it is before full fine-tuning.
         trainer.stages[-1].prepare_model(trainer.encoder)
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
@@ -187,7 +181,7 @@ class Tsne(Kind):
         trainer.model.set_submodule("task_head.output", nn.Identity())
         hidden = {split: trainer.runner.predict(part) for split, part in parts.items()}
         places: dict[str, Floats] = {}
-        if config.seed == map_seed:
+        if config.seed == request.spec.seeds[0]:
             places = self._places(hidden["train"], hidden["dev"])
         head = "Random"
         if config.stage1:
@@ -395,13 +389,13 @@ class TrainingCurves(Kind):
             for setting, seed in product(settings, spec.seeds):
                 # The loss of every step is in the log, and the measured steps are among them.
                 config = request.config(task, method, seed, log_every=1, **setting)
-                yield from self._curves(config, request.workspace)
+                yield from self._curves(config, request)
 
-    def _curves(self, config: RunConfig, workspace: Workspace) -> Iterator[Row]:
+    def _curves(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
         """Train one run, and yield its rows."""
-        pretrained = workspace.pretrained(config, load_task(config)).model
+        pretrained = request.workspace.pretrained(config, load_task(config)).model
         recorder = TrajectoryRecorder(pretrained, self.every)
-        trainer = train(config, workspace, recorder)
+        trainer = train(config, request, recorder)
         losses = {
             line.step: line.loss
             for line in trainer.progress.log_history
@@ -515,14 +509,12 @@ class Landscape(Kind):
             keys: dict[str, Any] = {"shots": shots}
             if shots:
                 keys["epochs"] = self.few_shot_epochs
-            yield from self._landscape(
-                request.config(task, method, seed, **keys), request.workspace
-            )
+            yield from self._landscape(request.config(task, method, seed, **keys), request)
 
-    def _landscape(self, config: RunConfig, workspace: Workspace) -> Iterator[Row]:
+    def _landscape(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
         """Train one run, and yield its trajectory and the loss around it."""
         recorder = SnapshotRecorder(self.snapshots)
-        trainer = train(config, workspace, recorder)
+        trainer = train(config, request, recorder)
         directions, places, explained = principal_plane(list(recorder.snapshots.values()))
         regime = "full-shot"
         if config.shots:
@@ -545,7 +537,8 @@ class Landscape(Kind):
         margin = 0.25 * np.maximum(high - low, 1e-6)
         # [2, points]: the values of x, and those of y.
         axes = np.linspace(low - margin, high + margin, self.points).T
-        train_examples = load_splits(workspace.inputs(config, load_task(config))).train
+        inputs = request.workspace.inputs(config, load_task(config))
+        train_examples = load_splits(inputs).train
         examples = sample(train_examples, self.examples, config.scoring.seed)
         weights = trained(trainer.model)
         for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):

@@ -16,7 +16,7 @@ from hifi_cli.errors import MissingError, logger
 from hifi_cli.figures.figure import FigureRequest, Kind, Row
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.find import values_of
-from hifi_cli.records.searches import tried_settings
+from hifi_cli.records.searches import runs_of_searches, tried_settings
 from hifi_cli.records.study import Study
 from hifi_cli.text import counted_noun
 
@@ -139,7 +139,9 @@ class SearchBudget(Kind):
         runs = runs[runs["shots"].astype(float).fillna(0) == (config.shots or 0)]
         is_shown = runs["limit"].astype(float).fillna(0) == (config.limit or 0)
         others = runs[~is_shown]
-        tried = tried_settings(study.with_runs(runs[is_shown]))
+        shown = study.with_runs(runs[is_shown])
+        tried = tried_settings(shown)
+        tried_runs = runs_of_searches(shown.runs)
         for task, method in product(spec.tasks, spec.methods):
             of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
             # This comes before the error: the runs that are left out may be all there are.
@@ -148,6 +150,9 @@ class SearchBudget(Kind):
                 raise MissingError(
                     f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)"
                 )
+            is_of_both = (tried_runs["task"] == task) & (tried_runs["method"] == method)
+            for path in tried_runs["path"][is_of_both]:
+                request.note_finished(path, study.results[path])
             # A setting with which a run diverged has no score.
             scores = of_method["score"].dropna()
             lost = len(of_method) - len(scores)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from hifi_cli.errors import HifiError, MissingError
 from hifi_cli.files import MAX_LINES_BYTES, digest, read_file
-from hifi_cli.records import check_files, check_predictions, check_record
+from hifi_cli.records import check_files, check_predictions, check_record, figure_runs
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import PACKED
@@ -33,8 +33,10 @@ class CheckedStudy:
         runs: how many finished runs there are.
         recomputed: of how many the score was recomputed from the predictions.
         not_recomputed: why the score of a run with one was not, by the run's path.
-        findings: what is wrong, by the path of a run, or by the name of a packed study's file.
+        findings: what is wrong, by the path of a run, or by the name of a packed study's or a
+            figure's file.
         pruned: the runs whose weights `hifi results prune` dropped.
+        figures_without_runs: the CSVs of figures that do not say which runs they rest on.
     """
 
     runs: int
@@ -42,6 +44,7 @@ class CheckedStudy:
     not_recomputed: dict[str, str]
     findings: dict[str, list[str]]
     pruned: list[str] = field(default_factory=list)
+    figures_without_runs: list[str] = field(default_factory=list)
 
 
 def check(directory: Path) -> CheckedStudy:
@@ -63,12 +66,14 @@ def check(directory: Path) -> CheckedStudy:
     for path, result in study.results.items():
         checking.check_run(path, result)
     checking.compare_runs()
+    checking.check_figures()
     return CheckedStudy(
         runs=len(study.results) + len(study.damaged),
         recomputed=checking.recomputed,
         not_recomputed=checking.not_recomputed,
         findings={path: checking.findings[path] for path in sorted(checking.findings)},
         pruned=[path for path in study.results if _is_pruned(study, path)],
+        figures_without_runs=checking.figures_without_runs,
     )
 
 
@@ -84,7 +89,7 @@ class _Check:
 
     Attributes:
         study: what is checked.
-        findings, recomputed, not_recomputed: see `CheckedStudy`.
+        findings, recomputed, not_recomputed, figures_without_runs: see `CheckedStudy`.
         has_predictions: whether the predictions of a packed study can be read.
         shared: what runs must agree in. By what the value is called and what it must be equal for,
             the value of each run by its path.
@@ -95,6 +100,7 @@ class _Check:
     findings: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     recomputed: int = 0
     not_recomputed: dict[str, str] = field(default_factory=dict)
+    figures_without_runs: list[str] = field(default_factory=list)
     has_predictions: bool = True
     shared: dict[tuple[str, Hashable], dict[str, Hashable]] = field(
         default_factory=lambda: defaultdict(dict)
@@ -198,6 +204,15 @@ class _Check:
         else:
             del self.not_recomputed[path]
             self.recomputed += 1
+
+    def check_figures(self) -> None:
+        """Check that the numbers of figures rest on the runs of the study."""
+        for csv in figure_runs.csvs_of(self.study.directory):
+            name = f"figures/{csv.name}"
+            if figure_runs.file_beside(csv).is_file():
+                self.attempt(name, figure_runs.find_other_runs, csv, self.study.results)
+            else:
+                self.figures_without_runs.append(name)
 
     # --- what runs have in common
 

@@ -21,7 +21,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
         most seeds.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
-    runs = _runs_of_searches(study.runs)
+    runs = runs_of_searches(study.runs)
     scores = [_selecting_score(study, run) for run in runs.itertuples()]
     runs = runs.assign(score=scores, settings=_settings(runs))
     # A row of these groups is a seed.
@@ -41,7 +41,7 @@ def tried_settings(study: Study) -> pd.DataFrame:
     return tried.reset_index()
 
 
-def _runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
+def runs_of_searches(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the variants, and the usual runs beside which they were tried.
 
     A value that is the run's own makes no variant of it (see `grids.cells`): the usual run is a

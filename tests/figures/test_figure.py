@@ -1,5 +1,6 @@
 """Figures from the command line, and their pictures from a CSV alone."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -84,6 +85,36 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
     assert tiny(*words, "--force").code == 0 and numbers.read_bytes() != first, (
         "the time was measured again"
     )
+
+
+def test_a_figure_that_measures_itself_names_what_it_computed_from(tiny, hifi):
+    assert tiny("train --method hifi-layerwise scoring.samples=4").code == 0
+    assert tiny("figure hifi-6-d scoring.samples=4").code == 0
+    [file] = Path("results/figures").glob("*.runs.json")
+    (measured,) = json.loads(file.read_text())["runs"]
+    run = run_folder(method="hifi-layerwise")
+    record = json.loads((run / "results.json").read_text())
+    assert measured["run"] == run.relative_to("results").as_posix()
+    assert not measured["is_finished"] and measured["delta_sha256"] is None
+    for name in ("task_digest", "backbone_weights", "method_code", "draws"):
+        assert measured[name] == record[name]
+    assert measured["data"].items() <= record["data"].items() and measured["data"]
+    checked = json.loads(hifi("results check --format json").out)
+    assert not any(name.startswith("figures/") for name in checked["findings"])
+    (run / "results.json").write_text(json.dumps({**record, "task_digest": "0" * 64}))
+    findings = json.loads(hifi("results check --format json").out)["findings"]
+    (problem,) = next(found for name, found in findings.items() if name.startswith("figures/"))
+    assert "rests on another" in problem and problem.endswith("differs in task_digest")
+
+
+def test_numbers_without_their_runs_are_drawn_and_named(tiny):
+    words = ("figure", "hifi-6-d", "scoring.samples=4")
+    assert tiny(*words).code == 0
+    [file] = Path("results/figures").glob("*.runs.json")
+    assert "does not say which runs" not in tiny(*words).err
+    file.unlink()
+    answer = tiny(*words)
+    assert answer.code == 0 and "does not say which runs it rests on" in answer.err
 
 
 def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):

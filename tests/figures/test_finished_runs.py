@@ -1,5 +1,6 @@
 """Figures of finished runs: the numbers against tables and comparisons, from run directories and packed studies."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -161,3 +162,48 @@ def test_a_grid_of_such_a_figure_is_refused_and_others_need_tasks(hifi, tmp_path
     )
     answer = hifi("figure mine.yaml")
     assert answer.code == 2 and "tasks: one or more are required" in answer.err
+
+
+def figures_findings(hifi):
+    """What a check finds of figures, and the figures that name no runs."""
+    checked = json.loads(hifi("results check --format json").out)
+    findings = checked["findings"].items()
+    of_figures = {name: found for name, found in findings if name.startswith("figures/")}
+    return of_figures, checked["figures_without_runs"]
+
+
+def test_a_check_proves_that_numbers_are_of_the_runs_that_are_here(hifi):
+    grid(methods=("full-ft", "lora"), tasks=("rte",), seeds=(1, 2))
+    assert hifi("figure scores", *WORDS).code == 0
+    (csv,) = Path("results/figures").glob("*.csv")
+    beside = csv.with_suffix(".runs.json")
+    stored = json.loads(beside.read_text())
+    assert stored["csv_sha256"] == hashlib.sha256(csv.read_bytes()).hexdigest()
+    folder = "runs/laptop/minilm/rte"
+    paths = [f"{folder}/{method}/seed{seed}" for method in ("full-ft", "lora") for seed in (1, 2)]
+    assert sorted(run["run"] for run in stored["runs"]) == paths
+    assert all(run["is_finished"] for run in stored["runs"])
+    assert figures_findings(hifi) == ({}, [])
+    name = f"figures/{csv.name}"
+
+    changed = Path("results") / paths[0] / "results.json"
+    before = changed.read_text()
+    changed.write_text(json.dumps({**json.loads(before), "backbone_weights": "0" * 64}))
+    text = f"rests on another {paths[0]}, which differs in backbone_weights"
+    assert figures_findings(hifi) == ({name: [text]}, [])
+    answer = hifi("results check")
+    assert answer.code == 1 and f"{name}: not of the runs that are here" in answer.err
+    changed.unlink()
+    assert figures_findings(hifi) == ({name: [f"rests on {paths[0]}, which is not here"]}, [])
+    changed.write_text(before)
+
+    numbers = csv.read_text()
+    csv.write_text(numbers.replace("lora", "adapter"))
+    text = f"has other bytes than {beside.name} says (csv_sha256)"
+    assert figures_findings(hifi) == ({name: [text]}, [])
+    csv.write_text(numbers)
+    beside.write_text("{}")
+    assert "is damaged" in figures_findings(hifi)[0][name][0]
+    beside.unlink()
+    assert figures_findings(hifi) == ({}, [name])
+    assert f"{name}: note: does not say which runs it rests on" in hifi("results check").out
