@@ -57,7 +57,7 @@ def command_for_new_runs(words: Sequence[str], directory: Path) -> str:
     for index in range(len(words) - 1):
         if words[index : index + 2] == option:
             others = [*words[:index], *words[index + 2 :]]
-    return f"{command_line(merge)} && {command_line([*others, *there])}"
+    return f"{command_line(merge)}, then {command_line([*others, *there])}"
 
 
 def read_records(directory: Path) -> Records:

@@ -418,7 +418,7 @@ def test_a_packed_study_names_commands_that_run(hifi):
     )
     assert hifi("results pack results --out study").code == 0
     (missing,) = table_of(hifi("table mine.yaml --results-dir study --format json"))["missing"]
-    merge, grid = missing.partition(": ")[2].split(" && ")
+    merge, grid = missing.partition(": ")[2].split(", then ")
     assert merge == "hifi results merge study --results-dir results"
     assert grid == "hifi grid mine.yaml --results-dir results"
     assert hifi(*merge.split()[1:]).code == 0
@@ -426,7 +426,7 @@ def test_a_packed_study_names_commands_that_run(hifi):
     shutil.rmtree("results")
     assert hifi(*grid.split()[1:], "--print").out.count("hifi train") == 2
     claims = hifi("claims hifi --results-dir study").out
-    assert "hifi results merge study --results-dir results && hifi grid claims-hifi" in claims
+    assert "hifi results merge study --results-dir results, then hifi grid claims-hifi" in claims
 
 
 def test_footnotes_that_differ_in_one_number_are_one(hifi):
