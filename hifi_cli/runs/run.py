@@ -48,11 +48,19 @@ def run(
 ) -> RunResult:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
+    The lines follow the steps of `docs/architecture.md`: device and task, identity, directory,
+    inputs, heads, splits, model, training, record. Evaluations are a part of training:
+    `config/epoch_rule.py` says after which epochs the model is measured, and on which rows.
+
     Args:
         config: the run's settings.
         workspace: has the results and the data, and what former runs of the command loaded.
         force: repeat a finished run too.
         report_to: trackers that get the log lines too.
+
+    Returns:
+        The record, as results.json has it. A run that diverged has one too, with the status
+        `diverged`, the reason, and no scores.
 
     Raises:
         ConflictError: the directory holds another run, or another process is writing it.
@@ -98,7 +106,8 @@ def run(
         # Everything that can refuse the run has been done, so a former run's files may be removed.
         # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
-        _say_what_rows_share_and_lose(config, splits)
+        _say_how_many_are_truncated(config, splits)
+        _warn_of_shared_texts(config, splits)
         note = precision_note(config.precision, device)
         if note:
             logger.warning(f"note: {config.run_label}: {note}")
@@ -163,17 +172,21 @@ def _training_digest(identity: RunIdentity, inputs: RunInputs, prepared: Prepare
     )
 
 
-def _say_what_rows_share_and_lose(config: RunConfig, splits: Splits) -> None:
-    """Say how many train texts are truncated, and how many selecting rows repeat a train text.
-
-    The epoch is selected too optimistically where the selecting rows repeat what was trained on.
-    """
+def _say_how_many_are_truncated(config: RunConfig, splits: Splits) -> None:
+    """Say how many train texts are truncated to `max_length`, if any are."""
     cut = truncated_rows(splits.train)
     if cut:
         logger.info(
             f"{config.run_label}: {cut:,} of {len(rows_of(splits.train)):,} train texts are"
             f" longer than max_length={config.max_length} and cut"
         )
+
+
+def _warn_of_shared_texts(config: RunConfig, splits: Splits) -> None:
+    """Warn of rows that select the epoch and have the texts of a train row.
+
+    The epoch is selected too optimistically where the selecting rows repeat what was trained on.
+    """
     # Where no rows of their own select the epoch, there are none that could share a text.
     if not config.epoch_rule.selects_apart:
         return

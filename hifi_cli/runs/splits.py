@@ -41,15 +41,15 @@ def load_splits(inputs: RunInputs) -> Splits:
     # The usual run: the validation rows both select the epoch and are reported.
     if not config.shots and config.selection != "holdout":
         train = load("train")
-        return Splits(train, reported, reported, epoch_batches(config, train, 0), extra)
+        return Splits(train, reported, reported, epoch_batches(config, train, epoch=0), extra)
     train_rows, selection_rows = split_train(config, task, data.rows("train"))
     train = tokenizer.tokenize(train_rows)
     selection = tokenizer.tokenize(selection_rows)
     if not config.shots:
-        return Splits(train, selection, reported, epoch_batches(config, train, 0), extra)
+        return Splits(train, selection, reported, epoch_batches(config, train, epoch=0), extra)
     # A method that chooses parameters by gradients, as Child-Tuning-D does, gets those of the full
     # train split.
-    gradient_batches = epoch_batches(config, inputs.examples("train"), 0)
+    gradient_batches = epoch_batches(config, inputs.examples("train"), epoch=0)
     fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
     return Splits(train, selection, reported, gradient_batches, extra, fewshot)
 
@@ -57,7 +57,8 @@ def load_splits(inputs: RunInputs) -> Splits:
 def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
     """Give the train rows that a run trains on, and those that select its epoch, if any do.
 
-    A holdout is a part of a permutation that the run's seed draws. The rows of a group, as of one
+    A few-shot run draws both by its seed, `shots` rows of each class (HiFi, section 4.1). A holdout
+    is a part of a permutation that the run's seed draws. The rows of a group, as of one
     of MultiRC's questions, stay together: its metrics are about whole groups.
 
     Args:
