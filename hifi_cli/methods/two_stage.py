@@ -14,12 +14,13 @@ from hifi_cli.models.encoder import Encoder
 
 
 class TwoStage(Method):
-    """Train the task head by any method (stage 1), then everything (stage 2).
+    """Train the task head by any method (stage 1), then everything (stage 2): EH-FT, section 2.2.
 
     Stage 2 starts from the pretrained backbone and this head. Stage 1 trains the whole task head,
     whatever its method trains of it alone: BitFit would leave the weight of a pretrained pooler as
     it is, and hand over a head that was hardly trained. Each stage has its own optimizer and
-    schedule. The run's steps are divided between the stages.
+    schedule. The run's steps are divided between the stages, so that it takes as many as a run of full
+    fine-tuning (section 3.2).
     """
 
     may_leave_out_words = True

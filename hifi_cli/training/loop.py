@@ -505,25 +505,27 @@ class Trainer:
         if rule.selects_apart:
             selecting_scores, _ = self.runner.measure(self.splits.selection)
             selecting_score = selecting_scores[primary]
-            # It also notes a better epoch, so it comes before `is_finished`, which counts the epochs
-            # since the best one.
-            is_best = self.is_best_so_far(selecting_score)
+            # The best epoch is noted before `is_finished` is read, which counts the epochs since it.
+            is_best = self.note_if_best(selecting_score)
             if rule.measures_reported(is_best=is_best, is_last=self.is_finished):
                 scores, logits = measure_reported(self.runner, self.splits)
         else:
             # The same rows select and are reported: one evaluation serves both.
             scores, logits = measure_reported(self.runner, self.splits)
-            is_best = self.is_best_so_far(scores[primary])
+            is_best = self.note_if_best(scores[primary])
         epoch = self.progress.epoch
         self.log(EpochMetrics(epoch=epoch, selection=selecting_score, **scores))
         if rule.keeps(is_best=is_best, is_candidate=self.is_candidate()):
             self.keep(logits)
 
-    def is_best_so_far(self, score: float) -> bool:
-        """Whether the epoch that ends may be reported and beats those before; note it if so.
+    def note_if_best(self, score: float) -> bool:
+        """Note the epoch that ends as the best one, if it may be reported and beats those before.
 
         Args:
             score: the primary metric on the selecting examples.
+
+        Returns:
+            Whether it is the best one.
         """
         # The first of equal scores stays the best: a later epoch must be higher.
         is_best = self.is_candidate() and score > self.progress.best_score

@@ -8,9 +8,10 @@ from hifi_cli.config.run_config import TrainingConfig
 def learning_rate_factor(training: TrainingConfig, steps: int, step: int) -> float:
     """Return the factor on the learning rate in a step of a stage.
 
-    Linear warm-up over the fraction `warmup` of the steps, then linear or cosine decay to
-    `final_factor`, or none. Before, the first `hold_steps` steps have `hold_factor`, as in EH-FT's
-    code; they count as steps of the warm-up.
+    The factor rises linearly from 0 to 1 over the fraction `warmup` of the steps, and then falls
+    linearly or as a cosine to `final_factor`, or stays at 1. A warm-up's first step therefore trains
+    nothing. The first `hold_steps` steps have `hold_factor` instead, as in EH-FT's code, and count
+    as steps of the warm-up: after them it goes on as if it had begun at the first step.
 
     Args:
         training: the settings of the stage.
