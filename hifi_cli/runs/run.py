@@ -87,6 +87,7 @@ def run(
         # Runs of a command share their rows, their encoder and its tokens; `prepare_run` below
         # copies the encoder, because a method changes it in place.
         inputs = workspace.inputs(config, task)
+        # Only methods that tune selected heads have any; scoring them may take minutes.
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
         prepared = prepare_run(config, task, inputs.pretrained, device, heads)
