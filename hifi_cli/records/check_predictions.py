@@ -6,6 +6,7 @@ Each function yields one sentence for each problem.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import pandas as pd
 
 from hifi_cli.records.check_record import TOLERANCE
@@ -73,6 +74,23 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
         ids = table["id"][contradicts]
         count = counted_noun(len(ids), "prediction")
         yield f"{count} not those of the logits (id {abbreviate([*ids])})"
+    yield from _of_finite_logits(table)
+
+
+def _of_finite_logits(table: pd.DataFrame) -> Iterator[str]:
+    """Logits by which the run diverged, and has no score: NaN or infinity.
+
+    A comparison with NaN is never true, so it would contradict no prediction. Minus infinity is
+    padding, as in `ModelRunner.measure`.
+    """
+    ids = []
+    for row in table.itertuples():
+        logits = np.asarray(row.logits, dtype=np.float64)
+        if np.isnan(logits).any() or np.isposinf(logits).any():
+            ids.append(row.id)
+    if ids:
+        count = counted_noun(len(ids), "row")
+        yield f"{count} with logits that are not finite, and a score (id {abbreviate(ids)})"
 
 
 def _of_classes(result: RunResult, table: pd.DataFrame) -> Iterator[str]:

@@ -3,6 +3,7 @@
 Each function yields one sentence for each problem.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -104,6 +105,7 @@ def in_epochs(result: RunResult) -> Iterator[str]:
             yield f"is {result.status}, and has {' and '.join(held)}"
         return
     yield from _of_number_of_epochs(result)
+    yield from _of_finite_metrics(result)
     yield from _of_scores(result)
     yield from _of_best_epoch(result)
     yield from _of_kept_metrics(result)
@@ -123,6 +125,20 @@ def _of_number_of_epochs(result: RunResult) -> Iterator[str]:
         yield f"has metrics of {len(trained)} epochs, and its configuration {total} epochs"
     if not epochs.total == epochs.last == total:
         yield f"epochs: {epochs.total} in all and {epochs.last} as the last, and by its configuration {total}"
+
+
+def _of_finite_metrics(result: RunResult) -> Iterator[str]:
+    """Find epochs with metrics that are no numbers.
+
+    NaN is as far from one score as from any other, so it would contradict none.
+    """
+    for line in result.epoch_metrics:
+        values = dict(line.metrics)
+        if line.selection is not None:
+            values["selection"] = line.selection
+        for name, value in values.items():
+            if not math.isfinite(value):
+                yield f"epoch {line.epoch} has {name} {value}, which is no score"
 
 
 def _of_scores(result: RunResult) -> Iterator[str]:

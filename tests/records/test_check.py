@@ -1,6 +1,7 @@
 """`hifi results check`: every way to falsify a stored run that its own files show."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -94,7 +95,29 @@ def scores(record, **keys):
     change(RUN, scores=record["scores"] | keys)
 
 
+def logits_that_contradict_nothing(record):
+    """Right predictions and their score, with NaN as every logit."""
+    nothing = [math.nan, math.nan, math.nan]
+    rows = predictions(RUN, lambda row: {**row, "prediction": row["label"], "logits": nothing})
+    assert all(row["prediction"] == row["label"] for row in rows)
+
+
+def epoch_that_contradicts_nothing(record):
+    """A last score of one's choice, with NaN as its epoch's metric: a packed study has no metrics.jsonl."""
+    lines = [dict(line) for line in record["epoch_metrics"]]
+    lines[-1]["accuracy"] = math.nan
+    change(RUN, epoch_metrics=lines, scores=record["scores"] | {"last": 0.95})
+
+
 FALSIFIED = {
+    "predictions with logits that are no numbers": (
+        logits_that_contradict_nothing,
+        "56 rows with logits that are not finite, and a score",
+    ),
+    "a last score whose epoch has no number": (
+        epoch_that_contradicts_nothing,
+        "epoch 15 has accuracy nan, which is no score",
+    ),
     "a score that its predictions do not give": (
         lambda record: change(RUN, **raised(record)),
         "and by its predictions",
