@@ -130,3 +130,28 @@ def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(mak
     model.eval()
     prepared.logits(examples)
     assert torch.equal(torch.random.get_rng_state(), state)  # evaluation draws nothing
+
+
+def test_gradients_under_dropout_have_the_mean_and_the_spread_of_stock_modules(make, workspace):
+    """Over many draws at the same weights, so that training sees the same noise, however it is drawn."""
+
+    def mean_and_spread(*overrides):
+        prepared, config = prepare(make, workspace, "full-ft", "precision=fp32", *overrides)
+        prepared.encoder.model.train()
+        examples = splits_of(config, workspace).train[:16]
+        parameters = [p for p in prepared.encoder.model.parameters() if p.requires_grad]
+        torch.manual_seed(11)
+        gradients = []
+        for _ in range(300):
+            loss = prepared.loss(examples)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            gradients.append(torch.cat([g.flatten() for g in found if g is not None]))
+        drawn = torch.stack(gradients)
+        return drawn.mean(0), drawn.std(0).square().sum().sqrt()
+
+    fast, fast_spread = mean_and_spread()
+    stock, stock_spread = mean_and_spread("kernels=torch", "padding_free=false")
+    assert float(fast_spread) == pytest.approx(float(stock_spread), rel=0.03)
+    # Two means of as many draws differ by their own standard errors.
+    by_chance = (fast_spread.square() + stock_spread.square()) / 300
+    assert float((fast - stock).square().sum()) < 1.5 * float(by_chance)
