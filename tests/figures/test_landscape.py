@@ -26,9 +26,9 @@ def test_principal_plane_against_numpy():
     np.testing.assert_allclose(places, (flat - flat[-1]) @ directions.T, atol=1e-4)
 
 
-def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace):
+def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace, ask):
     config = make("full-ft", "epochs=1")
-    runner = figure.train(config, workspace).runner
+    runner = figure.train(config, ask("landscape", methods=("full-ft",))).runner
     weights = list(runner.encoder.model.parameters())
     examples = examples_of(config, workspace, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
