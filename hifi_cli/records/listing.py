@@ -72,13 +72,19 @@ def read_results(
             f"no directory {directory}; hifi train --results-dir {directory} makes it"
         )
     study = Study(Path(directory))
-    rows = []
-    for run in study.runs.to_dict("records"):
-        listed = _settings_and_metrics(run) if with_settings else {}
-        rows.append({**listed, **_listed(run, study.directory)})
+    runs = study.runs
+    others = []
     if with_unfinished:
-        rows += _unfinished(study)
-        rows += _damaged(study)
+        others = _unfinished(study) + _damaged(study)
+    # Its records take most of the memory, and the list needs none of them.
+    del study
+    rows = []
+    # One run at a time: `to_dict("records")` holds a dictionary for each.
+    for values in runs.itertuples(index=False, name=None):
+        run = dict(zip(runs.columns, values, strict=True))
+        listed = _settings_and_metrics(run) if with_settings else {}
+        rows.append({**listed, **_listed(run, Path(directory))})
+    rows += others
     frame = pd.DataFrame(rows)
     settings = [column for column in frame if column not in _COLUMNS]
     frame = frame.reindex(columns=[*_COLUMNS, *settings])

@@ -298,10 +298,15 @@ class Study:
         if self.damaged:
             reasons = abbreviate([*self.damaged.values()], "; ")
             logger.warning(f"left out: {counted_noun(len(self.damaged), 'damaged run')}: {reasons}")
-        rows = [self._row(path) for path in self.results]
+        # Column by column: a dictionary for each of many rows takes more memory than the frame.
+        columns: dict[str, list[Any]] = {column: [] for column in _COLUMNS}
+        for path in self.results:
+            row = self._row(path)
+            for column, values in columns.items():
+                values.append(row[column])
         # Columns of objects, because pandas would make NaN of a None in `shots`, which means all
         # rows.
-        frame = pd.DataFrame(rows, columns=_COLUMNS, dtype=object)
+        frame = pd.DataFrame(columns, dtype=object)
         types: dict[str, type] = {"seed": int, "collapsed": bool, "time_s": float}
         types |= dict.fromkeys(SCORES, float)
         types |= dict.fromkeys(_PARAMS, int)
