@@ -1,7 +1,7 @@
 """The record of a run, made of its configuration, its rows, what training left, and what it cost."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -245,15 +245,9 @@ def result_of(
     trained_by = progress.processes
     device_types = [process["device_type"] for process in trained_by]
     precisions = sorted({process["precision"] for process in trained_by})
-    devices = dict.fromkeys(process["device"] for process in trained_by)
     # `costs` has the seconds of this process up to the stored predictions, and progress those of
     # the processes before it, which a signal or a kill ended.
     seconds_before = sum(process["seconds"] for process in trained_by[:-1])
-    provenance = describe_provenance(
-        prepared.device, processes=processes.process_state().num_processes
-    )
-    provenance["device"] = " and ".join(devices)
-    provenance["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
     return RunResult(
         **vars(outcome),
         schema_version=SCHEMA,
@@ -291,8 +285,23 @@ def result_of(
         memory_is_own=costs.memory_is_own,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         epoch_metrics=progress.epoch_metrics,
-        provenance=provenance,
+        provenance=_provenance(prepared, trained_by),
     )
+
+
+def _provenance(prepared: PreparedRun, trained_by: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Give command, code, libraries and machine of a run that finishes now, with all its devices.
+
+    Args:
+        prepared: its model, on the device of this process.
+        trained_by: what is known of each process that trained it, in order.
+    """
+    count = processes.process_state().num_processes
+    devices = dict.fromkeys(process["device"] for process in trained_by)
+    provenance = describe_provenance(prepared.device, processes=count)
+    provenance["device"] = " and ".join(devices)
+    provenance["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return provenance
 
 
 def _digest_of_shared_heads(config: RunConfig, heads: Heads | None) -> str | None:

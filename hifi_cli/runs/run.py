@@ -4,6 +4,8 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 
+import torch
+
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import Terminated, logger
 from hifi_cli.files import digest, file_digest
@@ -107,11 +109,7 @@ def run(
         # Everything that can refuse the run has been done, so a former run's files may be removed.
         # Until here, a setting refused under --force would have cost the user the old results.
         processes.run_on_main(lambda: directory.begin(config, anew=force))
-        _say_how_many_are_truncated(config, splits)
-        _warn_of_shared_texts(config, splits)
-        note = precision_note(config.precision, device)
-        if note:
-            logger.warning(f"note: {config.run_label}: {note}")
+        _say_what_to_expect(config, splits, device)
         # The record names the code as it is now. The digest in `identity` was taken before heads
         # were scored, which may be an hour ago, and the user may have edited the file since.
         code = own_code_digest(config)
@@ -171,6 +169,15 @@ def _training_digest(identity: RunIdentity, inputs: RunInputs, prepared: Prepare
             prepared.method.may_leave_out_words and has_several_processes,
         ]
     )
+
+
+def _say_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:
+    """Say before training what a user may not expect of the rows, or of the precision there."""
+    _say_how_many_are_truncated(config, splits)
+    _warn_of_shared_texts(config, splits)
+    note = precision_note(config.precision, device)
+    if note:
+        logger.warning(f"note: {config.run_label}: {note}")
 
 
 def _say_how_many_are_truncated(config: RunConfig, splits: Splits) -> None:
