@@ -15,7 +15,7 @@ from typing import Any
 
 from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import HifiError
+from hifi_cli.errors import HifiError, logger
 from hifi_cli.files import digest
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import read_records
@@ -276,15 +276,23 @@ def _weights_key(method: str, config: Mapping[str, Any]) -> str:
 
 
 def results_in(directory: Path) -> list[RunResult]:
-    """Read the records of a results directory or a packed study; none where they cannot be read.
+    """Read the records of a results directory or a packed study.
 
-    An estimate is no reason for a command to fail.
+    An estimate is no reason for a command to fail: a warning names the records that it cannot use.
     """
     try:
         stored = read_records(directory)
-    except HifiError:
+    except (HifiError, OSError) as error:
+        logger.warning(f"estimates use no records of {directory}, which cannot be read: {error}")
         return []
-    return [result for result in stored.values() if isinstance(result, RunResult)]
+    unusable = [path for path, found in stored.items() if isinstance(found, HifiError)]
+    if unusable:
+        count = counted_noun(len(unusable), "record")
+        logger.warning(
+            f"estimates leave out {count} that cannot be read: {abbreviate(unusable)}"
+            " (hifi results check says why)"
+        )
+    return [found for found in stored.values() if isinstance(found, RunResult)]
 
 
 # --- the estimator

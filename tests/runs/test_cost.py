@@ -1,6 +1,7 @@
 """The estimator of costs: from records to numbers, compared with numbers by hand and with what a run really wrote."""
 
 import re
+from pathlib import Path
 
 import pytest
 from run_folders import demo_folder
@@ -109,6 +110,48 @@ def test_without_records_nothing_is_invented(tmp_path):
     assert lines["time"] == "unknown: no measured step on CPU with 1 thread: train one run first"
     assert lines["disk"] == "unknown: no finished run of full-ft with bert-large"
     assert lines["memory"] == "unknown: no finished run on CPU"
+
+
+def test_records_that_cannot_be_used_are_named_once(tmp_path, caplog):
+    for seed in (1, 2):
+        finish(tmp_path, setting(seed=seed), time_s=51.0)
+    assert len(results_in(tmp_path)) == 2
+    assert not caplog.messages
+    (damaged, _) = sorted(tmp_path.glob("runs/**/results.json"))
+    damaged.write_text("{")
+    assert len(results_in(tmp_path)) == 1
+    (line,) = caplog.messages
+    assert line == (
+        "estimates leave out 1 record that cannot be read:"
+        f" {damaged.parent.relative_to(tmp_path)} (hifi results check says why)"
+    )
+
+
+def test_a_packed_study_that_cannot_be_read_stops_no_estimate(tmp_path, caplog, monkeypatch):
+    finish(tmp_path, setting(), time_s=51.0)
+    (tmp_path / "runs.jsonl").write_text("{}")
+    monkeypatch.setattr("hifi_cli.records.stored.MAX_LINES_BYTES", 1)
+    assert results_in(tmp_path) == []
+    (line,) = caplog.messages
+    assert line.startswith(f"estimates use no records of {tmp_path}, which cannot be read: ")
+
+
+def test_a_dry_run_and_a_grid_say_which_records_they_leave_out(hifi):
+    finish("results", setting(seed=7), time_s=51.0)
+    (damaged,) = Path("results").glob("runs/**/results.json")
+    damaged.write_text(damaged.read_text().replace('"status"', '"state"'))
+    said = (
+        f"estimates leave out 1 record that cannot be read: {damaged.parent.relative_to('results')}"
+    )
+    words = "--protocol hifi --backbone bert-large"
+    for command in (
+        f"train --task rte --method full-ft --seeds 1,2 --dry-run {words}",
+        f"grid hifi-1 --tasks rte --methods full-ft --seeds 1 --print {words}",
+    ):
+        answer = hifi(command)
+        assert answer.code == 0, answer.err
+        assert answer.err.count("estimates leave out") == 1
+        assert said in answer.err.replace("\n", " ")
 
 
 def test_a_run_that_diverged_or_was_trained_by_several_processes_says_nothing(tmp_path):
