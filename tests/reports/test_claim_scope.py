@@ -162,17 +162,19 @@ def test_where_f1_is_the_score_accuracy_tells_whether_a_task_is_at_chance(hifi):
         assert cells["ours"] == pytest.approx(2.0 if predicted else (3 * 2.0 - 1.0) / 4, abs=0.03)
 
 
+def write_claim(protocol, task):
+    """A file of one claim, that HiFi scores higher than Full-FT on a task."""
+    claim = {"kind": "difference", "text": "t", "where": "w"}
+    claim |= {"first": "hifi-layerwise", "second": "full-ft"}
+    file = {"description": "My claims", "protocol": protocol, "backbone": "minilm"}
+    Path("mine.yaml").write_text(
+        yaml.safe_dump({**file, "tasks": [task], "claims": {"mine": claim}})
+    )
+
+
 @pytest.mark.parametrize("metric", ["f1_micro", "f1_macro", "accuracy"])
 def test_a_task_whose_rows_have_several_labels_may_decide(hifi, metric):
-    claim = {"kind": "difference", "text": "t", "where": "w"}
-    methods = {"first": "hifi-layerwise", "second": "full-ft"}
-    file = {
-        "description": "d",
-        "protocol": "laptop",
-        "backbone": "minilm",
-        "tasks": ["demo-topics"],
-    }
-    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": {"mine": claim | methods}}))
+    write_claim("laptop", "demo-topics")
     labels = 20 * [["animal"], ["tool", "fruit"], []]
     write_pairs("demo-topics", 2.0, labels=labels, primary_metric=metric)
     cells, _, _ = claim_of(hifi("claims mine.yaml --format json"), "mine")
@@ -181,15 +183,7 @@ def test_a_task_whose_rows_have_several_labels_may_decide(hifi, metric):
 
 def test_a_report_has_the_claims_about_a_protocol_of_ones_own(hifi):
     Path("own.yaml").write_text(yaml.safe_dump({"description": "d", "base": "laptop"}))
-    claim = {"kind": "difference", "text": "t", "where": "w"}
-    methods = {"first": "hifi-layerwise", "second": "full-ft"}
-    file = {
-        "description": "My claims",
-        "protocol": "own.yaml",
-        "backbone": "minilm",
-        "tasks": ["rte"],
-    }
-    Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": {"mine": claim | methods}}))
+    write_claim("own.yaml", "rte")
     for seed in range(1, 9):
         for method, score in (("hifi-layerwise", 0.8 + 0.001 * seed), ("full-ft", 0.7)):
             write_run("results", method, "rte", seed, score, protocol="own", backbone="minilm")
