@@ -78,7 +78,7 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
 
 
 def _of_finite_logits(table: pd.DataFrame) -> Iterator[str]:
-    """Logits by which the run diverged, and has no score: NaN or infinity.
+    """Find logits with which a run diverges and has no score: NaN or infinity.
 
     A comparison with NaN is never true, so it would contradict no prediction. Minus infinity is
     padding, as in `ModelRunner.measure`.

@@ -155,7 +155,7 @@ class AlikeFootnotes:
 
 
 def _is_count(word: str) -> bool:
-    """Whether a word is a whole number."""
+    """Return whether a word is a whole number."""
     return word.replace(",", "").isdecimal()
 
 
