@@ -339,9 +339,7 @@ def _marks(table: Table, style: Style, row: int, key: str) -> str:
     texts = table.footnotes.get((row, key), [])
     if not texts:
         return ""
-    # Two footnotes of one cell may share a letter.
-    letters = dict.fromkeys(table.marks[text] for text in texts)
-    return style.mark.format(",".join(letters))
+    return style.mark.format(",".join(table.marks[text] for text in texts))
 
 
 def as_text(table: Table, width: int | None = None) -> str:
@@ -359,7 +357,7 @@ def as_text(table: Table, width: int | None = None) -> str:
     lines = [wrap.fill(table.title)]
     if table.rows:
         lines += _drawn(table, width, is_terminal=sys.stdout.isatty())
-    lines += [wrap.fill(f"{mark}: {text}") for mark, text in table.explanations.items()]
+    lines += [wrap.fill(f"{mark}: {text}") for text, mark in table.marks.items()]
     lines += [wrap.fill(note) for note in table.notes]
     # A missing run ends with a command, which readers copy: it is not wrapped.
     lines += [f"missing: {text}" for text in table.missing]
@@ -422,9 +420,7 @@ def _as_markdown(table: Table) -> str:
         for row in [[*cells], alignment, *cells.itertuples(index=False)]:
             lines.append(f"| {' | '.join(row)} |")
     lines.append("")
-    lines += [
-        f"- <sup>{mark}</sup> {_MARKDOWN.line(text)}" for mark, text in table.explanations.items()
-    ]
+    lines += [f"- <sup>{mark}</sup> {_MARKDOWN.line(text)}" for text, mark in table.marks.items()]
     lines += [f"- {_MARKDOWN.line(text)}" for text in table.notes]
     lines += [f"- missing: {_MARKDOWN.line(text)}" for text in table.missing]
     return "\n".join(lines) + "\n"
@@ -455,7 +451,7 @@ def _as_latex(table: Table, caption: str, label: str | None) -> str:
     # LaTeX prints a hyphen before a number as a hyphen: a minus sign needs math mode.
     body = re.sub(r"(?<=[ \n])-(?=\d)", "$-$", body)
     notes = []
-    for mark, text in table.explanations.items():
+    for text, mark in table.marks.items():
         notes.append(f"{_TEX.mark.format(mark)} {_TEX.line(_without_hints(text))}")
     notes += [_TEX.line(_without_hints(text)) for text in table.notes]
     lines = [f"% missing: {' '.join(text.split())}" for text in table.missing]

@@ -103,62 +103,6 @@ def interval_columns(key: str) -> list[Column]:
     return [Column("low", key, "low"), Column("high", key, "high")]
 
 
-class AlikeFootnotes:
-    """Footnotes that differ in one whole number, as `5 of 6 seeds` and `4 of 6 seeds` do.
-
-    Numbers inside of another word, as in `epochs=3`, are no counts and tell footnotes apart.
-
-    Attributes:
-        texts: each once, in reading order.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.texts = [text]
-        self._words = self._words_of(text)
-        # The word that differs; None: there is one text so far.
-        self._place: int | None = None
-
-    def takes(self, text: str) -> bool:
-        """Add a text if it is alike, and say whether it is here now."""
-        if text in self.texts:
-            return True
-        words = self._words_of(text)
-        if len(words) != len(self._words):
-            return False
-        differing = [place for place, word in enumerate(words) if word != self._words[place]]
-        if len(differing) != 1:
-            return False
-        (place,) = differing
-        are_numbers = _is_count(words[place]) and _is_count(self._words[place])
-        if not are_numbers or self._place not in (None, place):
-            return False
-        self._place = place
-        self.texts.append(text)
-        return True
-
-    @property
-    def text(self) -> str:
-        """The one text for all, with the lowest and the highest number."""
-        if self._place is None:
-            return self.texts[0]
-        place = self._place
-        counts = {int(self._words_of(text)[place].replace(",", "")) for text in self.texts}
-        between = "to" if len(counts) > 2 else "or"
-        words = list(self._words)
-        words[place] = f"{min(counts):,} {between} {max(counts):,}"
-        return " ".join(words)
-
-    @staticmethod
-    def _words_of(text: str) -> list[str]:
-        """Return the words of a text; `1 run` reads `1 runs`, as beside another number."""
-        return text.replace("1 run ", "1 runs ").split(" ")
-
-
-def _is_count(word: str) -> bool:
-    """Return whether a word is a whole number."""
-    return word.replace(",", "").isdecimal()
-
-
 @dataclass
 class Table:
     """A table. Readers get the keys that have a heading, rounded and marked; programs all columns.
@@ -234,31 +178,14 @@ class Table:
 
     @cached_property
     def marks(self) -> dict[str, str]:
-        """The letter of each footnote: a to z, then aa, bb and so on.
-
-        Footnotes that differ in one number share a letter.
-        """
+        """The letter of each footnote: a to z, then aa, bb and so on."""
         marks: dict[str, str] = {}
-        for index, alike in enumerate(self._alike):
-            repetitions, letter = divmod(index, len(ascii_lowercase))
-            for text in alike.texts:
-                marks[text] = ascii_lowercase[letter] * (1 + repetitions)
-        return marks
-
-    @property
-    def explanations(self) -> dict[str, str]:
-        """The text below the table of each letter, in reading order."""
-        return {self.marks[alike.texts[0]]: alike.text for alike in self._alike}
-
-    @cached_property
-    def _alike(self) -> list[AlikeFootnotes]:
-        """The footnotes in reading order, those that differ in one number together."""
-        groups: list[AlikeFootnotes] = []
         for texts in self.footnotes.values():
             for text in texts:
-                if not any(group.takes(text) for group in groups):
-                    groups.append(AlikeFootnotes(text))
-        return groups
+                if text not in marks:
+                    repetitions, letter = divmod(len(marks), len(ascii_lowercase))
+                    marks[text] = ascii_lowercase[letter] * (1 + repetitions)
+        return marks
 
     def number(self, row: int, key: str) -> str:
         """Return the number or text of a cell as every format prints it.
