@@ -25,8 +25,8 @@ from hifi_cli.reports.table_spec import TableSpec
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The runs that a report is about.
+class ReportFilter:
+    """The tasks, methods and protocol of the runs that a report is about.
 
     Attributes:
         tasks: empty: all; likewise the others.
@@ -64,7 +64,7 @@ class Selection:
         return study.with_runs(runs)
 
     def as_words(self) -> list[str]:
-        """Return the selection as options of a command."""
+        """Return the filter as options of a command."""
         return options.arguments(
             tasks=",".join(map(registry.argument_of, self.tasks)),
             methods=",".join(map(registry.argument_of, self.methods)),
@@ -105,12 +105,12 @@ def report(
     study = Study(results_dir)
     # Reading the records of a large study takes long.
     study.refuse_missing_predictions()
-    selection = Selection(
+    report_filter = ReportFilter(
         tasks=options.stored_names("tasks", tasks),
         methods=options.stored_names("methods", methods),
         protocol=options.stored_keys(protocol, None, None)["protocol"],
     )
-    study = selection.of(study)
+    study = report_filter.of(study)
     # A results directory may hold the runs of searches alone.
     searches = []
     if study.runs["variant"].notna().any():
@@ -118,12 +118,12 @@ def report(
     if study.table_runs.empty and not searches:
         raise study.no_run_error()
     how = ReportOptions.of_command(score, include, show_published=published)
-    reported = page.reported_runs(study, how, selection.methods)
+    reported = page.reported_runs(study, how, report_filter.methods)
     place = options.arguments(results_dir=results_dir)
-    specs = _specs(tables or [], study, selection)
-    shown = _tables_of_scores(tables or [], specs, study, how, [*selection.as_words(), *place])
+    specs = _specs(tables or [], study, report_filter)
+    shown = _tables_of_scores(tables or [], specs, study, how, [*report_filter.as_words(), *place])
     shown += page.comparisons(reported)
-    shown += _tables_of_claims(claims or [], specs, study, how, selection.tasks, place)
+    shown += _tables_of_claims(claims or [], specs, study, how, report_filter.tasks, place)
     shown += _tables_of_measures(specs, study, how)
     words = options.arguments(
         tables=",".join(tables or []),
@@ -133,22 +133,22 @@ def report(
         results_dir=results_dir,
         out=out,
     )
-    command = _command([*selection.as_words(), *words], has_published=published)
+    command = _command([*report_filter.as_words(), *words], has_published=published)
     target = out or study.directory / "report.html"
     write_text(target, page.render(study, reported, [*shown, *searches], command=command))
     print(target)
 
 
-def _specs(names: Sequence[str], study: Study, selection: Selection) -> list[TableSpec]:
+def _specs(names: Sequence[str], study: Study, report_filter: ReportFilter) -> list[TableSpec]:
     """Return the named tables with the selected rows and columns; without names, all finished runs'."""
     if not names:
         return score_tables.specs_of(study)
     return [
         table_spec.with_changes(
             table_spec.load(name),
-            protocol=selection.protocol,
-            methods=selection.methods,
-            tasks=selection.tasks,
+            protocol=report_filter.protocol,
+            methods=report_filter.methods,
+            tasks=report_filter.tasks,
         )
         for name in names
     ]
@@ -168,7 +168,7 @@ def _tables_of_scores(
         specs: the tables.
         study: has their runs.
         how: which epoch's score is meant, and which runs count.
-        given: selection and directories as options of that command.
+        given: the filter and the directories as options of that command.
     """
     grids = [
         command_for_new_runs(["hifi", "grid", name, *given], study.directory) for name in names

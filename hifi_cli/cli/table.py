@@ -107,7 +107,7 @@ def table(
             )
         # No epoch can be chosen: a run stores the predictions of the one that it keeps.
         counted = ReportOptions.of_command(None, include)
-        tables = class_tables.TABLES[name](study, asked.selection, counted)
+        tables = class_tables.TABLES[name](study, asked.run_filter, counted)
     else:
         # A table with a name has the columns of its YAML.
         if not name and not metrics:
@@ -158,9 +158,9 @@ class _Asked:
     by: str | None
 
     @property
-    def selection(self) -> class_tables.Selection:
+    def run_filter(self) -> class_tables.RunFilter:
         """The runs that a table of predictions shows."""
-        return class_tables.Selection(
+        return class_tables.RunFilter(
             keys=self.keys,
             tasks=self.tasks,
             methods=self.methods,

@@ -35,8 +35,8 @@ class NeedsMore(Exception):
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which runs are shown.
+class RunFilter:
+    """The protocol, tasks, methods and seeds of the runs that are shown.
 
     Attributes:
         keys: `protocol`, `backbone` and `shots`; None: any.
@@ -87,21 +87,21 @@ class SeedsOfMethod:
         return f"{label_of('methods', self.method)} on {label_of('tasks', self.task_name)} ({self.setting}, {seeds})"
 
 
-def per_class(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+def per_class(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
     """Return a table for each task and method: precision, recall and F1 of each class, in percent.
 
     Where nothing has or is predicted to have a class, its score is 0, as the metrics' is.
 
     Args:
         study: the runs.
-        selection: which of them are shown.
+        run_filter: which of them are shown.
         options: which of them count.
 
     Raises:
         MissingError: no run has predictions of classes.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, selection, options, several=True):
+    for seeds in _with_classes(study, run_filter, options, several=True):
         classes = seeds.task.labels
         # [seeds, classes, 3]: precision, recall and F1.
         scores = np.stack(
@@ -131,19 +131,19 @@ def per_class(study: Study, selection: Selection, options: ReportOptions) -> lis
     return tables
 
 
-def confusion(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+def confusion(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
     """Return a table for each task and method: how many rows of each class are predicted to have which.
 
     Args:
         study: the runs.
-        selection: which of them are shown.
+        run_filter: which of them are shown.
         options: which of them count.
 
     Raises:
         MissingError: no run has predictions of rows with one class each.
     """
     tables: list[Table] = []
-    for seeds in _with_classes(study, selection, options, several=False):
+    for seeds in _with_classes(study, run_filter, options, several=False):
         classes = seeds.task.classes
         counts: list[Floats] = []
         for table in seeds.predictions.values():
@@ -168,7 +168,7 @@ def confusion(study: Study, selection: Selection, options: ReportOptions) -> lis
     return tables
 
 
-def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list[Table]:
+def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> list[Table]:
     """Return a table for each task: the score of the mean of the seeds' probabilities, a row per method.
 
     A task of numbers has the mean of the predictions in their place. Beside the ensemble stand the
@@ -176,7 +176,7 @@ def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list
 
     Args:
         study: the runs.
-        selection: which of them are shown.
+        run_filter: which of them are shown.
         options: which of them count.
 
     Raises:
@@ -184,7 +184,7 @@ def ensemble(study: Study, selection: Selection, options: ReportOptions) -> list
     """
     ensembles: dict[tuple[str, str], EnsemblesOfTask] = {}
     reasons: list[str] = []
-    for seeds in _seeds_of_methods(study, selection, options):
+    for seeds in _seeds_of_methods(study, run_filter, options):
         key = (seeds.task_name, seeds.setting)
         of_task = ensembles.setdefault(key, EnsemblesOfTask())
         name = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
@@ -217,26 +217,26 @@ TABLES: dict[str, Callable[..., list[Table]]] = {
 
 
 def _seeds_of_methods(
-    study: Study, selection: Selection, options: ReportOptions
+    study: Study, run_filter: RunFilter, options: ReportOptions
 ) -> Iterator[SeedsOfMethod]:
     """Yield the usable predictions of each task and method, of each protocol and backbone.
 
     Args:
         study: the runs.
-        selection: which of them are shown.
+        run_filter: which of them are shown.
         options: which of them count.
 
     Raises:
         MissingError: there is no such run.
     """
-    runs = select_runs(study.runs, **selection.keys)
-    for column, values in selection.columns.items():
+    runs = select_runs(study.runs, **run_filter.keys)
+    for column, values in run_filter.columns.items():
         if values:
             runs = runs[runs[column].isin(values)]
     if runs.empty:
         if study.table_runs.empty:
             raise study.no_run_error()
-        raise study.no_such_runs_error(**selection.keys)
+        raise study.no_such_runs_error(**run_filter.keys)
     words = table_keys(runs)
     for (protocol, backbone, shots), group in runs.groupby([words[key] for key in TABLE_KEYS]):
         setting = f"protocol {protocol}, backbone {backbone}"
@@ -286,13 +286,13 @@ def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataF
 
 
 def _with_classes(
-    study: Study, selection: Selection, options: ReportOptions, *, several: bool
+    study: Study, run_filter: RunFilter, options: ReportOptions, *, several: bool
 ) -> Iterator[SeedsOfMethod]:
     """Yield those whose rows have classes.
 
     Args:
         study: the runs.
-        selection: which of them are shown.
+        run_filter: which of them are shown.
         options: which of them count.
         several: whether a row may have several.
 
@@ -301,7 +301,7 @@ def _with_classes(
     """
     reasons: list[str] = []
     is_empty = True
-    for seeds in _seeds_of_methods(study, selection, options):
+    for seeds in _seeds_of_methods(study, run_filter, options):
         if seeds.task.classes or (several and seeds.task.rules.has_any_number_of_labels):
             is_empty = False
             yield seeds
