@@ -4,10 +4,12 @@
 The files in a run's directory are those of `hifi_cli/records/layout.py`.
 """
 
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from hifi_cli.files import safe_name
 
+# The results directory where no option names another.
+RESULTS = Path("results")
 _TOP = "runs"
 # Directories of runs in a results directory, as patterns of glob; the second one is of variants.
 RUN_PATTERNS = (f"{_TOP}/*/*/*/*/seed*", f"{_TOP}/*/*/*/*/*/seed*")

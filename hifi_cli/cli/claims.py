@@ -1,6 +1,6 @@
 """`hifi claims`: verdicts on a paper's claims."""
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -65,7 +65,7 @@ def claims(
         protocol=protocol,
         backbone=backbone,
         tasks=task_names,
-        place=options.arguments(results_dir=results_dir, data_dir=data_dir),
+        data_dir=data_dir,
     )
     tables[0].notes += study.notes_on_damage
     emit(tables, format, out)
@@ -87,7 +87,7 @@ def verdict_tables(
     protocol: str | None,
     backbone: str | None,
     tasks: list[str],
-    place: Sequence[str],
+    data_dir: Path | None = None,
 ) -> list[Table]:
     """Build a table of verdicts for each file of claims that words name.
 
@@ -98,13 +98,14 @@ def verdict_tables(
         protocol: another protocol than the files'; None: theirs.
         backbone: another backbone than the files'; None: theirs.
         tasks: those that are asked about; empty: all.
-        place: the directories as options of the commands that are printed.
+        data_dir: as the printed commands name it; None: they name none.
     """
     files = claims_spec.select(words, protocol=protocol, backbone=backbone, tasks=tasks)
     given = options.arguments(
         tasks=",".join(map(registry.argument_of, tasks)), protocol=protocol, backbone=backbone
     )
+    data_option = options.arguments(data_dir=data_dir)
     return [
-        claims_table.evaluate(name, file, study, how, given=given, place=place)
+        claims_table.evaluate(name, file, study, how, given=given, data_option=data_option)
         for name, file in files.items()
     ]

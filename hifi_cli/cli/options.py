@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import TypeAdapter
 
+from hifi_cli import run_paths
 from hifi_cli.config import registry
 from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.run_config import RunConfig
@@ -207,8 +208,8 @@ ResultsDir = Annotated[
         rich_help_panel=DATA,
     ),
 ]
-# The results directory where no option names another.
-RESULTS = Path("results")
+# The commands' default of `--results-dir`.
+RESULTS = run_paths.RESULTS
 # Each seed becomes a configuration in memory.
 _MOST_SEEDS = 100_000
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.", rich_help_panel=HOW)]

@@ -119,11 +119,10 @@ def report(
         raise study.no_run_error()
     how = ReportOptions.of_command(score, include, show_published=published)
     reported = page.reported_runs(study, how, report_filter.methods)
-    place = options.arguments(results_dir=results_dir)
     specs = _specs(tables or [], study, report_filter)
-    shown = _tables_of_scores(tables or [], specs, study, how, [*report_filter.as_words(), *place])
+    shown = _tables_of_scores(tables or [], specs, study, how, report_filter.as_words())
     shown += page.comparisons(reported)
-    shown += _tables_of_claims(claims or [], specs, study, how, report_filter.tasks, place)
+    shown += _tables_of_claims(claims or [], specs, study, how, report_filter.tasks)
     shown += _tables_of_measures(specs, study, how)
     words = options.arguments(
         tables=",".join(tables or []),
@@ -168,7 +167,7 @@ def _tables_of_scores(
         specs: the tables.
         study: has their runs.
         how: which epoch's score is meant, and which runs count.
-        given: the filter and the directories as options of that command.
+        given: the filter as options of that command.
     """
     grids = [
         command_for_new_runs(["hifi", "grid", name, *given], study.directory) for name in names
@@ -186,7 +185,6 @@ def _tables_of_claims(
     study: Study,
     how: ReportOptions,
     tasks: list[str],
-    place: Sequence[str],
 ) -> list[Table]:
     """Return verdicts on claims under the protocol and backbone of each table.
 
@@ -198,7 +196,6 @@ def _tables_of_claims(
         study: has their runs.
         how: which epoch's score is meant, and which runs count.
         tasks: those that are asked about; empty: all.
-        place: the directories as options of the commands that are printed.
     """
     found = []
     for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
@@ -209,7 +206,7 @@ def _tables_of_claims(
             if not asked:
                 continue
         verdicts = verdict_tables(
-            asked, study, how, protocol=protocol, backbone=backbone, tasks=tasks, place=place
+            asked, study, how, protocol=protocol, backbone=backbone, tasks=tasks
         )
         found += [each for each in verdicts if claims or set(verdicts_in(each)) - {"not run"}]
     return found

@@ -123,10 +123,9 @@ def table(
                 protocol=protocol,
                 backbone=backbone,
                 data_dir=data_dir,
-                results_dir=results_dir,
             )
-            words = ["hifi", "grid", name, *given, *_shots_as_setting(shots)]
-            command = command_for_new_runs(words, results_dir)
+            words = ["hifi", "grid", name, *given]
+            command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
         how = ReportOptions.of_command(score, include, show_published=published)
         tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
         notes = _notes_on_rows(by, left_out, metrics)

@@ -9,7 +9,7 @@ from typing import Any
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import MAX_LINES_BYTES, command_line, json_object, read_json, read_lines
 from hifi_cli.records.record import RunResult, validated
-from hifi_cli.run_paths import RUN_PATTERNS
+from hifi_cli.run_paths import RESULTS, RUN_PATTERNS
 
 # The file of a packed study: one line a run, sorted by path.
 PACKED = "runs.jsonl"
@@ -40,24 +40,35 @@ def refuse_packed(directory: Path) -> None:
         )
 
 
-def command_for_new_runs(words: Sequence[str], directory: Path) -> str:
-    """Return a printed command that adds runs; before it, what a packed study needs for that.
+def results_dir_option(directory: Path) -> list[str]:
+    """Return the option `--results-dir` of a printed command; none for the default directory."""
+    if directory == RESULTS:
+        return []
+    return ["--results-dir", str(directory)]
+
+
+def command_for_new_runs(
+    words: Sequence[str], directory: Path, other_words: Sequence[str] = ()
+) -> str:
+    """Return a printed command that adds runs to a results directory.
+
+    A packed study takes no new runs: a command before it copies the study's runs elsewhere.
 
     Args:
-        words: of the command, with its `--results-dir` unless that is the default.
-        directory: the results directory, or a packed study, whose runs are copied elsewhere first.
+        words: of the command, up to its `--results-dir`.
+        directory: the results directory, or the packed study.
+        other_words: those behind `--results-dir`.
     """
     if not is_packed(directory):
-        return command_line(words)
-    place = "results" if directory != Path("results") else "results-unpacked"
-    there = ["--results-dir", place]
-    merge = ["hifi", "results", "merge", str(directory), *there]
-    option = ["--results-dir", str(directory)]
-    others = list(words)
-    for index in range(len(words) - 1):
-        if words[index : index + 2] == option:
-            others = [*words[:index], *words[index + 2 :]]
-    return f"{command_line(merge)}, then {command_line([*others, *there])}"
+        return command_line([*words, *results_dir_option(directory), *other_words])
+    place = RESULTS
+    if directory == place:
+        place = Path("results-unpacked")
+    # It is written out even where it is the default, so that both commands visibly name one place.
+    there = ["--results-dir", str(place)]
+    merge = command_line(["hifi", "results", "merge", str(directory), *there])
+    new_runs = command_line([*words, *other_words, *there])
+    return f"{merge}, then {new_runs}"
 
 
 def read_records(directory: Path) -> Records:

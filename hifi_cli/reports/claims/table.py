@@ -12,7 +12,7 @@ from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import stored_name
 from hifi_cli.files import command_line
-from hifi_cli.records.stored import command_for_new_runs
+from hifi_cli.records.stored import command_for_new_runs, results_dir_option
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import MEASURES
 from hifi_cli.reports.claims.decide import (
@@ -125,7 +125,7 @@ def evaluate(
     options: ReportOptions,
     *,
     given: Sequence[str] = (),
-    place: Sequence[str] = (),
+    data_option: Sequence[str] = (),
 ) -> Table:
     """Decide every claim of a file.
 
@@ -135,7 +135,7 @@ def evaluate(
         study: all runs.
         options: which epoch's score is meant, and which runs count.
         given: protocol and backbone as options of the command that trains the claims' runs.
-        place: the directories as options of the commands that are printed.
+        data_option: `--data-dir` of the commands that are printed; empty: they have none.
 
     Returns:
         A table of verdicts, with a note on each claim that says it in words.
@@ -166,7 +166,7 @@ def evaluate(
         names_column="",
         formats={"runs": ".0f"},
         notes=notes,
-        missing=_missing(name, decided, given, place, study.directory),
+        missing=_missing(name, decided, given, data_option, study.directory),
         own_texts=frozenset(file.claims),
     )
 
@@ -324,7 +324,7 @@ def _missing(
     name: str,
     decided: Sequence[DecidedClaim],
     given: Sequence[str],
-    place: Sequence[str],
+    data_option: Sequence[str],
     directory: Path,
 ) -> list[str]:
     """Return the commands that make the runs and figures that claims lack.
@@ -333,18 +333,20 @@ def _missing(
         name: of the file, as the command line takes it.
         decided: all claims of the file.
         given: protocol and backbone as options.
-        place: the directories as options.
+        data_option: `--data-dir` with its value; empty: none.
         directory: that of the runs.
     """
     missing = []
     lacking = [each.name for each in decided if each.lacks_runs]
     if lacking:
         grid = name if registry.is_yaml_path(name) else f"claims-{name}"
-        command = command_for_new_runs(["hifi", "grid", grid, *given, *place], directory)
+        command = command_for_new_runs(["hifi", "grid", grid, *given], directory, data_option)
         missing.append(f"runs of {abbreviate(lacking)}: {command}")
     for each in decided:
         if each.command_of_figure:
-            text = f"figure: {command_line([*each.command_of_figure, *place])}"
+            place = [*results_dir_option(directory), *data_option]
+            command = command_line([*each.command_of_figure, *place])
+            text = f"figure: {command}"
             # Several claims may ask for one figure.
             if text not in missing:
                 missing.append(text)
