@@ -3,14 +3,16 @@
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from typing import Any
 
 import torch
 
+from hifi_cli.config.draws import draws_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import Terminated, logger
 from hifi_cli.files import digest, file_digest
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import RunResult
+from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.finished import save_delta
 from hifi_cli.runs.heads import HeadSelector
@@ -65,7 +67,8 @@ def run(
         `diverged`, the reason, and no scores.
 
     Raises:
-        ConflictError: the directory holds another run, or another process is writing it.
+        ConflictError: the directory holds another run, or a checkpoint of one, or another process is
+            writing it.
         RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong, the requested GPU for
             example; or the results are a packed study.
@@ -93,9 +96,9 @@ def run(
         heads = HeadSelector(inputs, device, workspace.results_dir).heads_to_tune()
         splits = load_splits(inputs)
         prepared = prepare_run(config, task, inputs.pretrained, device, heads)
-        # A checkpoint with another digest belongs to another training and is not continued.
-        training_digest = _training_digest(identity, inputs, prepared)
-        checkpoint = Checkpoint(directory.checkpoint, training_digest)
+        checkpoint = Checkpoint(
+            directory.checkpoint, _parts_of_training(identity, inputs, prepared)
+        )
         # The peak memory is measured from here on. After another run of this process, the allocator
         # makes a reading on a CPU too high: the record then says that it is not this run's alone.
         memory_is_own = reset_peak_memory(device)
@@ -154,21 +157,30 @@ def _finished_run(
     return finished
 
 
-def _training_digest(identity: RunIdentity, inputs: RunInputs, prepared: PreparedRun) -> str:
-    """Give the digest of all that a checkpoint must agree in to be continued."""
+def _parts_of_training(
+    identity: RunIdentity, inputs: RunInputs, prepared: PreparedRun
+) -> dict[str, Any]:
+    """Give all that a checkpoint must agree in to be continued, by the names that messages use."""
+    heads = prepared.method.context.heads
+    # One process trains only the words of the train examples; several processes train the whole
+    # word embedding. The optimizer's state of one does not fit the other.
     has_several_processes = prepared.processes.num_processes > 1
-    return digest(
-        [
-            inputs.config.config_hash,
-            identity.task,
-            prepared.method.context.heads,
-            inputs.pretrained.backbone_weights,
-            inputs.data.fingerprint,
-            # One process trains only the words of the train examples; several processes train the
-            # whole word embedding. The optimizer's state of one does not fit the other.
-            prepared.method.may_leave_out_words and has_several_processes,
-        ]
-    )
+    trains_all_words = prepared.method.may_leave_out_words and has_several_processes
+    parts: dict[str, Any] = {
+        "the configuration": inputs.config.config_hash,
+        "the task as it is read": identity.task,
+        "the code of your own": identity.code,
+        "the encoder's weights, configuration or tokenizer": inputs.pretrained.backbone_weights,
+        "the attention heads": digest(heads),
+        "one or several processes": trains_all_words,
+    }
+    for split, value in labelled_splits(inputs.data.fingerprint).items():
+        parts[f"the data of {split}"] = value
+    # A run may go on on another device, whose draws then count too.
+    draws = draws_of(inputs.config, ("cpu", "cuda"), selects_heads=heads is not None)
+    for name, version in draws.items():
+        parts[f"the random draws ({name})"] = version
+    return parts
 
 
 def _say_what_to_expect(config: RunConfig, splits: Splits, device: torch.device) -> None:

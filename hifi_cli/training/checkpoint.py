@@ -1,23 +1,30 @@
 """The file that keeps the state of an unfinished run."""
 
+import errno
 import random
+import re
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+import transformers
 
-from hifi_cli.errors import logger
+from hifi_cli._version import __version__
+from hifi_cli.errors import ConflictError, RunFailed, logger
 from hifi_cli.files import atomic_path
 
 # Save at most once a minute: a kill then costs a minute of training. Where saving takes long, at
 # least this many times its seconds lie between two checkpoints.
 _MIN_SECONDS = 60.0
 _MIN_RATIO = 20
-# The version of the file's content; a file of another version is not used.
-_LAYOUT = 12
+# The version of the file's content; a file of another version is not continued.
+_LAYOUT = 13
+# Parts of torch's message where memory is missing.
+_NO_MEMORY = re.compile("allocate memory|out of memory")
 
 
 class Checkpoint:
@@ -25,13 +32,13 @@ class Checkpoint:
 
     Args:
         path: where it is.
-        run_id: digest of what decides the state, as configuration, data and heads; the state of
-            another run is not used.
+        belongs_to: what decides the state, such as the data and the heads: a value by the name that
+            a user knows it by. The state of a run that differs in any of them is not continued.
     """
 
-    def __init__(self, path: Path, run_id: str) -> None:
+    def __init__(self, path: Path, belongs_to: Mapping[str, Any]) -> None:
         self.path = path
-        self.run_id = f"{run_id}, layout {_LAYOUT}"
+        self.belongs_to = dict(belongs_to)
         self._due_at = time.monotonic() + _MIN_SECONDS
 
     def is_due(self) -> bool:
@@ -48,7 +55,13 @@ class Checkpoint:
             device: has the model, and a generator of its own if it is a GPU.
         """
         start = time.monotonic()
-        content = {**state, "run_id": self.run_id, "rng": _rng_state(device)}
+        content = {
+            **state,
+            "layout": _LAYOUT,
+            "belongs_to": self.belongs_to,
+            "versions": program_versions(),
+            "rng": _rng_state(device),
+        }
         try:
             with atomic_path(self.path) as temporary:
                 torch.save(content, temporary)
@@ -58,25 +71,73 @@ class Checkpoint:
             self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
 
     def read(self) -> dict[str, Any] | None:
-        """Read the saved state; None, with a warning, if it is damaged or another run's."""
+        """Read the saved state; None, with a warning, if it is damaged.
+
+        Raises:
+            ConflictError: it is another run's, or of another version of hifi. It may hold hours of
+                training, so that only its owner may delete it.
+            RunFailed: it cannot be read now.
+        """
         if not self.path.is_file():
             return None
-        # torch raises half a dozen kinds of errors for a damaged file.
         try:
             _check_sums(self.path)
             state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            if state["run_id"] == self.run_id:
-                return state
-            problem = "of another version of hifi"
-            if state["run_id"].endswith(f", layout {_LAYOUT}"):
-                problem = "of other data, heads, weights or processes"
+            layout = state.get("layout")
+        # torch raises half a dozen kinds of errors for a damaged file.
         except Exception as error:
             first_line = str(error).strip().partition("\n")[0][:100]
-            problem = f"damaged ({first_line})"
-        logger.warning(
-            f"the checkpoint {self.path} is {problem}; the run starts from the beginning"
-        )
-        return None
+            if _may_be_sound(error):
+                raise RunFailed(
+                    f"the checkpoint {self.path} cannot be read ({first_line}): mend that and repeat,"
+                    " or delete it to train from the beginning"
+                ) from None
+            logger.warning(
+                f"the checkpoint {self.path} is damaged ({first_line}); the run starts from the"
+                " beginning"
+            )
+            return None
+        if layout != _LAYOUT:
+            raise ConflictError(
+                f"the checkpoint {self.path} is of another version of hifi: continue the run with"
+                " that version, or delete the file to train from the beginning"
+            )
+        self._check_belongs_here(state["belongs_to"])
+        return state
+
+    def _check_belongs_here(self, stored: Mapping[str, Any]) -> None:
+        """Refuse the state of a run that differs from this one.
+
+        Raises:
+            ConflictError: it does; what differs is named.
+        """
+        differing = []
+        for name in {**self.belongs_to, **stored}:
+            if stored.get(name) != self.belongs_to.get(name):
+                differing.append(name)
+        if differing:
+            raise ConflictError(
+                f"the checkpoint {self.path} is of a run that differs in: {', '.join(differing)};"
+                " undo the change to go on from it, or delete the file to train from the beginning"
+            )
+
+
+def _may_be_sound(error: Exception) -> bool:
+    """Whether a file that raised an error may be sound: another reading of it may succeed."""
+    if isinstance(error, OSError):
+        # A damaged file has offsets before its begin, which no file can be read from.
+        return error.errno != errno.EINVAL
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def program_versions() -> dict[str, str]:
+    """Return the versions of this program, and of the libraries that compute its numbers."""
+    return {
+        "hifi": __version__,
+        "torch": str(torch.__version__),
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+    }
 
 
 def _rng_state(device: torch.device) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hifi_cli.tasks.encode import epoch_batches
 from hifi_cli.tasks.examples import Values
 from hifi_cli.tasks.task_spec import EncodedExample, TaskSpec
 from hifi_cli.text import counted_noun
-from hifi_cli.training.checkpoint import Checkpoint, set_rng_state
+from hifi_cli.training.checkpoint import Checkpoint, program_versions, set_rng_state
 from hifi_cli.training.losses import ClassWeights, balanced_weights
 from hifi_cli.training.runner import Diverged, ModelRunner
 from hifi_cli.training.stage import TrainingStage, batch_gradients
@@ -31,6 +31,10 @@ from hifi_cli.training.stage import TrainingStage, batch_gradients
 # decide whether a run on a full disk may go on without a checkpoint.
 _RECORD_BYTES = 1 << 15
 _PREDICTION_BYTES = 256
+
+
+# Facts of a process that its numbers may depend on; a run that goes on with others says so.
+_CONDITIONS = ("device", "precision", "threads", "processes")
 
 
 # --- the examples of a run
@@ -610,7 +614,26 @@ class Trainer:
             method.load_training_state(self.model, saved["method"])
         self._stage = self.new_stage()
         self._stage.load_state_dict(saved["stage"])
+        self.say_what_changed(saved)
         set_rng_state(saved["rng"], self.runner.device)
+
+    def say_what_changed(self, saved: dict[str, Any]) -> None:
+        """Warn where the run goes on with other libraries, or in other conditions, than before.
+
+        Args:
+            saved: what `save_checkpoint` stored.
+        """
+        before = {**saved["versions"], **saved["progress"]["processes"][-1]}
+        now = {**program_versions(), **self.process}
+        changed = []
+        for name in [*program_versions(), *_CONDITIONS]:
+            if name in now and before.get(name) != now[name]:
+                changed.append(f"{name} {now[name]} (before: {before.get(name)})")
+        if changed:
+            logger.warning(
+                f"note: {self.config.run_label}: goes on with {', '.join(changed)}: its numbers may"
+                " differ from those of a run that was not stopped"
+            )
 
 
 def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:

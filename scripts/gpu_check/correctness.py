@@ -290,7 +290,9 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
     """
     with temporary_directory() as directory:
         workspace = Workspace(results_of(directory))
-        checkpoint = Checkpoint(Path(directory) / "checkpoint.pt", config.config_hash)
+        checkpoint = Checkpoint(
+            Path(directory) / "checkpoint.pt", {"configuration": config.config_hash}
+        )
         steps = StepLosses(stop_at)
         splits = load_splits(workspace.inputs(config, load_task(config)))
         for _ in range(2 if stop_at else 1):

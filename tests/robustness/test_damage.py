@@ -3,15 +3,18 @@
 import errno
 import os
 import pickle
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 from finished_runs import fingerprint, read_json, truncate
+from safetensors.torch import load_file, save_file
 from tiny_inputs import write_data
 
-from hifi_cli.errors import RunFailed, Terminated, UsageError
+from hifi_cli.config import draws
+from hifi_cli.errors import ConflictError, RunFailed, Terminated, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.workspace import Workspace
@@ -68,33 +71,131 @@ def test_a_stopped_command_says_how_it_goes_on(tiny, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("problem", ["damaged", "of other data", "of another version of hifi"])
-def test_a_checkpoint_that_does_not_fit_is_named_and_not_used(
-    make, data, tmp_path, monkeypatch, saving_every_step, problem, caplog
-):
-    config, save = make("full-ft"), checkpoint.Checkpoint.save
+def stop_at_the_first_checkpoint(config, workspace, monkeypatch):
+    """Train until a checkpoint is saved; returns its path."""
+    save = checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
-        if problem == "damaged":
-            truncate(self.path)
         raise Terminated
 
-    other = write_data(tmp_path / "other", rows=40)
     with monkeypatch.context() as patched, pytest.raises(Terminated):
         patched.setattr(checkpoint.Checkpoint, "save", then_stop)
-        patched.setattr(checkpoint, "_LAYOUT", 0 if "version" in problem else checkpoint._LAYOUT)
-        runs.run(
-            config,
-            Workspace(tmp_path / "results", other if problem == "of other data" else data),
-        )
-    for name in ("results", "uninterrupted"):
-        runs.run(config, Workspace(tmp_path / name, data))
-    assert f"last.pt is {problem}" in caplog.text
+        runs.run(config, workspace)
+    return RunDirectory.of(config, workspace.results_dir).checkpoint
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_starts_anew(
+    make, data, tmp_path, monkeypatch, saving_every_step, caplog
+):
+    config = make("full-ft")
+    results = Workspace(tmp_path / "results", data)
+    truncate(stop_at_the_first_checkpoint(config, results, monkeypatch))
+    runs.run(config, results)
+    runs.run(config, Workspace(tmp_path / "uninterrupted", data))
+    assert "last.pt is damaged" in caplog.text
     directories = [
         RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")
     ]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
+
+
+def change_the_data(tmp_path, **_):
+    """Other train rows than before the stop."""
+    write_data(tmp_path / "data", rows=40)
+
+
+def change_the_tokenizer(encoder, **_):
+    """A tokenizer that lowers no letters, as another version of it may."""
+    file = encoder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"lowercase":true', '"lowercase":false'))
+    file = encoder / "tokenizer_config.json"
+    file.write_text(file.read_text().replace('"do_lower_case": true', '"do_lower_case": false'))
+    with (encoder / "vocab.txt").open("a") as vocabulary:
+        vocabulary.write("another\n")
+
+
+def change_the_weights(encoder, **_):
+    """The weights of another pretraining."""
+    weights = load_file(encoder / "model.safetensors")
+    weights = {name: value + 1e-3 for name, value in weights.items()}
+    save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_the_order_of_the_data(monkeypatch, **_):
+    """A version of the program that draws the order of the data otherwise."""
+    monkeypatch.setitem(draws.VERSIONS, "order of data", 2)
+
+
+def change_the_layout(monkeypatch, **_):
+    """A version of the program whose checkpoints hold other things."""
+    monkeypatch.setattr(checkpoint, "_LAYOUT", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (change_the_data, "differs in: the data of train, the data of validation;"),
+        (change_the_weights, "differs in: the encoder's weights, configuration or tokenizer;"),
+        (change_the_tokenizer, "differs in: the encoder's weights, configuration or tokenizer;"),
+        (change_the_order_of_the_data, r"differs in: the random draws \(order of data\);"),
+        (change_the_layout, "is of another version of hifi: continue the run with that version"),
+    ],
+)
+def test_a_change_between_stop_and_resume_is_refused_by_name_and_costs_nothing(
+    make, encoders, tmp_path, monkeypatch, saving_every_step, change, named
+):
+    encoder = shutil.copytree(encoders["bert"], tmp_path / "encoder")
+    write_data(tmp_path / "data")
+    config = make("bitfit", backbone=encoder)
+    path = stop_at_the_first_checkpoint(
+        config, Workspace(tmp_path / "results", tmp_path / "data"), monkeypatch
+    )
+    saved = path.read_bytes()
+    with monkeypatch.context() as patched:
+        change(tmp_path=tmp_path, encoder=encoder, monkeypatch=patched)
+        with pytest.raises(ConflictError, match=named) as refused:
+            runs.run(config, Workspace(tmp_path / "results", tmp_path / "data"))
+    assert "delete the file to train from the beginning" in str(refused.value)
+    assert path.read_bytes() == saved
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_kept(
+    make, workspace, monkeypatch, saving_every_step
+):
+    """A disk that is away for a moment, or too little memory, is no damage of the file."""
+    config = make("bitfit")
+    path = stop_at_the_first_checkpoint(config, workspace, monkeypatch)
+    saved = path.read_bytes()
+    for error in (
+        OSError(errno.ESTALE, os.strerror(errno.ESTALE)),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ):
+
+        def fail(*_, _error=error, **__):
+            raise _error
+
+        with monkeypatch.context() as patched, pytest.raises(RunFailed, match="cannot be read"):
+            patched.setattr(torch, "load", fail)
+            runs.run(config, workspace)
+        assert path.read_bytes() == saved
+
+
+def test_other_conditions_and_libraries_are_told_where_a_run_goes_on(
+    make, workspace, monkeypatch, saving_every_step, caplog
+):
+    config = make("bitfit")
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "__version__", "2.0.1")
+        patched.setattr(torch, "get_num_threads", lambda: 7)
+        stop_at_the_first_checkpoint(config, workspace, monkeypatch)
+    runs.run(config, workspace)
+    (line,) = [text for text in caplog.messages if "goes on with" in text]
+    assert f"torch {torch.__version__} (before: 2.0.1), threads 1 (before: 7)" in line
+    caplog.clear()
+    runs.run(make("bitfit", seed=2), workspace)
+    assert "goes on with" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["scores", "heads"])

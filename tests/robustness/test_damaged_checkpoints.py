@@ -28,7 +28,7 @@ def same(one, other):
 
 def test_a_changed_bit_is_found_or_changes_nothing(tmp_path, caplog):
     path = tmp_path / "last.pt"
-    checkpoint = Checkpoint(path, "run")
+    checkpoint = Checkpoint(path, {"run": 1})
     weights = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
     checkpoint.save({"model": {"weights": weights}, "step": 12}, torch.device("cpu"))
     saved = checkpoint.read()

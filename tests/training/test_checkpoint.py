@@ -23,7 +23,7 @@ def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):
 
     draw()  # NumPy then holds the second of two normal values
     device = torch.device("cpu")
-    file = Checkpoint(tmp_path / "state.pt", "run")
+    file = Checkpoint(tmp_path / "state.pt", {"run": 1})
     file.save({}, device)
     drawn = draw()
     assert draw() != drawn
