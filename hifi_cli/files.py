@@ -113,21 +113,26 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a path for a new file or directory, which replaces `path` if the block raises nothing.
 
-    The content is on the disk before it gets its name: a power failure leaves the former content
-    or the new one. What a killed process left in the same folder is removed first.
+    The content is on the disk before it gets its name, and the name before this returns: a power
+    failure leaves the former content or the new one, and what is done afterwards, such as removing
+    a file that the new one makes needless, cannot reach the disk before it. What a killed process
+    left in the same folder is removed first.
 
     Raises:
         PlaceTaken: it is a directory, and `path` is one that is not empty.
         RunFailed: it cannot be written, for example because the disk is full.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    changed_folders = _make_folder(path.parent)
     _remove_parts_of_dead_writers(path.parent)
     temporary = path.with_name(_name_of_part(path.name))
     try:
         yield temporary
         _share(temporary)
-        _reach_the_disk(temporary)
+        for part in (temporary, *temporary.rglob("*")):
+            _reach_the_disk(part)
         temporary.replace(path)
+        for folder in changed_folders:
+            _reach_the_disk(folder)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _IS_TAKEN and path.is_dir():
             raise PlaceTaken(
@@ -172,19 +177,27 @@ def _share(written: Path) -> None:
         part.chmod(permissions & ~umask)
 
 
-def _reach_the_disk(written: Path) -> None:
-    """Wait until the content of a file, or of all files in a directory, is on the disk."""
-    for part in (written, *written.rglob("*")):
-        # A directory can only be opened for reading, which is enough.
-        handle = os.open(part, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            # Some network disks cannot say it.
-            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-        finally:
-            os.close(handle)
+def _make_folder(folder: Path) -> list[Path]:
+    """Make a folder, and those above it; return those that have or will have a new name in them."""
+    changed = [folder]
+    while not changed[-1].exists():
+        changed.append(changed[-1].parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _reach_the_disk(part: Path) -> None:
+    """Wait until the content of a file, or the names in a directory, are on the disk."""
+    # A directory can only be opened for reading, which is enough.
+    handle = os.open(part, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network disks cannot say it.
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def has_room(folder: Path, sizes: Sequence[int]) -> bool:

@@ -152,7 +152,7 @@ class RunDirectory:
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
-        """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others.
+        """Prepare the directory for a run that begins or goes on, and write its settings.
 
         Args:
             config: the run's.
@@ -161,6 +161,10 @@ class RunDirectory:
         # A run that goes on from its checkpoint keeps what it has written.
         if anew or not self.checkpoint.is_file():
             self.clear()
+        self.write_settings(config)
+
+    def write_settings(self, config: RunConfig) -> None:
+        """Write config.yaml, and copies of the user's own YAMLs and methods, and of no others."""
         copies = []
         for _, file, copy in self._user_files(config):
             if file:
@@ -177,8 +181,22 @@ class RunDirectory:
         head = f"# the resolved configuration of this run; hash {config.config_hash}"
         write_text(self.config_file, f"{head}\n{text}")
 
-    def finish(self, result: RunResult) -> None:
-        """Store the result of the run, which is finished then."""
+    def finish(
+        self, result: RunResult, config: RunConfig, log_history: Sequence[MetricsLine]
+    ) -> None:
+        """Store the result of the run, which is finished then.
+
+        Args:
+            result: its record.
+            config: its settings.
+            log_history: all lines of metrics.jsonl.
+        """
+        # A directory that was removed while the run trained is there again, but its settings are not.
+        if not self.config_file.is_file():
+            self.write_settings(config)
+        # Lines may be missing, after a moment in which the disk was full, and the last ones need not
+        # have reached the disk.
+        self.write_metrics(log_history)
         # In this order: a process that is killed in between leaves a finished run.
         result.write(self.results)
         self.checkpoint.unlink(missing_ok=True)

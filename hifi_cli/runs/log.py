@@ -1,7 +1,7 @@
 """The log of a run: metrics.jsonl, messages or a progress bar, and experiment trackers."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import logger
+from hifi_cli.errors import RunFailed, logger
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.progress import describe_epoch
 from hifi_cli.records.record import MetricsLine, StepMetrics
@@ -44,6 +44,8 @@ class MetricLogger(Callback):
         self.shows_memory = shows_memory
         self.run = config.run_label
         self.trackers: list[Any] = []
+        # Whether a line could not be written, so that metrics.jsonl is to be written as a whole.
+        self.is_behind = False
         # The training loss of the last line that has one.
         self.loss: float | None = None
         console = Console(stderr=True)
@@ -63,8 +65,20 @@ class MetricLogger(Callback):
     def close(self) -> None:
         """Remove the progress bar, and let the trackers send the rest."""
         self.bar.stop()
-        for tracker in self.trackers:
-            tracker.finish()
+        self.tell_trackers(lambda tracker: tracker.finish())
+
+    def tell_trackers(self, tell: Callable[[Any], None]) -> None:
+        """Tell each tracker something; one that fails is named, and told nothing more.
+
+        A server that is away, or a full disk, must not end a training.
+        """
+        for tracker in list(self.trackers):
+            try:
+                tell(tracker)
+            except Exception as error:
+                self.trackers.remove(tracker)
+                reason = " ".join(str(error).split())
+                logger.warning(f"{self.run}: {tracker.name} is told no more: {reason:.200}")
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Write the lines of a resumed run, which terminal and trackers got before."""
@@ -92,13 +106,13 @@ class MetricLogger(Callback):
 
     def on_log(self, trainer: Trainer, line: MetricsLine) -> None:
         """Write a line, show it and send it."""
-        self.directory.append_metrics(line)
+        self.write(line, trainer.progress.log_history)
         if isinstance(line, StepMetrics):
             self.loss = line.loss
         step = trainer.progress.step
         status = self.describe(line, trainer.runner.task.primary)
-        for tracker in self.trackers:
-            tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
+        values = line.model_dump(exclude={"step"}, exclude_none=True)
+        self.tell_trackers(lambda tracker: tracker.log(values, step=step))
         self.bar.update(self.task, status=status)
         # The loss of steps stands beside the bar: only epochs get a line of their own.
         if isinstance(line, StepMetrics):
@@ -113,6 +127,28 @@ class MetricLogger(Callback):
             peak = peak_memory(trainer.runner.device)
             status += f", peak memory {peak / 1e9:.1f} GB"
         logger.info(f"{self.run}: {status}, {format_duration(left)} left")
+
+    def write(self, line: MetricsLine, log_history: Sequence[MetricsLine]) -> None:
+        """Write a line to metrics.jsonl, with those before it that could not be written.
+
+        A full disk, or a directory that was removed, does not end the training: the run has all
+        lines, and writes them again at its end.
+
+        Args:
+            line: the last one.
+            log_history: all lines up to this one.
+        """
+        try:
+            if self.is_behind:
+                self.directory.write_metrics(log_history)
+            else:
+                self.directory.append_metrics(line)
+            self.is_behind = False
+        except (OSError, RunFailed) as error:
+            # One warning is enough until a line can be written again.
+            if not self.is_behind:
+                logger.warning(f"{self.run}: the run goes on, but its log lacks lines: {error}")
+            self.is_behind = True
 
     def describe(self, line: MetricsLine, primary: str) -> str:
         """Say a line in a few words.

@@ -34,6 +34,7 @@ from hifi_cli.runs.result import (
 )
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.workspace import Workspace
+from hifi_cli.stopping import deferred_signals, exception_of
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.task_spec import rows_with_texts_of
 from hifi_cli.training import processes
@@ -119,17 +120,23 @@ def run(
         start = time.monotonic()
         with closing(log) if log else nullcontext():
             reason = _train(trainer, directory)
-        outcome = _store(trainer, prepared, splits, directory, reason)
-        # `_store` may evaluate the kept epoch once more, which is a part of what the run takes.
-        costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
-        result = result_of(inputs, prepared, splits, trainer.progress, outcome, costs, code)
-        if processes.is_main():
-            # The record comes last, because its presence is what makes a run finished: a kill
-            # before this line leaves a checkpoint to continue from.
-            directory.finish(result)
+        # A signal that comes from here on waits: storing takes seconds, and what was trained since
+        # the last checkpoint would be lost.
+        with deferred_signals() as signals:
+            outcome = _store(trainer, prepared, splits, directory, reason)
+            # `_store` may evaluate the kept epoch once more, which is a part of what the run takes.
+            costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
+            progress = trainer.progress
+            result = result_of(inputs, prepared, splits, progress, outcome, costs, code)
+            if processes.is_main():
+                # The record comes last, because its presence is what makes a run finished: a kill
+                # before this line leaves a checkpoint to continue from.
+                directory.finish(result, config, progress.log_history)
     # A diverged run has no time of a whole training.
     seconds = result.time_s or result.wall_s
     logger.info(f"{config.run_label}: {summary(result)}, {seconds:.1f} s")
+    if signals:
+        raise exception_of(signals[0])
     return result
 
 

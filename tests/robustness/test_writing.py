@@ -1,12 +1,15 @@
 """What is written is whole or absent: full disks, quotas, killed writers, power failures."""
 
+import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,10 +17,11 @@ from finished_runs import fingerprint
 from hifi_processes import ROOT
 from safetensors.torch import save_file
 
-from hifi_cli import files
+from hifi_cli import files, stopping
 from hifi_cli.errors import RunFailed, Terminated
 from hifi_cli.files import atomic_path, write_text
 from hifi_cli.records.layout import RunDirectory
+from hifi_cli.runs import log as run_log
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.training import checkpoint, loop
@@ -57,30 +61,62 @@ def test_other_errors_in_the_block_stay_what_they_are(tmp_path):
         torch.zeros(2, 3) @ torch.zeros(2, 3)
 
 
-def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
-    """After a power failure a name never stands for an empty file."""
-    events = []
-    sync, rename = os.fsync, Path.replace
+@pytest.fixture
+def events(monkeypatch):
+    """What this process tells the disk, in order: a file, or a folder's names, to be there; a new name."""
+    told = []
+    sync, rename, remove = os.fsync, Path.replace, Path.unlink
 
     def watched_sync(handle):
-        events.append(("sync", Path(f"/proc/self/fd/{handle}").readlink().name))
+        told.append(("sync", Path(f"/proc/self/fd/{handle}").readlink().name))
         sync(handle)
 
     def watched_rename(path, target):
-        events.append(("rename", target.name))
+        told.append(("rename", target.name))
         return rename(path, target)
+
+    def watched_remove(path, **how):
+        if path.exists():
+            told.append(("remove", path.name))
+        return remove(path, **how)
 
     monkeypatch.setattr(os, "fsync", watched_sync)
     monkeypatch.setattr(Path, "replace", watched_rename)
+    monkeypatch.setattr(Path, "unlink", watched_remove)
+    return told
+
+
+def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path, events):
+    """After a power failure a name never stands for an empty file."""
     with atomic_path(tmp_path / "folder") as folder:
         folder.mkdir()
         (folder / "results.json").write_text("{}")
         (folder / "delta").write_text("0")
-    assert events[-1] == ("rename", "folder")
-    assert {"results.json", "delta"} <= {name for _, name in events[:-1]}
+    at = events.index(("rename", "folder"))
+    assert {"results.json", "delta"} <= {name for _, name in events[:at]}
     events.clear()
     write_text(tmp_path / "results.json", "{}")
-    assert [kind for kind, _ in events] == ["sync", "rename"]
+    assert [kind for kind, _ in events] == ["sync", "rename", "sync"]
+
+
+def test_a_new_name_is_on_the_disk_before_the_next_file_is_touched(tmp_path, events):
+    """The folders' own names too, where they are new."""
+    write_text(tmp_path / "runs/seed1/results.json", "{}")
+    at = events.index(("rename", "results.json"))
+    assert events[at + 1 :] == [("sync", "seed1"), ("sync", "runs"), ("sync", tmp_path.name)]
+
+
+@pytest.mark.slow
+def test_a_record_is_on_the_disk_before_its_checkpoint_is_removed(
+    make, workspace, monkeypatch, events
+):
+    """A power failure in between would otherwise leave neither of them, after hours of training."""
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
+    runs.run(make("bitfit"), workspace)
+    in_order = [("rename", "metrics.jsonl"), ("sync", "seed1"), ("rename", "results.json")]
+    last = [events[-index] for index in (3, 2, 1)]
+    assert last == [("rename", "results.json"), ("sync", "seed1"), ("remove", "last.pt")]
+    assert [event for event in events if event in in_order][-4:-1] == in_order
 
 
 # --- what killed writers left
@@ -150,6 +186,100 @@ def test_merge_and_pack_remove_what_killed_ones_left(finish_run, hifi, tmp_path)
     assert not list(tmp_path.rglob("*.hifi-part"))
 
 
+# --- logs that cannot be written
+
+
+@pytest.fixture
+def undisturbed(make, data, tmp_path):
+    """The files of a run that nothing disturbs."""
+    config = make("hifi-layerwise")
+    runs.run(config, Workspace(tmp_path / "undisturbed", data))
+    return RunDirectory.of(config, tmp_path / "undisturbed").path
+
+
+@pytest.mark.slow
+def test_a_log_that_cannot_be_written_for_a_while_ends_no_training(
+    make, workspace, monkeypatch, caplog, undisturbed
+):
+    """Nor does half a line that a full disk took stay in it."""
+    append, write = RunDirectory.append_metrics, RunDirectory.write_metrics
+    appended, written = [], []
+
+    def append_half(self, line):
+        appended.append(line)
+        if len(appended) == 1:
+            with self.metrics.open("a") as file:
+                file.write('{"step": 9, "lo')
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, line)
+
+    def write_later(self, lines):
+        written.append(lines)
+        if len(written) == 2:
+            raise RunFailed("cannot write metrics.jsonl: No space left on device")
+        write(self, lines)
+
+    config = make("hifi-layerwise")
+    monkeypatch.setattr(RunDirectory, "append_metrics", append_half)
+    monkeypatch.setattr(RunDirectory, "write_metrics", write_later)
+    runs.run(config, workspace)
+    assert len(written) > 3
+    assert caplog.text.count("the run goes on, but its log lacks lines") == 1
+    assert fingerprint(RunDirectory.of(config, workspace.results_dir).path) == fingerprint(
+        undisturbed
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_directory_that_is_removed_while_a_run_trains_is_written_again(
+    make, workspace, monkeypatch, caplog, undisturbed, saves
+):
+    config = make("hifi-layerwise")
+    train_step, count = loop.Trainer.train_step, []
+
+    def remove_the_results(self, batch):
+        train_step(self, batch)
+        count.append(batch)
+        if len(count) == 3:
+            shutil.rmtree(workspace.results_dir)
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: saves)
+    monkeypatch.setattr(loop.Trainer, "train_step", remove_the_results)
+    runs.run(config, workspace)
+    path = RunDirectory.of(config, workspace.results_dir).path
+    assert fingerprint(path) == fingerprint(undisturbed)
+    assert {file.name for file in path.iterdir() if file.is_file()} == {
+        file.name for file in undisturbed.iterdir() if file.is_file()
+    }
+    assert saves or "its log lacks lines" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_tracker_that_fails_ends_no_training(make, workspace, monkeypatch, caplog, undisturbed):
+    """As where its server is away, or its disk is full."""
+
+    def fail(*_, **__):
+        raise ConnectionError("no answer")
+
+    told = []
+    trackers = [
+        SimpleNamespace(name="wandb", log=fail, finish=fail),
+        SimpleNamespace(name="aim", log=lambda *_, **__: told.append("line"), finish=fail),
+    ]
+    monkeypatch.setattr(run_log, "start_trackers", lambda *_: trackers)
+    config = make("hifi-layerwise")
+    runs.run(config, workspace, report_to=["wandb", "aim"])
+    assert told
+    assert [text for text in caplog.messages if "told no more" in text] == [
+        "rte/hifi-layerwise/seed1: wandb is told no more: no answer",
+        "rte/hifi-layerwise/seed1: aim is told no more: no answer",
+    ]
+    assert fingerprint(RunDirectory.of(config, workspace.results_dir).path) == fingerprint(
+        undisturbed
+    )
+
+
 # --- checkpoints that cannot be saved
 
 
@@ -186,9 +316,40 @@ def test_a_run_whose_results_would_not_fit_either_ends_at_once(
     make, workspace, monkeypatch, failing_checkpoints
 ):
     """It would otherwise train for hours and lose everything."""
-    monkeypatch.setattr(files, "has_room", lambda *_: False)
+    monkeypatch.setattr(loop, "has_room", lambda *_: False)
     with pytest.raises(RunFailed, match="the disk is full"):
         runs.run(make("full-ft"), workspace)
+
+
+@pytest.fixture
+def listening():
+    """Signals stop this process as they stop a command."""
+    before = {number: signal.getsignal(number) for number in stopping.SIGNALS}
+    stopping.listen()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["save_delta", "outcome_of", "result_of"])
+def test_a_signal_waits_while_the_results_are_stored(
+    make, workspace, monkeypatch, listening, place
+):
+    """What was trained since the last checkpoint would be lost otherwise."""
+    store = getattr(runs, place)
+
+    def stopped_store(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return store(*arguments)
+
+    config = make("bitfit")
+    monkeypatch.setattr(runs, place, stopped_store)
+    with pytest.raises(Terminated) as stopped:
+        runs.run(config, workspace)
+    assert stopped.value.exit_code == 143
+    directory = RunDirectory.of(config, workspace.results_dir)
+    assert directory.read_result().is_done and not directory.checkpoint.exists()
 
 
 @pytest.mark.slow
@@ -201,7 +362,7 @@ def test_a_signal_ends_a_run_with_its_own_code_where_no_checkpoint_can_be_saved(
         train_step(self, batch)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(files, "has_room", lambda *_: False)
+    monkeypatch.setattr(loop, "has_room", lambda *_: False)
     monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     with pytest.raises(Terminated) as stopped:
         runs.run(make("full-ft"), workspace)
