@@ -324,7 +324,7 @@ def train(
         plan = StepPlan.of(prepared.config, len(splits.train), prepared.method.stages())
         # The last stage begins after as many steps as the stages before it have: none, if it is the
         # only one.
-        max_steps = plan.stages[-1].start
+        max_steps = plan.stage_steps[-1].start
     trainer = Trainer(
         prepared,
         prepared.method,

@@ -174,7 +174,7 @@ class Tsne(Kind):
         splits = load_splits(request.workspace.inputs(config, task))
         trainer = train(config, request, only_stage1=True)
         # The model is brought to where it is before full fine-tuning.
-        trainer.stages[-1].prepare_model(trainer.encoder)
+        trainer.method_stages[-1].prepare_model(trainer.encoder)
         parts = {"train": splits.train[: self.examples], "dev": splits.reported[: self.examples]}
         scores = {split: trainer.runner.measure(part)[0] for split, part in parts.items()}
         # Without its output layer the head gives what this layer reads.
@@ -331,7 +331,7 @@ class TrajectoryRecorder(Callback):
         trainer.stage.method.before_evaluation(trainer.model)
         self.rows.append(
             {
-                "stage": trainer.progress.stage + 1,
+                "stage": trainer.progress.stage_index + 1,
                 "step": trainer.progress.step,
                 "stage_step": stage_step,
                 "distance": self._distance(trainer),
@@ -464,7 +464,7 @@ class SnapshotRecorder(Callback):
     snapshots: dict[int, Tensor] = field(default_factory=dict)
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        if len(trainer.stages) > 1:
+        if len(trainer.method_stages) > 1:
             raise UsageError(
                 f"{trainer.config.method} trains in several stages; this figure is for one trajectory"
             )

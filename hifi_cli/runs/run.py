@@ -233,7 +233,7 @@ def _train(trainer: Trainer, directory: RunDirectory) -> str:
     except Diverged as error:
         # The record of a diverged run counts the last stage's parameters, as that of a finished run
         # does, also where it diverged in the first of two stages.
-        enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage)
+        enter_last_stage(trainer.method, trainer.encoder, trainer.progress.stage_index)
         return f"{error} at step {trainer.progress.step}"
     except (KeyboardInterrupt, Terminated):
         if directory.checkpoint.is_file():

@@ -84,7 +84,7 @@ class Progress:
     Attributes:
         epoch: finished epochs.
         step: finished optimizer steps.
-        stage: number of the current stage, from 0.
+        stage_index: of the current stage, from 0.
         best_epoch: the first epoch with the highest score on the selection split, counted from 1;
             0: none yet.
         best_score: the score of that epoch.
@@ -95,7 +95,7 @@ class Progress:
 
     epoch: int = 0
     step: int = 0
-    stage: int = 0
+    stage_index: int = 0
     best_epoch: int = 0
     best_score: float = -math.inf
     log_history: list[MetricsLine] = field(default_factory=list)
@@ -107,6 +107,22 @@ class Progress:
         """Return the lines of finished epochs."""
         return [line for line in self.log_history if isinstance(line, EpochMetrics)]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values: torch loads no classes from a checkpoint."""
+        state = dict(vars(self))
+        state["log_history"] = [line.model_dump() for line in self.log_history]
+        # Checkpoints have the index under this name.
+        state["stage"] = state.pop("stage_index")
+        return state
+
+    @classmethod
+    def of_state_dict(cls, state: Mapping[str, Any]) -> "Progress":
+        """Make the progress whose `state_dict` is given."""
+        fields = dict(state)
+        fields["log_history"] = [metrics_line(line) for line in state["log_history"]]
+        fields["stage_index"] = fields.pop("stage")
+        return cls(**fields)
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -115,46 +131,50 @@ class StepPlan:
     Attributes:
         per_epoch: steps of an epoch.
         total: steps of the whole run.
-        stages: the numbers of each stage's steps; every stage has at least one.
+        stage_steps: the numbers of each stage's steps; every stage has at least one.
     """
 
     per_epoch: int
     total: int
-    stages: list[range]
+    stage_steps: list[range]
 
     @classmethod
-    def of(cls, config: RunConfig, examples: int, stages: Sequence[Stage]) -> "StepPlan":
+    def of(cls, config: RunConfig, examples: int, method_stages: Sequence[Stage]) -> "StepPlan":
         """Plan the steps of a run.
 
         Args:
             config: has the batch size of the run, and its epochs.
             examples: their number in an epoch.
-            stages: those of the run's method.
+            method_stages: the stages of the run's method.
 
         Raises:
             UsageError: there are fewer steps than stages.
         """
         per_epoch = math.ceil(examples / config.batch_size)
         total = config.epochs * per_epoch
-        return cls(per_epoch, total, _steps_of_stages(stages, total))
+        return cls(per_epoch, total, _steps_of_stages(method_stages, total))
 
 
-def _steps_of_stages(stages: Sequence[Stage], total: int) -> list[range]:
-    """Share the steps of a run by the stages' fractions; every stage gets at least one."""
-    if total < len(stages):
+def _steps_of_stages(method_stages: Sequence[Stage], total: int) -> list[range]:
+    """Share the steps of a run by the stages' fractions; every stage gets at least one.
+
+    Raises:
+        UsageError: there are fewer steps than stages.
+    """
+    if total < len(method_stages):
         raise UsageError(
-            f"{counted_noun(total, 'training step')} cannot be shared by {len(stages)} stages;"
+            f"{counted_noun(total, 'training step')} cannot be shared by {len(method_stages)} stages;"
             " train for more epochs"
         )
     steps: list[range] = []
     start = 0
     # A stage ends at the sum of the fractions up to it: were each stage's own number of steps
     # rounded, the errors would add up.
-    fractions = accumulate(stage.fraction for stage in stages)
+    fractions = accumulate(stage.fraction for stage in method_stages)
     for index, fraction in enumerate(fractions, start=1):
         # Rounding may leave a short stage empty. It gets one step, and leaves one for each later
         # stage.
-        latest_end = total - (len(stages) - index)
+        latest_end = total - (len(method_stages) - index)
         end = min(max(round(fraction * total), start + 1), latest_end)
         steps.append(range(start, end))
         start = end
@@ -210,7 +230,7 @@ class Trainer:
 
     Attributes:
         plan: the optimizer steps of the run.
-        stages: those of the method, in order.
+        method_stages: the stages of the method, in order: what each trains, and how.
         class_weights: of the loss; None: equal ones.
         progress: how far the run has come.
         delta: what training has changed, at the epoch that is kept.
@@ -248,8 +268,8 @@ class Trainer:
         self.trains_all_words = trains_all_words
         self.process = dict(process or {})
         self.class_weights = class_weights_of(self.config, runner.task, splits.train)
-        self.stages = method.stages()
-        self.plan = StepPlan.of(self.config, len(splits.train), self.stages)
+        self.method_stages = method.stages()
+        self.plan = StepPlan.of(self.config, len(splits.train), self.method_stages)
         self.progress = Progress()
         self.delta: dict[str, Tensor] = {}
         self.logits: Tensor | None = None
@@ -328,7 +348,7 @@ class Trainer:
                 # A stage begins with its first step and not at the end of the one before: an
                 # evaluation or a checkpoint between the two is of the stage that has trained.
                 if self.progress.step == self.stage.steps.stop:
-                    self.begin_stage(self.progress.stage + 1)
+                    self.begin_stage(self.progress.stage_index + 1)
                 self.train_step(batch)
                 step = self.progress.step
                 if step % self.config.log_every == 0 or step == self.plan.total:
@@ -409,29 +429,33 @@ class Trainer:
     # --- stages and steps
 
     def begin_stage(self, index: int) -> None:
-        """Begin a stage: the model is prepared, the method chooses what trains, AdamW is made."""
+        """Begin a stage: the model is prepared, the method chooses what trains, AdamW is made.
+
+        Args:
+            index: of the stage, from 0.
+        """
         self.close_stage()
-        self.progress.stage = index
+        self.progress.stage_index = index
         # All processes draw the same here: they must choose the same parameters.
         self.seed_process(0)
-        stage = self.stages[index]
+        method_stage = self.method_stages[index]
         # The method has prepared the model for its first stage.
         if index > 0:
-            stage.prepare_model(self.encoder)
+            method_stage.prepare_model(self.encoder)
         # A method that reads gradients gets them with dropout on, as in training. They are computed
         # only as far as the method asks for them.
         self.model.train()
         gradients = batch_gradients(self.runner, self.splits.gradient_batches, self.class_weights)
-        stage.method.on_stage_start(self.model, gradients)
+        method_stage.method.on_stage_start(self.model, gradients)
         self._stage = self.new_stage()
 
     def new_stage(self) -> TrainingStage:
         """Make what trains in the current stage, whose method has chosen its parameters."""
-        index = self.progress.stage
+        index = self.progress.stage_index
         return TrainingStage(
             self.runner,
-            self.stages[index],
-            self.plan.stages[index],
+            self.method_stages[index],
+            self.plan.stage_steps[index],
             self.splits.train,
             self.class_weights,
             trains_all_words=self.trains_all_words,
@@ -553,13 +577,13 @@ class Trainer:
         0, has a model that the method does not mean. The last epoch is reported in any case,
         because a run must report one.
         """
-        is_last_stage = self.progress.stage == len(self.stages) - 1
+        is_last_stage = self.progress.stage_index == len(self.method_stages) - 1
         is_at_end = self.progress.step == self.plan.total
         return is_last_stage and (self.stage.has_trained() or is_at_end)
 
     def has_trained(self) -> bool:
         """Whether any step of the run has trained something, as all stages before this one have."""
-        return self.progress.stage > 0 or self.stage.has_trained()
+        return self.progress.stage_index > 0 or self.stage.has_trained()
 
     def log(self, line: MetricsLine) -> None:
         """Keep a line, and give it to the callback."""
@@ -574,10 +598,8 @@ class Trainer:
             return
         # The seconds up to here count, also if the process is killed after it has saved.
         self.read_clock()
-        # The file holds plain values only: torch loads no classes from a checkpoint.
-        history = [line.model_dump() for line in self.progress.log_history]
         state: dict[str, Any] = {
-            "progress": {**vars(self.progress), "log_history": history},
+            "progress": self.progress.state_dict(),
             "losses": self.losses,
             "delta": self.delta,
             "logits": self.logits,
@@ -596,8 +618,7 @@ class Trainer:
         Args:
             saved: what `save_checkpoint` stored.
         """
-        history = [metrics_line(line) for line in saved["progress"]["log_history"]]
-        self.progress = Progress(**{**saved["progress"], "log_history": history})
+        self.progress = Progress.of_state_dict(saved["progress"])
         # The seconds of the processes before this one count as the run's.
         self.started_at -= self.progress.seconds
         self.delta = saved["delta"]
@@ -605,9 +626,10 @@ class Trainer:
         self.losses = [loss.to(self.runner.device) for loss in saved["losses"]]
         # The method has prepared the model for its first stage. Each later stage builds on the one
         # before it, so all of them are gone through.
-        for stage in self.stages[1 : self.progress.stage + 1]:
-            stage.prepare_model(self.encoder)
-        method = self.stages[self.progress.stage].method
+        index = self.progress.stage_index
+        for method_stage in self.method_stages[1 : index + 1]:
+            method_stage.prepare_model(self.encoder)
+        method = self.method_stages[index].method
         # The method's state says which parameters it chose when the stage began; only then can the
         # optimizer be made for them.
         with torch.no_grad():

@@ -31,7 +31,7 @@ class TrainingStage:
 
     Args:
         runner: has the model; wrapped in DDP until `close`, if several processes train.
-        stage: the method whose parameters train, and the settings.
+        method_stage: the method whose parameters train, and the settings.
         steps: the numbers of the stage's steps in the run.
         examples: the train examples of the run.
         class_weights: of the loss; None: equal ones.
@@ -47,7 +47,7 @@ class TrainingStage:
     def __init__(
         self,
         runner: ModelRunner,
-        stage: Stage,
+        method_stage: Stage,
         steps: range,
         examples: Sequence[EncodedExample],
         class_weights: ClassWeights = None,
@@ -55,11 +55,11 @@ class TrainingStage:
         trains_all_words: bool = False,
     ) -> None:
         self.runner = runner
-        self.method = stage.method
+        self.method = method_stage.method
         self.steps = steps
         self.class_weights = class_weights
         self.model = runner.encoder.model
-        training = stage.training or runner.config
+        training = method_stage.training or runner.config
         self.max_grad_norm = training.max_grad_norm
         groups = self.method.param_groups(self.model, training.weight_decay)
         if runner.config.layer_decay < 1:

@@ -197,7 +197,7 @@ def trace_steps(config: RunConfig) -> list[StepCounts]:
     with meta_as_a_gpu():
         trainer, steps = new_trainer(config, DEVICE), []
         batch = trainer.splits.train[:BATCH_SIZE]
-        for stage in range(len(trainer.stages)):
+        for stage in range(len(trainer.method_stages)):
             with CountOperations(StepCounts()):
                 trainer.begin_stage(stage)
                 trainer.train_step(batch)  # the first step makes what later ones reuse

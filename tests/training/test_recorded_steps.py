@@ -249,7 +249,7 @@ def test_a_number_that_the_host_reads_is_named_and_repeated():
 def test_the_stages_that_are_not_recorded_name_why(new_trainer, method):
     trainer = new_trainer(method, "dropout=0")
     found = []
-    for index in range(len(trainer.stages)):
+    for index in range(len(trainer.method_stages)):
         trainer.begin_stage(index)
         reason = step_graphs.unsupported_because(trainer.runner, trainer.stage.method)
         assert bool(reason) == (trainer.stage.graphs is None)
@@ -415,7 +415,7 @@ def test_every_family_is_repeated(new_trainer, family, words):
 
 def assert_each_stage_was_repeated(trainer):
     """Steps of every stage without obstacle were repeated, and none of them read on the host."""
-    obstacles = OBSTACLES.get(trainer.config.method, [""] * len(trainer.stages))
+    obstacles = OBSTACLES.get(trainer.config.method, [""] * len(trainer.method_stages))
     assert len(RepeatedSteps.made) == obstacles.count("")
     for stage in RepeatedSteps.made:
         assert stage.with_new_values > len(stage.recordings) > 0

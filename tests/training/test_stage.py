@@ -37,7 +37,11 @@ def test_a_stage_counts_its_own_steps(make, workspace):
     trainer.train_step(batch)
     assert (trainer.stage.steps_done, trainer.stage.next_step) == (1, 1)
     trainer.begin_stage(1)
-    assert trainer.stage.next_step == trainer.plan.stages[1].start == trainer.plan.stages[0].stop
+    assert (
+        trainer.stage.next_step
+        == trainer.plan.stage_steps[1].start
+        == trainer.plan.stage_steps[0].stop
+    )
 
 
 def test_results_of_batches_by_length_are_in_the_order_of_the_examples(make, workspace):

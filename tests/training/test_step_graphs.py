@@ -91,7 +91,7 @@ def test_steps_of_both_stages_are_counted(make, workspace, monkeypatch):
 
     class CountSteps(loop.Callback):
         def on_step_end(self, trainer):
-            counted.append((trainer.progress.stage, trainer.stage.repeated_steps))
+            counted.append((trainer.progress.stage_index, trainer.stage.repeated_steps))
 
     words = ("eh-ft-bitfit", "settings.stage1_fraction=0.5")
     trainer = recorded_trainer(make, workspace, *words, callback=CountSteps())
@@ -180,7 +180,7 @@ def test_the_graphs_of_a_stage_are_freed_at_its_end(make, workspace, monkeypatch
     class CountGraphs(loop.Callback):
         def on_step_end(self, trainer):
             if trainer.progress.step == trainer.stage.steps.start + 1:
-                alive[trainer.progress.stage] = fakes.alive()
+                alive[trainer.progress.stage_index] = fakes.alive()
 
     trainer = recorded_trainer(make, workspace, method, callback=CountGraphs())
     gc.collect()

@@ -69,7 +69,7 @@ def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     """A delta from a file is on the CPU, whatever the model's device is."""
     config = small_config(method)
     trainer = new_trainer(config, "cpu")
-    for stage in range(len(trainer.stages)):
+    for stage in range(len(trainer.method_stages)):
         trainer.begin_stage(stage)
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
