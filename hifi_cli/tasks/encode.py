@@ -457,7 +457,7 @@ def collate(
     return batch
 
 
-def split_batch(batch: list[int], micro_batches: int) -> Iterator[list[int]]:
+def split_batch(batch: list[EncodedExample], micro_batches: int) -> Iterator[list[EncodedExample]]:
     """Split a batch into at most `micro_batches` consecutive micro-batches of nearly equal size."""
     size = -(-len(batch) // micro_batches)
     return _batches(batch, size)

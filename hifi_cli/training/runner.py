@@ -39,6 +39,19 @@ class Diverged(RunFailed):
     """The training loss, or what the model predicts, is no longer a finite number."""
 
 
+@dataclass(frozen=True)
+class _BatchShare:
+    """What one process computes of a batch.
+
+    Attributes:
+        parts: its examples, in micro-batches; at least one.
+        weight: factor on the summed loss of each part.
+    """
+
+    parts: list[list[EncodedExample]]
+    weight: float
+
+
 @dataclass
 class ModelRunner:
     """A model on its device, with what a step and a prediction need.
@@ -157,41 +170,69 @@ class ModelRunner:
         Raises:
             RunFailed: it does not fit in memory.
         """
-        ddp = self.model if isinstance(self.model, DistributedDataParallel) else None
-        rank = self.processes.process_index if ddp else 0
-        world = self.processes.num_processes if ddp else 1
-        # Every world-th example, so that processes differ by one example at most.
-        own = list(range(rank, len(examples), world))
-        # The loss is a sum, divided by the whole batch's normalizer. DDP averages the gradients
-        # over the processes, which divides once more by their number: `world` undoes that.
-        weight = world / loss_normalizer(self.task, examples, class_weights)
-        if not own:
-            # DDP waits for a backward pass in every process. One without examples computes an
-            # example whose loss counts zero times.
-            own = [0]
-            weight = 0.0
-        parts = list(split_batch(own, self.config.gradient_accumulation_steps))
+        share = self._share_of(examples, class_weights)
         smoothing = self.config.label_smoothing
         total = torch.zeros((), device=self.device)
         with (
             step_out_of_memory(len(examples), self.config.gradient_accumulation_steps),
             tf32(self.config.tf32),
         ):
-            for part in parts:
-                is_last = part is parts[-1]
-                # The processes exchange gradients once, in the last part, when each has its sum.
-                with ddp.no_sync() if ddp and not is_last else nullcontext():
-                    batch = [examples[index] for index in part]
-                    logits = self.logits(batch)
-                    loss = task_loss(self.task, logits, batch, class_weights, smoothing) * weight
+            for part in share.parts:
+                is_last = part is share.parts[-1]
+                with self._gradients_exchanged_if(is_last):
+                    loss = task_loss(self.task, self.logits(part), part, class_weights, smoothing)
+                    loss = loss * share.weight
                     # Once a step and in every process: DDP's mean over equal terms is the term
                     # itself.
                     if is_last and regularization_loss:
                         loss = loss + regularization_loss(self.encoder.model)
                     loss.backward()
                 total += loss.detach()
-        mean: Tensor = reduce(total, "mean") if ddp else total
+        if self._ddp is None:
+            return total
+        mean: Tensor = reduce(total, "mean")
         return mean
+
+    @property
+    def _ddp(self) -> DistributedDataParallel | None:
+        """The model as several processes train it; None: this one computes all examples itself."""
+        if isinstance(self.model, DistributedDataParallel):
+            return self.model
+        return None
+
+    def _share_of(self, examples: list[EncodedExample], class_weights: ClassWeights) -> _BatchShare:
+        """Return what this process computes of a batch.
+
+        Args:
+            examples: the whole batch.
+            class_weights: of the loss; None: equal ones.
+        """
+        rank = 0
+        world = 1
+        if self._ddp is not None:
+            rank = self.processes.process_index
+            world = self.processes.num_processes
+        # Every world-th example, so that processes differ by one example at most.
+        own = examples[rank::world]
+        # The loss is a sum, divided by the whole batch's normalizer. DDP averages the gradients
+        # over the processes, which divides once more by their number: `world` undoes that.
+        weight = world / loss_normalizer(self.task, examples, class_weights)
+        if not own:
+            # DDP waits for a backward pass in every process. One without examples computes an
+            # example whose loss counts zero times.
+            own = examples[:1]
+            weight = 0.0
+        parts = list(split_batch(own, self.config.gradient_accumulation_steps))
+        return _BatchShare(parts, weight)
+
+    def _gradients_exchanged_if(self, is_last: bool) -> AbstractContextManager[None]:
+        """Return the context of a part's backward pass.
+
+        The processes exchange gradients once, in the last part, when each has its sum.
+        """
+        if self._ddp is None or is_last:
+            return nullcontext()
+        return self._ddp.no_sync()
 
     @torch.inference_mode()
     def predict(self, examples: list[EncodedExample]) -> Values:

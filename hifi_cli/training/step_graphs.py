@@ -214,8 +214,7 @@ class StepGraphs:
         losses: list[Tensor] = []
         repeated = []
         with step_out_of_memory(len(examples), parts), tf32(runner.config.tf32):
-            for indices in split_batch(list(range(len(examples))), parts):
-                part = [examples[index] for index in indices]
+            for part in split_batch(examples, parts):
                 loss, is_repeated = self.accumulate_part(part, weight, is_first=not losses)
                 losses.append(loss)
                 repeated.append(is_repeated)
