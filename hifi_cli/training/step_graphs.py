@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -64,9 +64,22 @@ _UNRECORDABLE_ADAPTERS = ("boft", "fourierft", "shira", "waveft")
 # Options of peft's adapters that draw on the host what a step leaves out: a graph would leave the
 # same out in every step.
 _UNRECORDABLE_OPTIONS = ("module_dropout", "rank_dropout")
-# The batch that a graph repeats: examples, packed tokens (0: none are packed), and padded width.
-# The gradient of a first micro-batch begins at 0.
-_Size = tuple[int, int, int, bool]
+
+
+class _Size(NamedTuple):
+    """The shapes of a micro-batch: those of one size share a graph.
+
+    Attributes:
+        examples: without that of padding.
+        tokens: packed ones, those of padding included; 0: none are packed.
+        width: tokens of the padded sequences.
+        is_first: whether the gradient begins at 0, as that of the first micro-batch of a step.
+    """
+
+    examples: int
+    tokens: int
+    width: int
+    is_first: bool
 
 
 def unsupported_because(runner: ModelRunner, method: Method) -> str:
@@ -140,11 +153,12 @@ class StepGraphs:
     Attributes:
         copies_weights: whether Linears multiply by copies in bfloat16, instead of what autocast
             casts: the same numbers. It is here to be switched off for a comparison.
-        width: tokens of the widest padded batch.
         is_packed: whether the layers get packed tokens, and a batch an example of padding.
         has_fixed_width: whether all batches are padded to `width`.
-        class_weights: those of the loss, on the device.
-        weights: those copies; None: the steps compute in float32, or without copies.
+        width: tokens of the widest padded batch.
+        normalizing_weights: the class weights as numbers, by which a batch's loss is divided.
+        class_weights: the same on the device, by which a recorded step multiplies.
+        bf16_weights: the copies; None: the steps compute in float32, or without copies.
         gradients: of each parameter that gets one, in the same memory in every step.
         uses: micro-batches so far, by their size.
         graphs: the recorded steps, by the size of a micro-batch.
@@ -166,21 +180,15 @@ class StepGraphs:
         self.runner = runner
         self.parameters = parameters
         self.is_packed = runner.is_padding_free
-        self.width = _rounded_up(longest, runner.width_multiple)
-        # One token more than the longest example, so that every batch has padding, unless the encoder
-        # has no position for it: the top of this file says why.
-        if not self.is_packed:
-            positions = getattr(runner.encoder.model.config, "max_position_embeddings", 0)
-            with_padding = _rounded_up(longest + 1, runner.width_multiple)
-            self.width = min(with_padding, max(positions, self.width))
         self.has_fixed_width = _attends_without_padding(runner)
+        self.width = _largest_width(runner, longest)
         self.normalizing_weights = class_weights
         self.class_weights: Tensor | None = None
         if class_weights is not None:
             self.class_weights = torch.tensor(class_weights, device=runner.device)
-        self.weights: Bf16Weights | None = None
+        self.bf16_weights: Bf16Weights | None = None
         if runner.uses_autocast and self.copies_weights:
-            self.weights = Bf16Weights(runner.encoder.model)
+            self.bf16_weights = Bf16Weights(runner.encoder.model)
         self.gradients: dict[nn.Parameter, Tensor] = {}
         self.uses: Counter[_Size] = Counter()
         self.graphs: dict[_Size, _RecordedStep] = {}
@@ -190,7 +198,7 @@ class StepGraphs:
     def close(self) -> None:
         """Free the graphs and their memory, at the end of the stage that they were recorded in."""
         self.graphs.clear()
-        self.weights = None
+        self.bf16_weights = None
         self.gradients.clear()
         self.pool = None
 
@@ -239,15 +247,16 @@ class StepGraphs:
             weight: factor on its summed loss.
             is_first: whether the gradient begins at 0.
         """
-        if self.weights and is_first:
-            self.weights.renew_frozen()
+        if self.bf16_weights and is_first:
+            self.bf16_weights.renew_frozen()
         batch = self.batch_of(examples, weight)
         inputs = {
             name: copy_to_device(values, self.runner.device) for name, values in batch.items()
         }
         compute = partial(self.compute, inputs, is_first=is_first)
         tokens = len(inputs["index"]) if self.is_packed else 0
-        size = len(examples), tokens, inputs["attention_mask"].shape[-1], is_first
+        width = inputs["attention_mask"].shape[-1]
+        size = _Size(len(examples), tokens, width, is_first)
         self.uses[size] += 1
         if self.uses[size] <= _WARM_UP or not self.runner.config.record_steps:
             return compute(), False
@@ -259,17 +268,28 @@ class StepGraphs:
         for name, values in inputs.items():
             recorded.inputs[name].copy_(values)
         recorded.replay()
-        # The optimizer's step before has removed the gradients.
+        # The graph has written the gradients, but a replay sets no attribute of Python's: the step
+        # before has ended by setting `grad` to None.
         for parameter, gradient in self.gradients.items():
             parameter.grad = gradient
         # The next replay writes its loss into the same memory.
         return recorded.loss.clone(), True
 
     def batch_of(self, examples: list[EncodedExample], weight: float) -> dict[str, Tensor]:
-        """Collate a micro-batch with its labels, and with an example of padding if it is packed."""
+        """Collate a micro-batch with its labels, and with an example of padding if it is packed.
+
+        Args:
+            examples: of the micro-batch.
+            weight: factor on its summed loss.
+
+        Returns:
+            Tensors on the CPU: those of `collate`; `index` and `offsets` of the packed tokens, as
+            `real_token_index` gives them, if the layers get such; `labels` and `weight`.
+        """
         width = self.width
         if not self.has_fixed_width:
             tokens = max(map(len, examples))
+            # At least one token is then padding; the top of this file says why.
             if not self.is_packed:
                 tokens += 1
             width = min(_rounded_up(tokens, _WIDTH_MULTIPLE), self.width)
@@ -298,11 +318,11 @@ class StepGraphs:
         labels = of_model.pop("labels")
         weight = of_model.pop("weight")
         copies: AbstractContextManager[None] = nullcontext()
-        if self.weights:
+        if self.bf16_weights:
             # Between the micro-batches of a step no weight changes.
             if is_first:
-                self.weights.refresh()
-            copies = self.weights.in_use()
+                self.bf16_weights.refresh()
+            copies = self.bf16_weights.in_use()
         packed = self._packed_batch(of_model) if self.is_packed else None
         with copies:
             logits = runner.forward(of_model, packed)
@@ -318,12 +338,12 @@ class StepGraphs:
     def _new_gradients(self) -> dict[nn.Parameter, Tensor]:
         """Take the gradients of a backward pass out of the parameters, and out of their copies."""
         gradients: dict[nn.Parameter, Tensor] = {}
-        if self.weights:
-            gradients = self.weights.take_gradients()
+        if self.bf16_weights:
+            gradients = self.bf16_weights.take_gradients()
         for parameter in self.parameters:
             if parameter.grad is None:
                 continue
-            # A weight may be read outside of its Linear too.
+            # A weight may be read outside of its Linear too: the gradients of both uses add up.
             if parameter in gradients:
                 gradients[parameter] = parameter.grad + gradients[parameter]
             else:
@@ -363,7 +383,11 @@ class StepGraphs:
             parameter.grad = gradient
 
     def _packed_batch(self, inputs: dict[str, Tensor]) -> PackedBatch:
-        """Take the places of the tokens out of the inputs of a packed batch."""
+        """Take the places of the tokens out of the inputs of a packed batch.
+
+        Args:
+            inputs: of `batch_of`; those that remain are the model's.
+        """
         index = inputs.pop("index")
         offsets = inputs.pop("offsets")
         token_mask = inputs["attention_mask"].flatten(0, -2).bool()
@@ -375,12 +399,15 @@ class StepGraphs:
     def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         """Record what `compute` does, without doing it.
 
+        Args:
+            compute: launches the kernels of a step, and returns its loss.
+
         Returns:
             What does it, and where its loss is then.
 
         Raises:
-            RecordingFailed: PyTorch's allocator and random generator are then in
-                the middle of a recording: the process can train nothing more.
+            RecordingFailed: PyTorch's allocator and random generator are then in the middle of a
+                recording: the process can train nothing more.
         """
         graph = torch.cuda.CUDAGraph()
         try:
@@ -396,6 +423,23 @@ class StepGraphs:
         # The graphs of a stage follow each other, so that they may use the same memory.
         self.pool = graph.pool()
         return graph.replay, loss
+
+
+def _largest_width(runner: ModelRunner, longest: int) -> int:
+    """Return to how many tokens the batch with the longest example is padded.
+
+    Args:
+        runner: says whether tokens are packed, and which multiples a width is of.
+        longest: tokens of the longest example.
+    """
+    width = _rounded_up(longest, runner.width_multiple)
+    if runner.is_padding_free:
+        return width
+    # One token more than the longest example, so that every batch has padding, unless the encoder
+    # has no position for it: the top of this file says why.
+    positions = getattr(runner.encoder.model.config, "max_position_embeddings", 0)
+    with_padding = _rounded_up(longest + 1, runner.width_multiple)
+    return min(with_padding, max(positions, width))
 
 
 def padding_example(

@@ -441,7 +441,7 @@ def test_no_autograd_node_of_a_parameter_survives_a_step(new_trainer, monkeypatc
 
     def nodes():
         graphs = trainer.stage.graphs
-        parameters = {*graphs.parameters, *graphs.weights.trained.values()}
+        parameters = {*graphs.parameters, *graphs.bf16_weights.trained.values()}
         return [get_gradient_edge(value).node for value in parameters if value.requires_grad]
 
     def marked_nodes():
