@@ -65,6 +65,7 @@ class Noise:
         return torch.from_numpy(is_kept.view(np.uint8)).view(shape)
 
 
+# One stream for all modules of a process: a forward pass draws from it in the order of the layers.
 NOISE = Noise()
 
 
@@ -80,6 +81,7 @@ class FastDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        # What is kept is divided by 1 - p, so that its expectation is x.
         scales = NOISE.keep(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
         return x * scales
 
@@ -87,7 +89,11 @@ class FastDropout(nn.Dropout):
 class _Attention(Function):
     """Attention with dropout; only the weights before it and a byte per entry are kept.
 
-    In float32 also where other products are bf16: their many shapes would all be compiled.
+    It computes in float32 also where other products are bf16: oneDNN would compile a bf16 product
+    for each of its many shapes.
+
+    Q, K and V are [batch, heads, tokens, head size], Q already scaled; the mask is added to the
+    scores [batch, heads, tokens, tokens]. The result has the shape of V.
     """
 
     @staticmethod
@@ -117,6 +123,7 @@ class _Attention(Function):
         # on trains then.
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
+        # Of the weights before dropout, and of the scores before the softmax.
         weights_grad = (gradient @ value.mT).mul_(keep)
         scores_grad = torch._softmax_backward_data(weights_grad, weights, -1, weights.dtype)
         return scores_grad @ key, scores_grad.mT @ query, value_grad, None, None
@@ -130,13 +137,16 @@ def attention(
     attention_mask: Tensor | None,
     **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention for transformers' interface: PyTorch's own, or with this file's dropout.
+    """Compute attention for transformers' interface: PyTorch's own, or with this file's dropout.
 
     PyTorch has no fused attention with dropout on a CPU.
 
     Args:
+        module: the layer's.
         query, key, value: [batch, heads, tokens, head size]; K and V may have fewer heads.
         attention_mask: added to the scores, [batch, 1, 1, tokens]; None: no padding.
+        settings: `scaling`, the factor on the scores; `dropout`, the rate of the attention weights;
+            others that PyTorch's own attention takes.
 
     Returns:
         [batch, tokens, heads, head size], and no weights.

@@ -58,12 +58,21 @@ class _Pack(Function):
 
 
 def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return a tensor of zeros with the given rows at an index."""
+    """Return a tensor of zeros with the given rows at an index.
+
+    Args:
+        packed: the rows, [tokens, ...].
+        index: the place of each row, int64 [tokens].
+        rows: of the result.
+    """
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
 def real_token_index(token_mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return `index` and `offsets` of a PackedBatch.
+
+    Two sequences of 2 and 1 real tokens, padded to a width of 3, have the index [0, 1, 3] and the
+    offsets [0, 2, 3].
 
     Args:
         token_mask: which tokens are real, [sequences, width].
@@ -125,9 +134,12 @@ class PaddingLayout:
         return self._attention_masks[dtype, window]
 
     def _new_attention_mask(self, dtype: torch.dtype, window: int | None) -> Tensor:
+        """Make the mask that `attention_mask` returns, 0 where a token is seen."""
+        # [sequences, 1, 1, width]: for all heads and all queries.
         visible = self.token_mask[:, None, None]
         if window is not None:
             positions = torch.arange(visible.shape[-1], device=visible.device)
+            # [width, width]: of each query from each key.
             distances = (positions[:, None] - positions).abs()
             visible = visible & (distances < window)
         mask = torch.zeros_like(visible, dtype=dtype)
@@ -144,8 +156,8 @@ class PackedBatch(PaddingLayout):
         offsets: where each sequence begins in the packed one, and where the last one ends, int32
             [sequences + 1]; None: attention computes on the groups.
         longest: tokens of the longest sequence.
-        groups: places of the packed tokens, one part after the other, in padded sequences of
-            similar length; none: the batch is one group.
+        groups: the layouts of groups of sequences of similar length, whose tokens follow one
+            another in the packed sequence; none: the batch is one group.
     """
 
     offsets: Tensor | None = None
@@ -174,8 +186,14 @@ class PackedBatch(PaddingLayout):
 
     @classmethod
     def _in_groups(cls, token_mask: Tensor) -> "PackedBatch":
-        """Describe a padded batch on a CPU: its sequences are packed by length, in groups."""
+        """Describe a padded batch on a CPU: its sequences are packed by length, in groups.
+
+        Args:
+            token_mask: which tokens are real, [sequences, width].
+        """
+        # The shortest sequence is packed first.
         lengths, order = token_mask.sum(1).sort(stable=True)
+        # The place of each token in the flattened batch, the sequences by length: [sequences, width].
         places = torch.arange(token_mask.numel()).view_as(token_mask)[order]
         index = places[token_mask[order].bool()]
         groups = [_padded_group(group) for group in _groups_by_length(lengths.tolist())]
@@ -203,7 +221,7 @@ class PackedBatch(PaddingLayout):
 
 
 def _with_rows(packed: Tensor, spare: int) -> Tensor:
-    """Return a tensor with rows of zeros at its end."""
+    """Return a tensor with `spare` rows of zeros at its end."""
     if not spare:
         return packed
     zeros = packed.new_zeros(spare, *packed.shape[1:])
@@ -214,8 +232,11 @@ def _groups_by_length(lengths: list[int]) -> Iterator[list[int]]:
     """Split ascending lengths into groups with little padding, and few attention weights."""
     group: list[int] = []
     for length in lengths:
-        # Lengths ascend, so that the whole group would be padded to this one.
-        if group and (len(group) + 1) * length**2 > GROUP_SIZE:
+        # Lengths ascend, so that the whole group would be padded to this one, and each of its
+        # sequences would have length**2 attention weights in a head.
+        attention_weights = (len(group) + 1) * length**2
+        # A sequence that is too long by itself is a group of one.
+        if group and attention_weights > GROUP_SIZE:
             yield group
             group = []
         group.append(length)
@@ -242,19 +263,21 @@ def packed_attention(
     _: Tensor | None,
     **settings: Any,
 ) -> tuple[Tensor, None]:
-    """Attention over packed tokens: by a kernel for sequences of any length, or on padded groups.
+    """Compute attention over packed tokens: by a kernel for any lengths, or on padded groups.
 
-    It is an `AttentionFunction` once batch and attention are given. transformers gives no mask.
+    It is an `AttentionFunction` once batch and attention are given. The mask is ignored: transformers
+    gives none, because `packed_forward` takes it away.
 
     Args:
         batch: where the tokens are.
         attention: computes the attention of a padded batch.
         module: the layer's.
-        query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
+        query, key, value: [1, heads, tokens and spare rows, head size]; K and V may have fewer
+            heads.
         settings: `scaling`, `dropout`, `sliding_window` and others of `attention`.
 
     Returns:
-        [1, tokens, heads, head size], and no weights.
+        [1, tokens and spare rows, heads, head size], and no weights.
     """
     dropout = settings.get("dropout", 0.0)
     window = settings.get("sliding_window")
@@ -296,7 +319,7 @@ def attend_by_kernel(
     scale: float | None,
     window: int | None,
 ) -> Tensor:
-    """Attention within each sequence of a batch that has `offsets`, by `varlen_attention`.
+    """Compute attention within each sequence of a batch that has `offsets`, by `varlen_attention`.
 
     Args:
         query, key, value: [1, heads, tokens, head size]; K and V may have fewer heads.
@@ -315,6 +338,7 @@ def attend_by_kernel(
     heads_per_key = query.shape[1] // key.shape[1]
     key = repeat_kv(key, heads_per_key)
     value = repeat_kv(value, heads_per_key)
+    # The kernels take [tokens, heads, head size].
     q, k, v = (states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value))
     output = varlen_attention(
         q, k, v, batch.offsets, batch.longest, dropout=dropout, scale=scale, window=window
@@ -331,9 +355,10 @@ def attend_in_groups(
     value: Tensor,
     **settings: Any,
 ) -> Tensor:
-    """Attention on padded groups of a batch's sequences, one after the other.
+    """Compute attention on padded groups of a batch's sequences, one after the other.
 
     Args:
+        batch: where the tokens are, and in which groups.
         attention: computes the attention of a padded batch.
         module: the layer's.
         query, key, value: [1, heads, tokens and spare rows, head size]; K and V may have fewer
@@ -344,24 +369,39 @@ def attend_in_groups(
         [1, tokens and spare rows, heads, head size].
     """
     window = settings.get("sliding_window")
+    # Without groups, the batch itself is the layout of all sequences.
     groups: Sequence[PaddingLayout] = batch.groups or [batch]
-    parts = (_split(states.squeeze(0).transpose(0, 1), batch) for states in (query, key, value))
+    queries = _split(query, batch)
+    keys = _split(key, batch)
+    values = _split(value, batch)
     outputs = []
-    for group, *states in zip(groups, *parts, strict=True):
-        padded = (group.unpack(each).transpose(1, 2) for each in states)
+    for group, q, k, v in zip(groups, queries, keys, values, strict=True):
+        # From [tokens, heads, head size] to [sequences, heads, width, head size].
+        padded = (group.unpack(states).transpose(1, 2) for states in (q, k, v))
         mask = group.attention_mask(query.dtype, window)
         output, _ = attention(module, *padded, mask, **settings)
         outputs.append(group.pack(output))
-    joined = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+    joined = outputs[0]
+    if len(outputs) > 1:
+        joined = torch.cat(outputs)
     return _with_rows(joined, batch.spare)[None]
 
 
-def _split(packed: Tensor, batch: PackedBatch) -> Sequence[Tensor]:
-    """Split packed states among the groups of a batch; no group has the spare rows."""
+def _split(states: Tensor, batch: PackedBatch) -> Sequence[Tensor]:
+    """Split packed states among the groups of a batch.
+
+    Args:
+        states: of Q, K or V, [1, heads, tokens and spare rows, head size].
+        batch: has the groups.
+
+    Returns:
+        [tokens, heads, head size] of each group; no group has the spare rows.
+    """
+    packed = states.squeeze(0).transpose(0, 1)
     if not batch.groups:
         return [packed]
     sizes = [len(group.index) for group in batch.groups]
-    *parts, _ = packed.split([*sizes, batch.spare])
+    *parts, _spare_rows = packed.split([*sizes, batch.spare])
     return parts
 
 
@@ -385,15 +425,17 @@ def varlen_attention(
     scale: float | None,
     window: int | None,
 ) -> Tensor:
-    """Attention within each sequence of a packed batch, by PyTorch's CUDA kernels.
+    """Compute attention within each sequence of a packed batch, by PyTorch's CUDA kernels.
 
-    bfloat16 by FlashAttention, float32 by the memory-efficient kernel. The latter must not get
-    dropout: forward and backward would drop different weights (pytorch#115590).
+    FlashAttention computes bfloat16, and the memory-efficient kernel float32. The latter must not
+    get dropout: forward and backward would drop different weights (pytorch#115590).
 
     Args:
-        query, key, value: [tokens, heads, head size].
+        query, key, value: [tokens, heads, head size], with as many heads in K and V as in Q.
         offsets: int32 [sequences + 1]; sequence i has the tokens offsets[i] to offsets[i + 1] - 1.
         longest: tokens of the longest sequence, or more, up to all tokens.
+        dropout: rate of the attention weights.
+        scale: factor on the scores; None: 1 / sqrt(head size).
         window: tokens attend to those less than this many positions away; None: to all.
 
     Returns:
@@ -406,7 +448,8 @@ def varlen_attention(
         if dropout or window is not None:
             raise ValueError("attention in float32 has no dropout and no window")
         return _efficient_attention(query, key, value, offsets, longest, scale)
-    # The kernel counts how many tokens are seen on each side, and `window` the own one too.
+    # The kernel counts the tokens that are seen on each side, without the token itself, which `window`
+    # counts too.
     reach = None if window is None else window - 1
     output, *_ = torch.ops.aten._flash_attention_forward(
         query,
