@@ -8,7 +8,7 @@ record is like the run, the number is unknown, and the reason says what to do.
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -91,15 +91,22 @@ class Amount:
         """
         parts = []
         if self.is_known:
-            bases = [basis for basis, _ in self.rests_on.most_common()]
-            if len(bases) > 1:
-                bases = [f"{basis} ({count:,})" for basis, count in self.rests_on.most_common()]
-            parts.append(f"{text}, by {abbreviate(bases, '; ')}")
+            parts.append(f"{text}, by {self._bases_in_words()}")
+        # The number of a single run needs no count.
         is_of_one_run = not self.is_known and sum(self.unknown.values()) == 1
         for reason, count in self.unknown.most_common(3):
             for_runs = "" if is_of_one_run else f" for {counted_noun(count, 'run')}"
             parts.append(f"unknown{for_runs}: {reason}")
         return "; ".join(parts) or "nothing"
+
+    def _bases_in_words(self) -> str:
+        """Say what the number rests on, and for how many runs on each where there are several."""
+        counts = self.rests_on.most_common()
+        if len(counts) == 1:
+            only, _ = counts[0]
+            return only
+        bases = [f"{basis} ({count:,})" for basis, count in counts]
+        return abbreviate(bases, "; ")
 
 
 def sum_of(amounts: Sequence[Amount]) -> Amount:
@@ -113,7 +120,12 @@ def largest_of(amounts: Sequence[Amount]) -> Amount:
 
 
 def _joined(amounts: Iterable[Amount], value: float) -> Amount:
-    """Join what the numbers of several runs rest on."""
+    """Make the number of several runs, which rests on whatever theirs rest on.
+
+    Args:
+        amounts: the numbers of the runs.
+        value: what they are together.
+    """
     rests_on: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for amount in amounts:
@@ -213,8 +225,9 @@ class _StoredRun:
     Attributes:
         result: its record.
         size: of the run.
-        speed: what decides its speed besides method, task, batches and machine.
-        precisions: the one that it computed in, and that of its configuration.
+        speed: digest of what decides its speed besides method, task, batches and machine.
+        precisions: the one that it computed in, and that of its configuration, which may be `auto`:
+            a planned run is like it by either.
         batches: rows and tokens of a batch.
         machine: where it was trained.
         rate: seconds for a row that it trained on.
@@ -232,8 +245,8 @@ class _StoredRun:
     def of(cls, result: RunResult) -> "_StoredRun | None":
         """Read a record; None: it has no time, or several processes trained together."""
         size = RunSize.of_record(result)
-        has_several = any(process.processes > 1 for process in result.processes)
-        if size is None or not result.time_s or has_several:
+        several_trained = any(process.processes > 1 for process in result.processes)
+        if size is None or not result.time_s or several_trained:
             return None
         precision = str(result.config.get("precision", result.precision))
         return cls(
@@ -301,6 +314,19 @@ def results_in(directory: Path) -> list[RunResult]:
 _Rates = dict[tuple[str, str], float]
 
 
+@dataclass(frozen=True)
+class _Rate:
+    """The expected speed of a run.
+
+    Attributes:
+        seconds: for a row that it trains on.
+        basis: what they rest on.
+    """
+
+    seconds: float
+    basis: str
+
+
 class CostEstimator:
     """Estimates the costs of runs by stored records.
 
@@ -319,12 +345,17 @@ class CostEstimator:
     ) -> None:
         self._stored_bytes = stored_bytes
         self._measured = measured or {}
+        # Rows of `train` and `validation`, by task.
         self._rows: dict[str, dict[str, int]] = {}
+        # Bytes of stored weights, by `_weights_key` and task; under the task None those of all.
         self._weights: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+        # By `_speed_of` and precision.
         self._runs: dict[tuple[str, str], list[_StoredRun]] = defaultdict(list)
+        # How many runs each machine has trained, by encoder.
         self._machines: dict[str, Counter[Machine]] = defaultdict(Counter)
         for result in results:
             self._add(result)
+        # What was estimated already, by the settings of a run without its seed, machine and size.
         self._costs: dict[tuple[str, Machine | None, RunSize | None], Cost] = {}
 
     def _add(self, result: RunResult) -> None:
@@ -336,6 +367,7 @@ class CostEstimator:
         stored = _StoredRun.of(result)
         if stored is None:
             return
+        # A few-shot run, or one with a limit, does not see all rows of its task.
         if not result.shots and not result.limit:
             rows = self._rows.setdefault(result.task, {"train": 0, "validation": 0})
             rows["train"] = max(rows["train"], stored.size.train + stored.size.selection)
@@ -405,18 +437,18 @@ class CostEstimator:
             return Amount.known(seconds, MEASURED_HERE)
         if machine is None:
             return Amount.missing("the machine of the runs is not known here")
-        runs = self._comparable(config, machine)
-        rate, basis = _rate(config, (size.batch, config.max_length), runs)
+        runs = self._alike_on(config, machine)
+        rate = _rate_of(config, (size.batch, config.max_length), runs)
         if rate is None:
             return Amount.missing(self._why_no_step(config, machine))
-        return Amount.known(rate * size.work, basis)
+        return Amount.known(rate.seconds * size.work, rate.basis)
 
     def _alike(self, config: RunConfig) -> list[_StoredRun]:
-        """Give the stored runs of the same encoder and computation, on any machine."""
+        """Give the stored runs of a run's encoder and computation, of any method, on any machine."""
         return self._runs.get((_speed_of(config.model_dump(mode="json")), config.precision), [])
 
-    def _comparable(self, config: RunConfig, machine: Machine) -> list[_StoredRun]:
-        """Give those on a machine."""
+    def _alike_on(self, config: RunConfig, machine: Machine) -> list[_StoredRun]:
+        """Give the runs of `_alike` that a machine has trained."""
         return [run for run in self._alike(config) if run.machine == _without_memory(machine)]
 
     def _ratio_of_tasks(self, config: RunConfig, task: str) -> float:
@@ -424,6 +456,10 @@ class CostEstimator:
 
         It is the median over the methods that have trained both, each under equal conditions; 1 where
         none has.
+
+        Args:
+            config: of the run.
+            task: the other task.
         """
         by_conditions: dict[tuple[str, str, Machine], list[_StoredRun]] = defaultdict(list)
         for (speed, precision), runs in self._runs.items():
@@ -451,22 +487,24 @@ class CostEstimator:
 
     def _disk(self, config: RunConfig, task: TaskSpec, size: RunSize | None) -> Amount:
         """Estimate the bytes of the files that a run leaves."""
-        weights, basis = self._bytes_of_weights(config, task)
-        if weights is None:
-            return Amount.missing(basis)
-        return Amount.known(weights + _bytes_of_texts(config, task, size), basis)
+        weights = self._bytes_of_weights(config, task)
+        if not weights.is_known:
+            return weights
+        return replace(weights, value=weights.value + _bytes_of_texts(config, task, size))
 
-    def _bytes_of_weights(self, config: RunConfig, task: TaskSpec) -> tuple[float | None, str]:
-        """Give the bytes of a run's weights, and what they rest on; or None, and why."""
+    def _bytes_of_weights(self, config: RunConfig, task: TaskSpec) -> Amount:
+        """Estimate the bytes of the weights that a run stores."""
         key = _weights_key(config.method, config.model_dump(mode="json"))
-        for place in (config.task, None):
-            stored = self._weights.get((key, place))
-            if stored:
-                return median(stored), STORED_RUNS
-        counted = self._stored_bytes(config, task) if self._stored_bytes else None
+        # The task head differs from task to task: runs of the same task come first.
+        stored = self._weights.get((key, config.task)) or self._weights.get((key, None))
+        if stored:
+            return Amount.known(median(stored), STORED_RUNS)
+        counted = None
+        if self._stored_bytes:
+            counted = self._stored_bytes(config, task)
         if counted is None:
-            return None, f"no finished run of {config.method} with {config.backbone.name}"
-        return counted, COUNTED
+            return Amount.missing(f"no finished run of {config.method} with {config.backbone.name}")
+        return Amount.known(counted, COUNTED)
 
     # --- memory
 
@@ -494,7 +532,7 @@ class CostEstimator:
 
 
 def _without_memory(machine: Machine) -> Machine:
-    """Give a machine as a record knows it."""
+    """Give a machine as records have it, to be compared with theirs: they do not say its memory."""
     return Machine(machine.device, machine.threads)
 
 
@@ -515,7 +553,13 @@ def _rates(runs: Iterable[_StoredRun]) -> _Rates:
 
 
 def _ratios(rates: _Rates, task: str, other: str) -> list[float]:
-    """Give the time of a row of a task relative to another's, by each method that has both."""
+    """Give the time of a row of a task relative to another's, of each method that has trained both.
+
+    Args:
+        rates: under equal conditions.
+        task: whose rows are in the numerator.
+        other: the other task.
+    """
     ratios = []
     for (method, of_task), rate in rates.items():
         if of_task == task and (method, other) in rates:
@@ -523,10 +567,13 @@ def _ratios(rates: _Rates, task: str, other: str) -> list[float]:
     return ratios
 
 
-def _rate(
+def _rate_of(
     config: RunConfig, batches: tuple[int, int], runs: Sequence[_StoredRun]
-) -> tuple[float | None, str]:
-    """Give the seconds for a row of a run, and what they rest on; None: no record says it.
+) -> _Rate | None:
+    """Estimate the speed of a run by the stored runs that are most like it; None: there are none.
+
+    From the most like to the least: the same method, task and batches; the same method and task; the
+    method on other tasks; other methods on the task.
 
     Args:
         config: of the run.
@@ -538,22 +585,26 @@ def _rate(
     own = [run for run in runs if run.result.method == method and run.result.task == task]
     same = [run.rate for run in own if run.batches == batches]
     if same:
-        return median(same), OWN_RUNS
+        return _Rate(median(same), OWN_RUNS)
     if own:
-        return median(run.rate for run in own), OTHER_BATCHES
+        return _Rate(median(run.rate for run in own), OTHER_BATCHES)
     rates = _rates(runs)
+    # The method's time on each other task, times how much longer or shorter each other method that
+    # has trained both takes for a row of the run's task.
     scaled = []
     for of_method, other in rates:
         if of_method == method:
             ratios = _ratios(rates, task, other)
             scaled += [rates[method, other] * ratio for ratio in ratios]
     if scaled:
-        return median(scaled), OTHER_TASKS
+        return _Rate(median(scaled), OTHER_TASKS)
     on_task = {of_method: rate for (of_method, of_task), rate in rates.items() if of_task == task}
     if on_task:
+        # No other method says how fast this one is: rather too much time is planned than too little.
         slowest = max(on_task, key=on_task.__getitem__)
-        return on_task[slowest], f"runs of {slowest} on the task, the slowest method there"
-    return None, ""
+        basis = f"runs of {slowest} on the task, the slowest method there"
+        return _Rate(on_task[slowest], basis)
+    return None
 
 
 # --- files
