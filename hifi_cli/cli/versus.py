@@ -1,7 +1,7 @@
 """`hifi versus`: a new method against the stored baselines of a study."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,7 +111,7 @@ def versus(
 
     It prints what it will cost before it trains, and a verdict, what may be claimed, and LaTeX afterwards.
     """
-    from hifi_cli.runs.versus import repeat_canary, train_method, train_search
+    from hifi_cli.runs.versus import estimate_cost, repeat_canary, train_method, train_search
     from hifi_cli.runs.workspace import Workspace
 
     latex = LatexOptions(caption, label)
@@ -134,14 +134,18 @@ def versus(
         workspace = Workspace(results_dir, data_dir)
         new = _NewMethod(method, tasks, protocol, backbone, overrides or [])
         plan = _plan(new, baselines, workspace, seeds=seeds, rates=rates, canary=canary)
-        cost = _estimated_and_shown(plan, workspace, to_stdout=dry_run)
+        cost = estimate_cost(plan, workspace)
+        _show(_lines(plan, cost), to_stdout=dry_run)
         _refuse(plan, cost, budget=budget, without_verdict=without_verdict)
         if dry_run:
             return
+        # The canary comes first: where it does not hold, no run of the new method is trained.
         repeated = repeat_canary(plan, workspace)
         logger.info(str(repeated))
         _refuse_failed_canary(repeated)
-        rate = train_search(plan, workspace) if plan.search else None
+        rate = None
+        if plan.search_runs:
+            rate = train_search(plan, workspace)
         configs = train_method(plan, workspace, rate)
         conditions = [_learning_rates(plan, rate), *plan.left_out]
         tables = _tables(plan, configs, workspace, cost, repeated, conditions)
@@ -180,7 +184,7 @@ def _refuse_stored(name: str, study: Study, against: Sequence[str], results_dir:
 
 @dataclass(frozen=True)
 class _NewMethod:
-    """The new method's runs, as the command line names them.
+    """The new method, as the command line names it, and the settings of its runs.
 
     Attributes:
         method: a name or a YAML.
@@ -210,10 +214,13 @@ class _NewMethod:
         given: set[str] = set()
         for word in self.overrides:
             given.update(flatten(parse_override(word)))
-        shared = baselines.shared_values(keys_that_decide(RunConfig, "computation"))
-        words = [f"{key}={override_value(shared[key])}" for key in shared if key not in given]
-        if baselines.shots and "shots" not in given:
-            words.append(f"shots={baselines.shots}")
+        inherited = baselines.shared_values(keys_that_decide(RunConfig, "computation"))
+        if baselines.shots:
+            inherited["shots"] = baselines.shots
+        words = []
+        for key, value in inherited.items():
+            if key not in given:
+                words.append(f"{key}={override_value(value)}")
         return options.resolve_runs(
             [*tasks],
             [self.method],
@@ -290,26 +297,19 @@ def _parsed_rates(text: str | None) -> list[float]:
 # --- what is said before a run trains
 
 
-def _estimated_and_shown(
-    plan: "VersusPlan", workspace: "Workspace", *, to_stdout: bool
-) -> "VersusCost":
-    """Measure a few steps, print the plan with its cost, and return the cost.
+def _show(lines: Sequence[tuple[str, str]], *, to_stdout: bool) -> None:
+    """Print lines of a name and a text each.
 
     Args:
-        plan: of the command.
-        workspace: of the command.
+        lines: the plan with its cost.
         to_stdout: whether the plan is what the command prints; else it is a message.
     """
-    from hifi_cli.runs.versus import estimate_cost
-
-    cost = estimate_cost(plan, workspace)
-    for name, text in _lines(plan, cost):
+    for name, text in lines:
         line = f"{name:9} {text}"
         if to_stdout:
             print(printable(line))
         else:
             logger.info(line)
-    return cost
 
 
 def _lines(plan: "VersusPlan", cost: "VersusCost") -> list[tuple[str, str]]:
@@ -320,17 +320,9 @@ def _lines(plan: "VersusPlan", cost: "VersusCost") -> list[tuple[str, str]]:
         ("rates", _learning_rates(plan, None)),
         ("canary", _canary(plan)),
         ("method", _new_runs(plan)),
+        ("cost", _cost(plan, cost)),
     ]
-    count = len(plan.canary) + len(plan.search) + len(plan.runs)
-    parts = [f"{name} {minutes:.2f}" for name, minutes in cost.minutes.items()]
-    lines.append(
-        (
-            "cost",
-            f"{counted_noun(count, 'run')}, {cost.finished} of them finished; about"
-            f" {cost.total:.2f} {cost.unit} ({', '.join(parts)}), at {cost.step:.3f} s a step,"
-            " measured here",
-        )
-    )
+    # The line of the cost says the time already.
     lines += [line for line in cost.left.lines if line[0] == "disk"]
     lines += [("verdict", str(outlook)) for outlook in plan.outlooks]
     lines += [("left out", note) for note in plan.left_out]
@@ -341,25 +333,35 @@ def _baselines(plan: "VersusPlan") -> str:
     """Say which baselines there are, and under what protocol and on what encoder they were trained."""
     labels = [registry.label_of("methods", method) for method in plan.baselines.methods]
     # All runs have the protocol and the encoder of the first one.
-    first = plan.runs[0]
+    first = plan.method_runs[0]
     return f"{', '.join(labels)} (protocol {first.protocol}, {first.backbone.name})"
 
 
 def _canary(plan: "VersusPlan") -> str:
     """Say which stored runs are trained again as a check."""
-    canary = plan.canary[0]
+    canary = plan.canary_runs[0]
     label = registry.label_of("methods", canary.method)
-    runs = counted_noun(len(plan.canary), "run")
+    runs = counted_noun(len(plan.canary_runs), "run")
     return f"{label}, seed {canary.seed}, once on each task: {runs}, in no mean"
 
 
 def _new_runs(plan: "VersusPlan") -> str:
     """Say which runs of the new method are compared."""
     label = registry.label_of("methods", plan.method)
-    tasks = [*dict.fromkeys(config.task for config in plan.runs)]
-    seeds = [*dict.fromkeys(str(config.seed) for config in plan.runs)]
-    runs = counted_noun(len(plan.runs), "run")
+    tasks = [*dict.fromkeys(config.task for config in plan.method_runs)]
+    seeds = [*dict.fromkeys(str(config.seed) for config in plan.method_runs)]
+    runs = counted_noun(len(plan.method_runs), "run")
     return f"{label} on {', '.join(tasks)}, seeds {','.join(seeds)}: {runs}"
+
+
+def _cost(plan: "VersusPlan", cost: "VersusCost") -> str:
+    """Say how many runs there are, and what those that are not finished will take."""
+    count = len(plan.canary_runs) + len(plan.search_runs) + len(plan.method_runs)
+    parts = [f"{name} {minutes:.2f}" for name, minutes in cost.minutes.items()]
+    return (
+        f"{counted_noun(count, 'run')}, {cost.finished} of them finished; about {cost.total:.2f}"
+        f" {cost.unit} ({', '.join(parts)}), at {cost.step:.3f} s a step, measured here"
+    )
 
 
 def _devices(plan: "VersusPlan") -> str:
@@ -384,13 +386,13 @@ def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
         plan: of the command.
         chosen: the best one; None: not known yet, or nothing is searched.
     """
-    search = plan.baselines_searched
+    search = plan.search
     allowed = "no baseline of the study was searched"
     if search.method:
         label = registry.label_of("methods", search.method)
         allowed = f"{label} tried {search.rates}, the most of all baselines"
-    if not plan.search:
-        return f"learning rate {plan.runs[0].learning_rate:g}, not searched ({allowed})"
+    if not plan.search_runs:
+        return f"learning rate {plan.method_runs[0].learning_rate:g}, not searched ({allowed})"
     rates = ", ".join(f"{rate:g}" for rate in plan.rates)
     where = f"{', '.join(search.tasks)}, seed {','.join(map(str, search.seeds))}"
     text = (
@@ -468,18 +470,18 @@ def _tables(
 
     paths = [config.run_path.as_posix() for config in configs]
     both = joined(plan.baselines, Study(workspace.results_dir), paths)
-    tables = result_tables(both, plan.method, plan.baselines.methods)
-    count = counted_noun(len(plan.canary) + len(plan.search) + len(configs), "run")
+    verdicts, *others = result_tables(both, plan.method, plan.baselines.methods)
+    count = counted_noun(len(plan.canary_runs) + len(plan.search_runs) + len(configs), "run")
     spent = spent_minutes(plan, configs, workspace)
-    tables[0].notes[:] = [
-        *claims_of(both, plan.method, tables[0]),
-        *_plans_for_seeds(both, plan, tables[0], cost),
-        repeated.beside(tables[0]),
+    notes = [
+        *claims_of(both, plan.method, verdicts),
+        *_plans_for_seeds(both, plan, verdicts, cost),
+        repeated.beside(verdicts),
         *conditions,
         f"cost: {count} trained here, {spent:.2f} {cost.unit}",
-        *tables[0].notes,
+        *verdicts.notes,
     ]
-    return tables
+    return [replace(verdicts, notes=notes), *others]
 
 
 def _plans_for_seeds(

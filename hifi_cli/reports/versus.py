@@ -31,8 +31,11 @@ from hifi_cli.text import counted_noun
 # The epochs that the protocol reports, and no run that tables leave out: `hifi versus` has no option
 # that changes this.
 OPTIONS = ReportOptions()
-# The columns of conditions that a key of the configuration sets, with that key.
-_KEYS = {COLUMN_OF_KEY.get(key, key): key for key in keys_that_decide(RunConfig, "comparison")}
+# The key of the configuration that sets a column of conditions, by the column. No key sets the others,
+# such as the digest of the data.
+_KEY_OF_COLUMN = {
+    COLUMN_OF_KEY.get(key, key): key for key in keys_that_decide(RunConfig, "comparison")
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Search:
     holdout: float
 
 
-NO_SEARCH = Search("", 1, [], [], "validation", 0.0)
+# A method that was not searched has one learning rate.
+NO_SEARCH = Search(method="", rates=1, tasks=[], seeds=[], selection="validation", holdout=0.0)
 
 
 @dataclass(frozen=True)
@@ -174,20 +178,21 @@ class Baselines:
     @cached_property
     def search(self) -> Search:
         """The search of the baseline that tried most learning rates on a task."""
-        runs = self.study.runs
+        stored = self.study.runs
         # Runs of a search are variants, which no table counts. Only a search under the baselines'
         # own protocol, backbone and shots was for them.
-        words = table_keys(runs)
-        own_words = table_keys(self.runs).iloc[0]
-        is_variant = runs["variant"].notna() & runs["method"].isin(self.methods)
-        runs = runs[is_variant & (words == own_words).all(axis=1)]
-        runs = runs.assign(rate=[config.get("learning_rate") for config in runs["config"]])
-        counts = runs.groupby(["method", "task"])["rate"].nunique()
+        is_variant = stored["variant"].notna() & stored["method"].isin(self.methods)
+        own_keys = table_keys(self.runs).iloc[0]
+        has_own_keys = (table_keys(stored) == own_keys).all(axis=1)
+        searched = stored[is_variant & has_own_keys]
+        rates = [config.get("learning_rate") for config in searched["config"]]
+        counts = searched.assign(rate=rates).groupby(["method", "task"])["rate"].nunique()
         # A single rate was tried, and nothing chosen.
         if counts.empty or counts.max() < 2:
             return NO_SEARCH
         method = str(counts.idxmax()[0])
-        runs = runs[runs["method"] == method]
+        runs = searched[searched["method"] == method]
+        # The first run stands for all of the search.
         config = runs["config"].iloc[0]
         return Search(
             method=method,
@@ -222,6 +227,7 @@ def comparable_with(
     for run in baselines.runs.to_dict("records"):
         reasons.append(_difference_in_words(run, planned[run["task"]], required))
     fits = np.array([reason == "" for reason in reasons])
+    # One sentence for all runs of a method and task that are left out for the same reason.
     counts: Counter[tuple[str, str, str]] = Counter()
     for run, reason in zip(baselines.runs.itertuples(), reasons, strict=True):
         if reason:
@@ -256,9 +262,9 @@ def _difference_in_words(
         # One column at a time: all that differ must be keys, or no words would be enough.
         if not differences(run, planned, {column: name}):
             continue
-        if column not in _KEYS:
+        if column not in _KEY_OF_COLUMN:
             return text
-        words.append(f"{_KEYS[column]}={override_value(_plain(run[column]))}")
+        words.append(f"{_KEY_OF_COLUMN[column]}={override_value(_plain(run[column]))}")
     return f"{text}; add {' '.join(words)}"
 
 
@@ -322,7 +328,10 @@ def outlooks(baselines: Baselines, seeds: Collection[int]) -> list[Outlook]:
     for method, of_method in runs.groupby("method", sort=False):
         pairs[str(method)] = {str(task): len(rows) for task, rows in of_method.groupby("task")}
     # Where all n differences have one sign, two of the 2^n patterns of signs are that extreme.
-    smallest = [2.0 ** (1 - sum(of_tasks.values())) for of_tasks in pairs.values()]
+    smallest = []
+    for of_tasks in pairs.values():
+        number_of_pairs = sum(of_tasks.values())
+        smallest.append(2.0 ** (1 - number_of_pairs))
     corrected = holm(smallest)
     return [
         Outlook(method, of_tasks, p, len(pairs))

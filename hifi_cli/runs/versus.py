@@ -61,29 +61,29 @@ class VersusPlan:
     Attributes:
         method: the new method, as finished runs have it.
         baselines: the stored runs that can be compared.
-        baselines_searched: how the baseline that tried most learning rates was searched.
-        left_out: why others cannot.
+        search: how the baseline that tried most learning rates was searched.
+        left_out: why other stored runs cannot be compared.
         outlooks: what each comparison can say at best.
-        canary: the stored runs that are repeated, one for each task.
-        search: a run for each learning rate, on the tasks and seeds of the baselines' search.
-        runs: those that are compared.
+        canary_runs: the stored runs that are repeated, one for each task.
+        search_runs: the new method's run for each learning rate, on the tasks and seeds of `search`.
+        method_runs: the new method's runs that are compared.
         device: where all of them train.
     """
 
     method: str
     baselines: Baselines
-    baselines_searched: Search
+    search: Search
     left_out: list[str]
     outlooks: list[Outlook]
-    canary: list[RunConfig]
-    search: list[RunConfig]
-    runs: list[RunConfig]
+    canary_runs: list[RunConfig]
+    search_runs: list[RunConfig]
+    method_runs: list[RunConfig]
     device: torch.device
 
     @property
     def rates(self) -> list[float]:
         """The learning rates that are tried."""
-        return sorted({config.learning_rate for config in self.search})
+        return sorted({config.learning_rate for config in self.search_runs})
 
     @property
     def can_decide(self) -> bool:
@@ -133,20 +133,20 @@ def plan_versus(
     configs = [config for config in configs if config.task in comparable.tasks]
     seeds = sorted({config.seed for config in configs})
     chosen_rates = _rates_to_try(rates, baselines, configs[0].learning_rate)
-    search: list[RunConfig] = []
+    search_runs: list[RunConfig] = []
     if len(chosen_rates) > 1:
-        search = _search_runs(search_configs, chosen_rates, baselines)
+        search_runs = _search_runs(search_configs, chosen_rates, baselines)
     elif rates:
         configs = [_with_rate(config, chosen_rates[0]) for config in configs]
     return VersusPlan(
         method=method,
         baselines=comparable,
-        baselines_searched=baselines.search,
+        search=baselines.search,
         left_out=left_out,
         outlooks=outlooks(comparable, seeds),
-        canary=_canary_runs(comparable, of_tasks, seeds, canary),
-        search=search,
-        runs=[*configs],
+        canary_runs=_canary_runs(comparable, of_tasks, seeds, canary),
+        search_runs=search_runs,
+        method_runs=[*configs],
         device=device,
     )
 
@@ -366,13 +366,13 @@ def repeat_canary(plan: VersusPlan, workspace: Workspace) -> CanaryResult:
     own = canary_workspace(workspace)
     stored = plan.baselines.runs.set_index("path")
     shifts = {}
-    for config in plan.canary:
+    for config in plan.canary_runs:
         result = run(config, own)
         if not result.is_done:
             raise RunFailed(f"canary: {config.run_label} diverged here, and the stored run did not")
         points = float(stored.at[config.run_path.as_posix(), "points"])
         shifts[config.task] = 100 * result.score() - points
-    first = plan.canary[0]
+    first = plan.canary_runs[0]
     limit = canary_limit(plan.baselines, first.method)
     # A baseline with one seed was not chosen.
     assert limit is not None
@@ -389,10 +389,10 @@ def canary_workspace(workspace: Workspace) -> Workspace:
 
 def train_search(plan: VersusPlan, workspace: Workspace) -> float:
     """Try the learning rates, and give the best one."""
-    for index, config in enumerate(plan.search, start=1):
-        logger.info(f"search, run {index} of {len(plan.search)}: {config.run_label}")
+    for index, config in enumerate(plan.search_runs, start=1):
+        logger.info(f"search, run {index} of {len(plan.search_runs)}: {config.run_label}")
         run(config, workspace)
-    paths = [config.run_path.as_posix() for config in plan.search]
+    paths = [config.run_path.as_posix() for config in plan.search_runs]
     return best_rate(Study(workspace.results_dir), paths)
 
 
@@ -404,7 +404,7 @@ def train_method(plan: VersusPlan, workspace: Workspace, rate: float | None) -> 
         workspace: of the command.
         rate: the learning rate that the search chose; None: nothing was searched.
     """
-    configs = plan.runs
+    configs = plan.method_runs
     if rate is not None:
         configs = [_with_rate(config, rate) for config in configs]
     for index, config in enumerate(configs, start=1):
@@ -460,9 +460,9 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
         )
 
     parts = {
-        "canary": (plan.canary, canary_workspace(workspace)),
-        "search": (plan.search, workspace),
-        "method": (plan.runs, workspace),
+        "canary": (plan.canary_runs, canary_workspace(workspace)),
+        "search": (plan.search_runs, workspace),
+        "method": (plan.method_runs, workspace),
     }
     minutes = {}
     finished = 0
@@ -473,7 +473,7 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
         minutes[name] = cost.seconds.value / 60
         finished += len(configs) - len(unfinished)
         left.append(cost)
-    per_run = cost_of(plan.runs).seconds.value / 60 / len(plan.runs)
+    per_run = cost_of(plan.method_runs).seconds.value / 60 / len(plan.method_runs)
     unit = f"minutes of {device_name(plan.device)}"
     if plan.device.type == "cpu":
         unit = "core-minutes"
@@ -483,8 +483,8 @@ def estimate_cost(plan: VersusPlan, workspace: Workspace) -> VersusCost:
 
 def _measured_steps(plan: VersusPlan, workspace: Workspace) -> dict[str, MeasuredStep]:
     """Measure a step of the canary and of the new method, both on the first task."""
-    first = plan.runs[0]
-    (canary,) = [config for config in plan.canary if config.task == first.task]
+    first = plan.method_runs[0]
+    (canary,) = [config for config in plan.canary_runs if config.task == first.task]
     measured = {}
     for config in (canary, first):
         batch = batch_size(config, load_task(config))
@@ -506,8 +506,8 @@ def spent_minutes(plan: VersusPlan, configs: Sequence[RunConfig], workspace: Wor
         configs: the new method's runs, as they were trained.
         workspace: of the command.
     """
-    places = [canary_workspace(workspace).directory(config) for config in plan.canary]
-    places += [workspace.directory(config) for config in [*plan.search, *configs]]
+    places = [canary_workspace(workspace).directory(config) for config in plan.canary_runs]
+    places += [workspace.directory(config) for config in [*plan.search_runs, *configs]]
     seconds = sum(place.read_result().wall_s for place in places)
     return seconds * _cores(plan) / 60
 
