@@ -28,7 +28,8 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "str": (str,),
 }
-# Options whose other values need the weights' values.
+# Options by which initial values may be computed from the pretrained weights (PiSSA, for example),
+# with a value that needs none.
 _WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 # Options that peft applies to other parts of the model than the adapted modules, or that need a
 # pass over data before the training: here they would do nothing, or something else.
@@ -44,6 +45,7 @@ _NOT_HERE = (
     "corda_config",
     "lora_ga_config",
 )
+# Values of `init_lora_weights` that need such a pass.
 _INITIAL_VALUES_FROM_DATA = ("eva", "corda", "lora_ga")
 # Options with a value for each ending of the modules' names.
 _PATTERNS = ("rank_pattern", "alpha_pattern")
@@ -112,8 +114,8 @@ class Peft(Method):
         check_types(config_class, options)
         if not modules:
             raise UsageError("settings.targets: names no module of the encoder")
-        # These are done here, and peft would do them once more: the task head trains anyway, and
-        # the modules are those of the chosen layers already.
+        # peft does not get the options that are followed here: the task head trains anyway, and
+        # `modules` are those of the chosen layers already.
         done_here = {"modules_to_save"}
         if options.get("layers_to_transform") is not None:
             done_here |= {"layers_to_transform", "layers_pattern"}
@@ -136,8 +138,9 @@ class Peft(Method):
         torch.sparse.check_sparse_tensor_invariants.disable()
         # A plan's model has no values to compute with, and only its sizes matter.
         if encoder.device.type == "meta":
-            for option in _WITHOUT_WEIGHTS.keys() & vars(config).keys():
-                setattr(config, option, _WITHOUT_WEIGHTS[option])
+            for option, value in _WITHOUT_WEIGHTS.items():
+                if option in vars(config):
+                    setattr(config, option, value)
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type]
         kind = config.peft_type.value.lower()
         # `fork_rng` sets the CPU's generator back afterwards, and here no GPU's: `torch.manual_seed`
@@ -145,9 +148,12 @@ class Peft(Method):
         with torch.random.fork_rng(devices=[]), drawn_on_the_cpu(encoder, kind), _peft_errors(kind):
             torch.default_generator.manual_seed(self.context.seed)
             self.tuner: Any = tuner(model, config, adapter_name="default")
-        added = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        # AdaLoRA's rank is a parameter, but a constant.
-        added = [name for name in added if ".ranknum." not in name]
+        # peft has frozen all but its own parameters. AdaLoRA's rank is one of them, but a constant.
+        added = [
+            name
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and ".ranknum." not in name
+        ]
         freeze_except(encoder, [*head, *added])
 
     def on_stage_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
@@ -201,14 +207,15 @@ def modules_of(encoder: Encoder, target: str) -> list[str]:
         for layer in range(encoder.num_layers):
             paths.extend(encoder.module_paths(layer, target))
         return paths
-    backbone = set(encoder.base.modules())
+    of_backbone = set(encoder.base.modules())
     # A pooler is a module of the backbone, and a part of the task head, which trains whole.
-    in_head = {name.rpartition(".")[0] for name in encoder.task_head}
-    names = [
-        name
-        for name, module in encoder.model.named_modules()
-        if module in backbone and f".{name}".endswith(f".{target}") and name not in in_head
-    ]
+    of_head = {name.rpartition(".")[0] for name in encoder.task_head}
+    names = []
+    for name, module in encoder.model.named_modules():
+        can_be_adapted = module in of_backbone and name not in of_head
+        # A target is whole parts of a name: `value` is not the end of `key_value`.
+        if can_be_adapted and f".{name}".endswith(f".{target}"):
+            names.append(name)
     if not names:
         known = (*PARTS, NORMS) if encoder.is_supported_family else (NORMS,)
         hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
@@ -299,7 +306,8 @@ def in_layers(encoder: Encoder, modules: list[str], options: dict[str, Any]) -> 
         return modules
     layers = [wanted] if isinstance(wanted, int) else list(wanted)
     kept = [module for module in modules if encoder.layer_of(module) in layers]
-    if not kept or not {*layers} <= {*range(encoder.num_layers)}:
+    all_layers = range(encoder.num_layers)
+    if not kept or any(layer not in all_layers for layer in layers):
         raise UsageError(
             f"settings.options.layers_to_transform={wanted}: the encoder has the layers 0 to"
             f" {encoder.num_layers - 1}, and the targets must be in them"
@@ -316,6 +324,7 @@ def drawn_on_the_cpu(encoder: Encoder, kind: str) -> Iterator[None]:
         kind: the adapters' type.
     """
     device = encoder.device
+    # All other types draw on the CPU by themselves.
     moves = kind in DRAWS_WHERE_THE_WEIGHT_IS and device.type == "cuda"
     if moves:
         encoder.model.to("cpu")

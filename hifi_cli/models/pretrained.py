@@ -32,7 +32,7 @@ from hifi_cli.tasks.kinds import AnswerSpan
 # ALBERT, whose layers share their weights, has 3 parameters a byte.
 _MAX_LAYERS = 1_000
 _MAX_PARAMETERS_PER_BYTE = 20
-# So many parameters are allowed beside weights of any size, and beside none.
+# So many parameters are allowed beside weights of any size.
 _SMALL_MODEL = 10**8
 
 
@@ -41,6 +41,8 @@ class Pretrained:
     """A backbone read once, from which every run of a process takes its own copy.
 
     Attributes:
+        model: with a task head.
+        tokenizer: of the encoder.
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
         backbone_weights: digest of the encoder: of its weights, configuration and tokenizer.
         weights_of_schema_1: what records of schema 1 have instead: the hub commit, or the SHA-256
@@ -280,15 +282,22 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
     if tokenizer.pad_token is None:
         tokenizer.pad_token = end
     if end and not tokenizer.num_special_tokens_to_add(pair=True):
-        backend = tokenizer.backend_tokenizer
-        template = TemplateProcessing(
-            single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)]
-        )
-        processors = [template]
-        if backend.post_processor:
-            processors.insert(0, backend.post_processor)
-        backend.post_processor = Sequence(processors)
+        _put_end_between_texts(tokenizer)
     return tokenizer
+
+
+def _put_end_between_texts(tokenizer: Any) -> None:
+    """Make a tokenizer put its token for the end between the two texts of a pair."""
+    end = tokenizer.eos_token
+    template = TemplateProcessing(
+        single="$A", pair=f"$A {end} $B", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
+    backend = tokenizer.backend_tokenizer
+    processors = [template]
+    # What the tokenizer did with tokens before is still done, first.
+    if backend.post_processor:
+        processors.insert(0, backend.post_processor)
+    backend.post_processor = Sequence(processors)
 
 
 def leave_out_unknown_types(tokenizer: Any, config: Any, source: str) -> None:
@@ -360,6 +369,7 @@ def _class_and_config(
     settings = _settings_of_task(task_head)
     with _reading(backbone, source):
         config = transformers.AutoConfig.from_pretrained(source, **where, **settings)
+    # A model of an encoder's type can be made a decoder by its config.json alone.
     if getattr(config, "is_decoder", False) and not type(config)().is_decoder:
         logger.warning(
             f"note: the config.json of {source} says is_decoder; it is read as an encoder, whose tokens"
@@ -392,7 +402,8 @@ def _class_of(config: Any, task_head: TaskHeadSpec) -> Any:
     """
     class_name = task_head.rules.transformers_class
     if task_head.is_own:
-        # Below our own heads: the span models, which have no pooler, or the bare encoder.
+        # A head of our own stands on the encoder of a span model, which has no pooler, or on the bare
+        # encoder.
         class_name = AnswerSpan.transformers_class
     auto_class = getattr(transformers, class_name)
     has_class = type(config) in auto_class._model_mapping
@@ -451,6 +462,7 @@ def _check_sizes(source: str) -> None:
     layers = size("num_hidden_layers", "n_layers", "num_layers", "n_layer")
     width = size("hidden_size", "dim", "d_model", "n_embd")
     inner = size("intermediate_size", "hidden_dim", "d_ff")
+    # A layer has four matrices of attention and two of the feed-forward part.
     parameters = layers * width * (4 * width + 2 * inner)
     weights = sum(path.stat().st_size for path in Path(source).glob("*.safetensors"))
     # A plan needs the configuration alone: there may be no weights beside it.
@@ -471,7 +483,8 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        if source != backbone.hub:
+        is_directory = source != backbone.hub
+        if is_directory:
             reason = str(error).strip().partition("\n")[0][:160].rstrip(".")
             raise MissingError(f"no usable encoder in {source}: {reason}") from None
         if "model.safetensors" not in str(error):
