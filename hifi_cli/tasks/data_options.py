@@ -91,16 +91,18 @@ def check_has_data(overrides: Sequence[str]) -> None:
     """
     for text in overrides:
         key = _key_of(text)
+        subject = ""
         if key in DataOptions.model_fields:
-            what = f"'{text:.60}'"
-        elif suggestion := _nearest_about_data(key):
-            what = f"unknown key '{key}'{suggestion} It"
+            subject = f"'{text:.60}'"
         else:
-            continue
-        raise UsageError(
-            f"command line: {what} says how a data file or hub dataset is read, and no --task"
-            " names one; a shipped task is changed in a copy: hifi ls tasks/NAME > my-task.yaml"
-        )
+            suggestion = _nearest_about_data(key)
+            if suggestion:
+                subject = f"unknown key '{key}'{suggestion} It"
+        if subject:
+            raise UsageError(
+                f"command line: {subject} says how a data file or hub dataset is read, and no --task"
+                " names one; a shipped task is changed in a copy: hifi ls tasks/NAME > my-task.yaml"
+            )
 
 
 def _key_of(text: str) -> str:
@@ -110,6 +112,7 @@ def _key_of(text: str) -> str:
 
 def _nearest_about_data(key: str) -> str:
     """Return a phrase that suggests the nearest key, if that is one about data; else an empty text."""
+    # A key of the configuration may have points (`heads.k`), or be called otherwise by others (`lr`).
     is_known = key.partition(".")[0] in RunConfig.model_fields or key in names_elsewhere(RunConfig)
     if is_known:
         return ""
@@ -128,24 +131,34 @@ def parse_options(overrides: Sequence[str]) -> DataOptions:
     """
     values: dict[str, Any] = {}
     for override in overrides:
-        key, equals, text = override.partition("=")
-        key = key.strip()
-        if key == "separator" and text[:1] not in ("'", '"', ""):
-            # The separator is taken as it is, unless it is in quotes: it may be a space or |.
-            values[key] = text
-        elif not equals or key not in (*_TEXTS, *_LISTS):
-            values |= parse_override(override)
-        elif not text.strip():
-            raise UsageError(f"'{override}': a value is expected after {key}=")
-        elif key in _LISTS:
-            values[key] = names_in(text)
-        else:
-            values[key] = _unquoted(text)
+        values |= _value_in(override)
     validation = values.get("validation")
+    # A number is a fraction, unless a file has it as its name.
     if validation and not isnan(as_number(validation)) and not Path(validation).exists():
-        # A fraction; a file may have a number as its name.
         values["validation"] = as_number(validation)
     return parse(DataOptions, values, "command line")
+
+
+def _value_in(override: str) -> dict[str, Any]:
+    """Return the key of a `key=value` about data with its value, as text, list or YAML.
+
+    Raises:
+        UsageError: there is no value.
+    """
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    is_quoted = text[:1] in ("'", '"')
+    # A separator is taken as it is, unless it is in quotes: it may be a space or |.
+    if key == "separator" and text and not is_quoted:
+        return {key: text}
+    # All others are YAML, as the keys of a configuration are.
+    if not equals or key not in (*_TEXTS, *_LISTS):
+        return parse_override(override)
+    if not text.strip():
+        raise UsageError(f"'{override}': a value is expected after {key}=")
+    if key in _LISTS:
+        return {key: names_in(text)}
+    return {key: _unquoted(text)}
 
 
 def names_in(text: str) -> list[str]:

@@ -117,23 +117,25 @@ def _tokenize_sequences(
     """
     # One list of all first texts, and for pairs one of all second texts.
     columns = [list(column) for column in zip(*sequences, strict=True)]
-    is_pair = len(columns) == 2
     if config.swap_texts:
         columns.reverse()
-    was_cut = [False] * len(sequences)
+    # A single text is the first one.
     truncation = "only_first"
-    if is_pair:
+    if len(columns) == 2:
         truncation = config.truncation
-    if is_pair and truncation != "longest_first":
-        # The text that is not truncated must leave room for a token of the other one.
-        protected = 0
+    was_cut = [False] * len(sequences)
+    if len(columns) == 2 and truncation != "longest_first":
+        # The tokenizer truncates one text of the pair. The other one, cut here, must leave room for
+        # a token of it.
+        other = 0
         if truncation == "only_first":
-            protected = 1
+            other = 1
         room = config.max_length - tokenizer.num_special_tokens_to_add(pair=True) - 1
-        columns[protected], was_cut = _truncate(tokenizer, columns[protected], room)
+        columns[other], was_cut = _truncate(tokenizer, columns[other], room)
     encoded = tokenizer(*columns, truncation=truncation, max_length=config.max_length)
     is_truncated = _are_longer(tokenizer, columns, encoded["input_ids"], config.max_length)
     for index in range(len(sequences)):
+        # Wrong versions give each text of a long pair half of the tokens, whichever is longer.
         if is_truncated[index] and truncation == "longest_first" and _is_halved(encoded, index):
             _refuse_wrong_truncation()
         is_truncated[index] |= was_cut[index]
@@ -228,19 +230,19 @@ def _warn_of_unread_words(examples: Sequence[EncodedExample], max_length: int) -
     for example in examples:
         tokens = example.word_tokens
         words += len(tokens)
-        # The words behind the last one with a token are cut where the text is; the tokenizer drops
-        # the others: spaces, and characters that it does not know as any.
-        read = [at for at, token in enumerate(tokens) if token != UNREAD]
-        last = len(tokens)
-        if read and example.is_truncated:
-            last = read[-1]
-        for at, token in enumerate(tokens):
+        places_read = [place for place, token in enumerate(tokens) if token != UNREAD]
+        # The words behind the last one with a token are cut where the text is. All others without a
+        # token are dropped by the tokenizer: spaces, and characters that it does not know as any.
+        last_place = len(tokens)
+        if places_read and example.is_truncated:
+            last_place = places_read[-1]
+        for place, token in enumerate(tokens):
             if token != UNREAD:
                 continue
-            if at > last:
+            if place > last_place:
                 cut += 1
             else:
-                dropped.append(example.row.words[at])
+                dropped.append(example.row.words[place])
     consequence = "they are not trained on and count as tagged O"
     if cut:
         logger.warning(
@@ -318,15 +320,31 @@ def _offsets_in_context(encoded: Any, window: int) -> tuple[Span, ...]:
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
-    """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
+    """Cut each text after `max_tokens` tokens.
+
+    Args:
+        tokenizer: of the encoder.
+        texts: without special tokens.
+        max_tokens: of each text, 0 or more.
+
+    Returns:
+        The texts, and which of them were longer.
+    """
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     shortened = []
     was_cut = []
     for text, offsets in zip(texts, encoded["offset_mapping"], strict=True):
+        kept = offsets[:max_tokens]
         left_out = offsets[max_tokens:]
-        ends = [end for _, end in offsets[:max_tokens][-1:]]
-        # A character of several tokens is left out whole where only some of them fit.
-        ends += [start for start, _ in left_out[:1]]
+        # The text ends where the last kept token does. A character of several tokens is left out whole
+        # where only some of them fit: it begins before that token ends.
+        ends = []
+        if kept:
+            _, end_of_kept = kept[-1]
+            ends.append(end_of_kept)
+        if left_out:
+            start_of_left_out, _ = left_out[0]
+            ends.append(start_of_left_out)
         shortened.append(text[: min(ends, default=0)])
         was_cut.append(bool(left_out))
     return shortened, was_cut
