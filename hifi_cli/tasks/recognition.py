@@ -264,6 +264,7 @@ def _named_labels(
     found = names or sorted(counts, key=_order)
     labels = options.labels or found
     names_in_data = _named_integers(source, list(counts), options.labels)
+    # The counts are of the task's labels from here on, not of the data's integers.
     if names_in_data:
         name_of = dict(zip(names_in_data, labels, strict=True))
         counts = Counter({name_of[index]: count for index, count in counts.items()})
@@ -361,7 +362,7 @@ def _check_single(
     kind: Kind,
     options: DataOptions,
 ) -> None:
-    """Refuse lists where a row has one label, and numbers among which some cells are no numbers.
+    """Refuse lists where a row has one label, and words among numbers.
 
     Args:
         source: the data, for messages.
@@ -378,25 +379,44 @@ def _check_single(
         raise UsageError(
             f"{source}: {name} has several labels in a row, and kind={kind} takes one; leave kind= out"
         )
-    are_numbers = KINDS[kind].labels_are_numbers
-    if not are_numbers and (options.kind or options.labels):
-        # The user says that the labels are names.
-        return
-    # Labels that are no numbers are wrong where numbers are asked for, and doubtful where most others
-    # are numbers: a class of such names is seldom meant.
+    must_be_numbers = KINDS[kind].labels_are_numbers
+    # A user who gives the kind or the names says that the labels are names.
+    are_names = not must_be_numbers and bool(options.kind or options.labels)
+    if not are_names:
+        _check_numbers(source, name, cells, must_be_numbers=must_be_numbers)
+
+
+def _check_numbers(
+    source: str, name: str, cells: list[tuple[str, Any]], *, must_be_numbers: bool
+) -> None:
+    """Refuse labels that are no numbers where all must be, and where most others are.
+
+    Args:
+        source: the data, for messages.
+        name: of the label's column.
+        cells: where each label stands, and the label.
+        must_be_numbers: whether the task is one of numbers.
+
+    Raises:
+        UsageError: there are such labels; the rows are named.
+    """
     others = [(where, value) for where, value in cells if isnan(as_number(value))]
+    if not others:
+        return
     decorated = [value for _, value in others if is_decorated_number(value)]
     numbers = len(cells) - len(others)
     different = len({label_name(value) for _, value in cells})
-    are_scores = different > MANY_LABELS and 2 * (numbers + len(decorated)) >= len(cells)
+    # A class of words among classes of numbers is seldom meant, nor are many classes that are numbers
+    # but for a sign.
     are_mostly_numbers = 2 * numbers >= len(cells)
-    if not others or not (are_numbers or are_scores or are_mostly_numbers):
+    are_scores = different > MANY_LABELS and 2 * (numbers + len(decorated)) >= len(cells)
+    if not (must_be_numbers or are_mostly_numbers or are_scores):
         return
     where = abbreviate([place for place, _ in others])
     shown = list(dict.fromkeys(label_name(value)[:20] for _, value in others))
     words = abbreviate([repr(word) for word in shown])
     ways = "kind=classification takes each value as a class"
-    if are_numbers:
+    if must_be_numbers:
         ways = "each must be one"
     # A few words may stand for no number; 85% or <0.1 are numbers that must be corrected.
     if len(shown) <= 3 and not decorated:
@@ -416,7 +436,7 @@ def _labels_of_vectors(
         source: the data, for messages.
         columns: of the texts and the labels.
         values: the labels of the rows.
-        why: the kind of task is multi-label.
+        why: the kind of task is multi-label, in a few words.
         options: what the user said about the data.
 
     Raises:

@@ -44,15 +44,19 @@ class _Layout:
         """
         if not line.startswith("#"):
             return False
+        # Where tabs separate columns, a line of a word has one.
         if self.separator == "\t" and "\t" not in line:
             return True
+        # Comments stand above a sentence, not in it.
         if not is_first:
             return False
-        # The word `#` has a tag that other words have too; a comment has none.
         cells = self.cells(line)
-        looks_like_a_word = line[1:2] != " " or cells[-1] in self.last_cells
-        is_word = len(cells) == self.columns and looks_like_a_word
-        return not is_word
+        if len(cells) != self.columns:
+            return True
+        # A comment may have as many words as a word has columns. `#tag O` is a word, and so is `# O`,
+        # whose tag other words have too.
+        begins_as_comment = line[1:2] == " "
+        return begins_as_comment and cells[-1] not in self.last_cells
 
     def is_outside(self, cells: list[str]) -> bool:
         """Return whether a line of CoNLL-U has several words (`1-2`), or one that no text has (`1.1`)."""

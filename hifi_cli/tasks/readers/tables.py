@@ -139,21 +139,21 @@ def tsv_quotes(path: Path) -> TsvQuotes:
     if text.partition("\n")[0].count("\t") >= MAX_COLUMNS:
         # Reading refuses the file.
         return TsvQuotes(False, 0)
+    # The cells, with their quotes as text.
     lines = [line.split("\t") for line in text.split("\n") if line]
-    has_quote = False
-    in_quotes = 0
+    with_quote: list[str] = []
     for line in lines:
-        for cell in line:
-            has_quote = has_quote or cell.startswith('"')
-            in_quotes += len(cell) > 1 and cell[0] == cell[-1] == '"'
-    if not has_quote:
+        with_quote += [cell for cell in line if cell.startswith('"')]
+    if not with_quote:
         return TsvQuotes(False, 0)
+    in_quotes = sum(len(cell) > 1 and cell.endswith('"') for cell in with_quote)
     try:
         parsed = csv.reader(io.StringIO(text, newline="\n"), **_TSV_WITH_QUOTES)
         rows = [row for row in parsed if row]
     except csv.Error:
         return TsvQuotes(False, in_quotes)
-    # Python's csv module writes quotes only where they are needed, as pandas does.
+    # Python's csv module writes quotes only where they are needed, as pandas does: a file of such a
+    # program is written again to the letter.
     written = io.StringIO(newline="\n")
     csv.writer(written, delimiter="\t", lineterminator="\n").writerows(rows)
     is_written_so = written.getvalue().strip("\n") == text
