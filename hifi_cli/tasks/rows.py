@@ -30,14 +30,14 @@ class _Split:
         rows: by id.
         skipped: the labels of incomplete rows that are left out.
         excluded: how many rows are left out by each label that stands for none.
-        lines: where each problem is.
+        places_of: where each problem is, by its text.
         has_incomplete: whether a problem is a row without a text or label.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
     skipped: list[Label | None] = field(default_factory=list)
     excluded: Counter[str] = field(default_factory=Counter)
-    lines: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    places_of: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     has_incomplete: bool = False
 
 
@@ -62,8 +62,10 @@ def parse_rows(
     split = _Split()
     for index, record in enumerate(records):
         _add_record(split, spec, record, index, source, labelled=labelled)
-    if split.lines:
-        problems = [f"{abbreviate(where)}: {problem}" for problem, where in split.lines.items()]
+    if split.places_of:
+        problems = []
+        for problem, places in split.places_of.items():
+            problems.append(f"{abbreviate(places)}: {problem}")
         fix = ""
         if split.has_incomplete:
             fix = "; fill it in or remove the row"
@@ -109,12 +111,12 @@ def _add_record(
         if spec.skip_incomplete:
             split.skipped.append(record.label)
         else:
-            split.lines[str(error)].append(record.where)
+            split.places_of[str(error)].append(record.where)
             split.has_incomplete = True
     except UsageError as error:
-        split.lines[str(error)].append(record.where)
+        split.places_of[str(error)].append(record.where)
     except _MALFORMED as error:
-        split.lines[_reason_of(spec, error)].append(record.where)
+        split.places_of[_reason_of(spec, error)].append(record.where)
 
 
 def _word_for_no_label(spec: TaskSpec, record: SourceRow, source: Source) -> str | None:

@@ -74,7 +74,9 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
         return Condition((0.0, inf), (claim.margin or refuted_below, inf))
     low = -inf if claim.at_least is None else claim.at_least
     high = inf if claim.at_most is None else claim.at_most
-    # Without a margin, one bound serves both: above it the claim is reproduced, below it refuted.
+    # Without a margin, one bound serves both: above it the claim is reproduced, below it refuted. With
+    # one, an effect between the bound and the margin is there, but too small:
+    # shown to lie there, it refutes the claim.
     refuted_below = low
     if claim.margin and low > -inf:
         refuted_below = claim.margin
@@ -136,7 +138,7 @@ def _logarithms_of_bounds(bounds: Bounds) -> Bounds:
 
 
 def _exponentials(effect: float, interval: Bounds | None) -> tuple[float, Bounds | None]:
-    """Effect and interval of logarithms as those of ratios."""
+    """Return effect and interval of logarithms as those of ratios."""
     if interval is None:
         return float(np.exp(effect)), None
     ratio, low, high = np.exp([effect, *interval]).tolist()

@@ -135,26 +135,32 @@ def _evidence_of_pairs(
     parts = [tasks]
     if is_by_task:
         parts = [[task] for task in tasks]
+    reason = pairs.doubt
+    if not tasks:
+        reason = "every task is at chance"
     evidence = []
-    for part in parts:
+    for tasks_of_part in parts:
         label = f"{pairs.labels[0]} above {pairs.labels[1]}"
         if is_by_task:
-            label += f" on {label_of('tasks', part[0])}"
-        values = {task: values for task, values in pairs.by_task.items() if task in part}
+            label += f" on {label_of('tasks', tasks_of_part[0])}"
+        values = {}
+        for task, differences in pairs.by_task.items():
+            if task in tasks_of_part:
+                values[task] = differences
         published = NO_EFFECT
         if claim.published:
             backbone = claim.only_backbone or file.backbone
             # The published effect is that over the same tasks as ours. Where no run is finished yet,
             # it is that over the tasks that are asked about.
-            compared = [*values] or part
+            compared = [*values] or tasks_of_part
             published = published_effect(claim, pairs.first, pairs.second, compared, backbone)
         evidence.append(
             Evidence(
                 label=label,
                 values=values,
-                tasks=part,
+                tasks=tasks_of_part,
                 runs=frozenset([*used["path_first"], *used["path_second"]]),
-                reason=pairs.doubt if tasks else "every task is at chance",
+                reason=reason,
                 notes=[*notes, *pairs.notes],
                 published=published,
             )
@@ -377,13 +383,15 @@ def evidence_of_figure(
         # A repetition counts where both numbers have it.
         numbers = numbers.dropna()
     # A number of one seed may be another one with the next.
-    has_seeds = "seed" in frame and frame["seed"].nunique() > 1
+    reason = "a single seed"
+    if "seed" in frame and frame["seed"].nunique() > 1:
+        reason = ""
     return [
         Evidence(
             label=claim.figure,
             values={str(task): [*values] for task, values in numbers.groupby(level="task")},
             runs=frozenset(numbers.index),
-            reason="" if has_seeds else "a single seed",
+            reason=reason,
             published=PublishedEffect(claim.stated),
         )
     ]
@@ -420,7 +428,9 @@ def _is_accepted(column: pd.Series, accepted: Any) -> pd.Series:
     """
     if isinstance(accepted, dict):
         return column.between(accepted.get("min", -inf), accepted.get("max", inf))
-    values = accepted if isinstance(accepted, list) else [accepted]
+    values = [accepted]
+    if isinstance(accepted, list):
+        values = accepted
     # All of the values must be there: a mean over some of them would be another number.
     if not set(values) <= set(column):
         values = []

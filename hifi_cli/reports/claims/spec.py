@@ -203,23 +203,24 @@ def load(
 
 
 def _under_protocol(file: ClaimsFile, content: dict[str, Any], protocol: str) -> dict[str, Any]:
-    """Return the changes to a file's YAML under another protocol.
+    """Return a file's YAML under another protocol, as its `protocols` change it.
 
     Args:
         file: the file.
         content: its YAML.
         protocol: another one than the file's.
     """
-    changes = {**file.protocols.get(protocol, {}), "protocol": protocol}
-    changed_claims = changes.get("claims", {})
+    changes = file.protocols.get(protocol, {})
+    changes_of_claims = changes.get("claims", {})
     claims = {}
-    for name in content["claims"] | changed_claims:
+    for name in content["claims"] | changes_of_claims:
         claim = content["claims"].get(name, {})
-        changed = changed_claims.get(name, {})
+        changes_of_claim = changes_of_claims.get(name, {})
         # A claim with a protocol of its own is not asked under another one, nor is one that is null.
-        if changed is not None and "protocol" not in claim:
-            claims[name] = claim | changed
-    return {**content, **changes, "claims": claims}
+        is_asked = changes_of_claim is not None and "protocol" not in claim
+        if is_asked:
+            claims[name] = claim | changes_of_claim
+    return {**content, **changes, "protocol": protocol, "claims": claims}
 
 
 def not_asked(name: str, protocol: str) -> list[str]:

@@ -42,7 +42,7 @@ from hifi_cli.reports.claims.spec import (
 from hifi_cli.reports.comparable import ComparableRuns
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.selection import select_runs
-from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
+from hifi_cli.reports.table import Cell, Column, Row, Table, interval_columns, value_column
 from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.text import abbreviate
 
@@ -155,13 +155,7 @@ def evaluate(
         title=f"{file.description} {conditions}: {_count_of_verdicts(decided)}",
         rows=[_row(each) for each in shown],
         headings=HEADINGS,
-        columns=[
-            *(value_column(key) for key in ("verdict", "reason", "ours")),
-            *interval_columns("ours"),
-            *(value_column(key) for key in ("published", "runs")),
-            *(value_column(key) for key in ("seeds_to_reproduce", "seeds_to_refute")),
-            *(value_column(key) for key in ("shown_ours", "shown_published", "required")),
-        ],
+        columns=_columns(),
         index_title="Claim",
         names_column="",
         formats={"runs": ".0f"},
@@ -269,6 +263,23 @@ def _count_of_verdicts(decided: Sequence[DecidedClaim]) -> str:
     """Say how many claims have each verdict: `3 reproduced, 1 undecided`."""
     found = [each.verdict for each in decided]
     return ", ".join(f"{found.count(word)} {word}" for word in get_args(Verdict) if word in found)
+
+
+def _columns() -> list[Column]:
+    """Return the columns of CSV and JSON: numbers first, then the texts that readers see."""
+    return [
+        value_column("verdict"),
+        value_column("reason"),
+        value_column("ours"),
+        *interval_columns("ours"),
+        value_column("published"),
+        value_column("runs"),
+        value_column("seeds_to_reproduce"),
+        value_column("seeds_to_refute"),
+        value_column("shown_ours"),
+        value_column("shown_published"),
+        value_column("required"),
+    ]
 
 
 def _row(decided: DecidedClaim) -> Row:
