@@ -75,8 +75,8 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
     low = -inf if claim.at_least is None else claim.at_least
     high = inf if claim.at_most is None else claim.at_most
     # Without a margin, one bound serves both: above it the claim is reproduced, below it refuted. With
-    # one, an effect between the bound and the margin is there, but too small:
-    # shown to lie there, it refutes the claim.
+    # one, an effect that is shown to lie between bound and margin is there, but too small, and refutes
+    # the claim.
     refuted_below = low
     if claim.margin and low > -inf:
         refuted_below = claim.margin
