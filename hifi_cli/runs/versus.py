@@ -180,6 +180,7 @@ def planned_conditions(
     identity = workspace.identities.identity(config, task)
     data = identity.data
     if data is None:
+        # Loading the data raises the error that names what is missing.
         workspace.data(task)
         raise MissingError(f"the data of {config.task} are not here: give --data-dir")
     if identity.encoder is None:
@@ -231,11 +232,13 @@ def _rates_to_try(given: Sequence[float], baselines: Baselines, configured: floa
         UsageError: more are given than any baseline tried.
     """
     allowed = baselines.search.rates
+    if not given and allowed == 1:
+        return [configured]
     if not given:
+        # Half a power of ten lies between two rates, as between 1e-4, 3e-4 and 1e-3. The configured
+        # one is in the middle.
         below = allowed // 2
         factors = [10 ** (step / 2) for step in range(-below, allowed - below)]
-        if allowed == 1:
-            return [configured]
         return [float(f"{configured * factor:.1g}") for factor in factors]
     if len(given) > allowed:
         raise UsageError(

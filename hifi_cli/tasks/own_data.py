@@ -174,6 +174,7 @@ def _content(
         "skip_incomplete": options.skip_incomplete,
         "local": data.local,
     }
+    # The splits that the data have, by file, or of a hub dataset by its own names.
     splits = data.local["files"]
     if data.hub:
         content["hub"] = data.hub

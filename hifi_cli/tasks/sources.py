@@ -68,6 +68,7 @@ def load(
     if spec.cut and "train" in data.splits:
         data = _cut(data, spec.cut)
     for split in required:
+        # It refuses data that lack the split.
         data.rows(split)
     _warn_of_shared_texts(spec, data)
     return data
@@ -215,8 +216,9 @@ def _load_files(spec: TaskSpec, directory: Path) -> TaskData:
             # Test files have a header line, although those of CoLA with labels have none.
             header = None
         records = read(path, reader, header, quotes=spec.local.quotes)
-        own = _with_values(records, spec.local.only.get(split, {}))
-        splits[split] = parse_rows(spec, own, spec.local, str(path), labelled=labelled)
+        # A file may hold the rows of several splits.
+        of_split = _with_values(records, spec.local.only.get(split, {}))
+        splits[split] = parse_rows(spec, of_split, spec.local, str(path), labelled=labelled)
     for split, names in spec.local.files.items():
         if split not in files and is_labelled(split):
             file = os.path.normpath(Path(spec.local.folder, names[0]))
