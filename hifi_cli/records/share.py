@@ -17,8 +17,9 @@ from huggingface_hub import HfApi
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
-from hifi_cli.files import atomic_path, json_text, read_json
+from hifi_cli.files import atomic_path, file_digest, json_text, read_json
 from hifi_cli.hub import hub_errors
+from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.stored import PACKED, refuse_packed
 from hifi_cli.records.study import PREDICTIONS, Study
 
@@ -132,7 +133,8 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
 
     Raises:
         MissingError: there is no run.
-        UsageError: a run is damaged, or the target is packed; nothing is copied.
+        UsageError: a run is damaged, or the target is packed; nothing is copied. Weights that are
+            damaged are found while they are copied: the runs before them are there then.
     """
     theirs = Study(source)
     ours = Study(target)
@@ -151,6 +153,7 @@ def merge(source: Path, target: Path, *, trust: bool = False) -> dict[str, str]:
                 _copy(files, source / path, folder)
                 if theirs.is_packed:
                     _unpack(theirs, path, folder)
+                _check_weights(folder, source / path, theirs.records[path])
             states[path] = "copied"
         except PlaceTaken:
             states[path] = _state_of(path, ours, theirs)
@@ -244,6 +247,25 @@ def _copy(files: Sequence[Path], source: Path, target: Path) -> None:
     for file in files:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / file, target / file)
+
+
+def _check_weights(copy: Path, source: Path, record: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those of their record, as a full disk may have left them.
+
+    Args:
+        copy: the run's copy; its files have just been read, and are in memory.
+        source: the run.
+        record: that of the run.
+
+    Raises:
+        UsageError: its delta is another file than the run wrote.
+    """
+    delta = RunDirectory(copy).delta
+    if delta.is_file() and file_digest(delta) != record["delta_sha256"]:
+        raise UsageError(
+            f"{RunDirectory(source).delta} is not the file that the run wrote (delta_sha256): copy it"
+            " from where the run was trained, or delete it to copy the run without its weights"
+        )
 
 
 def push(source: Path, to: str, *, trust: bool = False) -> dict[str, str]:

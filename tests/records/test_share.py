@@ -297,6 +297,18 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     assert hifi("results pull nowhere").code == 3
 
 
+def test_damaged_weights_are_not_copied(hifi, finish_run):
+    """Such a run could never be opened again, and the copy may be all that is kept."""
+    run = finish_run("bitfit")
+    (run / "delta.safetensors").write_bytes(b"")
+    answer = hifi("results merge results --results-dir elsewhere")
+    assert answer.code == 2 and "delta.safetensors is not the file that the run wrote" in answer.err
+    assert not files_of("elsewhere")
+    (run / "delta.safetensors").unlink()
+    answer = hifi("results merge results --results-dir elsewhere")
+    assert answer.code == 0 and "1 copied" in answer.out
+
+
 def test_control_characters_of_others_do_not_reach_the_terminal(hifi, finish_run):
     run = finish_run()
     change(run, method="\x1b]0;owned\x07full-ft")
