@@ -169,12 +169,17 @@ def _why_not_written(error: Exception, folder: Path) -> str | None:
 
 def _share(written: Path) -> None:
     """Give files the permissions of new ones: safetensors makes them unreadable for others."""
+    for part in (written, *written.rglob("*")):
+        permissions = 0o777 if part.is_dir() else 0o666
+        part.chmod(_allowed(permissions))
+
+
+def _allowed(permissions: int) -> int:
+    """Return those of some permissions that new files may have."""
     # The permissions that new files lack can only be read by setting others.
     umask = os.umask(0)
     os.umask(umask)
-    for part in (written, *written.rglob("*")):
-        permissions = 0o777 if part.is_dir() else 0o666
-        part.chmod(permissions & ~umask)
+    return permissions & ~umask
 
 
 def _make_folder(folder: Path) -> list[Path]:
@@ -570,7 +575,8 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
     kind = FileLock if has_flock else SoftFileLock
-    lock = kind(path)
+    # filelock gives others no right to write, and then a group's next member could not lock the file.
+    lock = kind(path, mode=_allowed(0o666))
     if not has_flock and path.exists():
         logger.warning(
             f"{path} is in the way: if the process that it names has ended, delete this file"

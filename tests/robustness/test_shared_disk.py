@@ -30,6 +30,17 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
+def test_a_group_that_may_write_files_may_lock_them(tmp_path):
+    """A lock stays after its run: it would shut the other members of the group out for ever."""
+    before = os.umask(0o002)
+    try:
+        with locked(tmp_path / "runs/.seed1.lock", wait=False):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs/.seed1.lock").stat().st_mode & 0o777 == 0o664
+
+
 def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(
     tmp_path, monkeypatch, caplog
 ):
