@@ -220,10 +220,18 @@ class RunDirectory:
 
         Raises:
             MissingError: there is none.
+            UsageError: it is damaged.
         """
         if self.results.is_file():
             return parse(RunConfig, self.read_result().config, str(self.results))
-        return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
+        try:
+            return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
+        except UsageError as error:
+            # The checkpoint says by itself of which configuration it is.
+            raise UsageError(
+                f"{error}; if the file is damaged, delete it: the run's command writes it again, and"
+                " goes on from the checkpoint"
+            ) from None
 
     def with_user_yamls(self, config: RunConfig, *, trust: bool) -> RunConfig:
         """Return a configuration whose names mean the run's own YAMLs, where it keeps copies.

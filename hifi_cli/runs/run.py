@@ -100,6 +100,8 @@ def run(
         checkpoint = Checkpoint(
             directory.checkpoint, _parts_of_training(identity, inputs, prepared)
         )
+        if not force:
+            checkpoint.refuse_another_run()
         # The peak memory is measured from here on. After another run of this process, the allocator
         # makes a reading on a CPU too high: the record then says that it is not this run's alone.
         memory_is_own = reset_peak_memory(device)

@@ -70,6 +70,21 @@ class Checkpoint:
             end = time.monotonic()
             self._due_at = end + max(_MIN_SECONDS, _MIN_RATIO * (end - start))
 
+    def refuse_another_run(self) -> None:
+        """Refuse a file that `read` would refuse, before anything is written beside it.
+
+        Raises:
+            ConflictError: it is another run's, or of another version of hifi.
+        """
+        try:
+            _check_sum_of_values(self.path)
+            # Mapped into memory, the tensors stay on the disk.
+            state = dict(torch.load(self.path, weights_only=True, map_location="cpu", mmap=True))
+        except Exception:
+            # There is none, or `read` tells what is wrong with it.
+            return
+        self._check_belongs_here(state)
+
     def read(self) -> dict[str, Any] | None:
         """Read the saved state; None, with a warning, if it is damaged.
 
@@ -82,8 +97,7 @@ class Checkpoint:
             return None
         try:
             _check_sums(self.path)
-            state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            layout = state.get("layout")
+            state = dict(torch.load(self.path, weights_only=True, map_location="cpu"))
         # torch raises half a dozen kinds of errors for a damaged file.
         except Exception as error:
             first_line = str(error).strip().partition("\n")[0][:100]
@@ -97,20 +111,21 @@ class Checkpoint:
                 " beginning"
             )
             return None
-        if layout != _LAYOUT:
-            raise ConflictError(
-                f"the checkpoint {self.path} is of another version of hifi: continue the run with"
-                " that version, or delete the file to train from the beginning"
-            )
-        self._check_belongs_here(state["belongs_to"])
+        self._check_belongs_here(state)
         return state
 
-    def _check_belongs_here(self, stored: Mapping[str, Any]) -> None:
+    def _check_belongs_here(self, state: Mapping[str, Any]) -> None:
         """Refuse the state of a run that differs from this one.
 
         Raises:
             ConflictError: it does; what differs is named.
         """
+        if state.get("layout") != _LAYOUT:
+            raise ConflictError(
+                f"the checkpoint {self.path} is of another version of hifi: continue the run with"
+                " that version, or delete the file to train from the beginning"
+            )
+        stored = state["belongs_to"]
         differing = []
         for name in {**self.belongs_to, **stored}:
             if stored.get(name) != self.belongs_to.get(name):
@@ -174,3 +189,15 @@ def _check_sums(path: Path) -> None:
         damaged = archive.testzip()
         if damaged:
             raise ValueError(f"the check sum of {damaged} is another")
+
+
+def _check_sum_of_values(path: Path) -> None:
+    """Compare the part of a file that holds all but the tensors' numbers with its check sum.
+
+    Raises:
+        BadZipFile: it has another one.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith("data.pkl"):
+                archive.read(name)

@@ -160,6 +160,28 @@ def test_a_change_between_stop_and_resume_is_refused_by_name_and_costs_nothing(
     assert path.read_bytes() == saved
 
 
+def test_damaged_settings_of_a_stopped_run_are_named_and_the_run_goes_on_without_them(
+    make, data, tmp_path, monkeypatch, saving_every_step, caplog
+):
+    config = make("bitfit")
+    results = Workspace(tmp_path / "results", data)
+    stop_at_the_first_checkpoint(config, results, monkeypatch)
+    directory = RunDirectory.of(config, tmp_path / "results")
+    truncate(directory.config_file)
+    with pytest.raises(UsageError, match=r"config\.yaml.*delete it: the run's command writes it"):
+        runs.run(config, results)
+    directory.config_file.unlink()
+    other = config.model_copy(update={"learning_rate": 0.5})
+    with pytest.raises(ConflictError, match="differs in: the configuration"):
+        runs.run(other, results)
+    assert not directory.config_file.exists()
+    runs.run(config, results)
+    assert "resuming at epoch" in caplog.text
+    runs.run(config, Workspace(tmp_path / "uninterrupted", data))
+    undisturbed = RunDirectory.of(config, tmp_path / "uninterrupted")
+    assert fingerprint(directory.path) == fingerprint(undisturbed.path)
+
+
 def test_a_checkpoint_that_cannot_be_read_now_is_kept(
     make, workspace, monkeypatch, saving_every_step
 ):

@@ -28,7 +28,7 @@ def same(one, other):
 
 def test_a_changed_bit_is_found_or_changes_nothing(tmp_path, caplog):
     path = tmp_path / "last.pt"
-    checkpoint = Checkpoint(path, {"run": 1})
+    checkpoint = Checkpoint(path, {f"part {number}": 64 * "0" for number in range(40)})
     weights = torch.randn(64, 64, generator=torch.Generator().manual_seed(1))
     checkpoint.save({"model": {"weights": weights}, "step": 12}, torch.device("cpu"))
     saved = checkpoint.read()
@@ -40,6 +40,8 @@ def test_a_changed_bit_is_found_or_changes_nothing(tmp_path, caplog):
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(bytes(changed))
+        # A change in what it belongs to is damage too, and not another run.
+        checkpoint.refuse_another_run()
         state = checkpoint.read()
         found += state is None
         assert state is None or same(state, saved)
