@@ -94,7 +94,8 @@ laptop-tables: $(READY)
 # Tables and claims of the study's runs so far, those whose comparisons are complete (docs/study-design.md)
 STUDY := results/study
 STUDY_CLAIMS := hifi/above-full-ft hifi/above-random ehft/cb ehft/head-clusters-train ehft/head-clusters-dev \
-	ehft/probing-head-inaccurate-train ehft/probing-head-inaccurate-dev
+	ehft/probing-head-inaccurate-train ehft/probing-head-inaccurate-dev \
+	ehft/ends-nearer ehft/starts-faster ehft/large-gradients ehft/converges-faster
 study-tables: $(READY)
 	$(BIN)/hifi table study --methods full-ft,hifi-layerwise,hifi-random --results-dir $(STUDY) \
 		--format md --out $(STUDY)/tables/study.md

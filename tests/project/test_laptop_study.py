@@ -8,7 +8,9 @@ import sys
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from statistics import mean
 
+import pandas as pd
 import pytest
 from project_files import ROOT
 
@@ -85,7 +87,7 @@ def test_the_study_differs_from_its_pilot_in_what_the_design_page_says(pilot, ta
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "study", "files"),
-    [("laptop-tables", "laptop-pilot", 6), ("study-tables", "study", 9)],
+    [("laptop-tables", "laptop-pilot", 6), ("study-tables", "study", 13)],
 )
 def test_the_committed_tables_claims_and_report_follow_from_the_packed_runs(
     tmp_path, target, study, files
@@ -216,6 +218,46 @@ def test_the_page_of_results_has_the_claims_of_the_study_whose_runs_are_complete
         protocol = "study" if key.startswith("hifi") else "study-ehft"
         (row,) = _decided(hifi, key, protocol, "study")
         _check_claim(key, cell, row)
+
+
+def _ratios_to_full_ft(figure, method, column, step):
+    """Give a curve's value in a step of full fine-tuning by that of Full-FT, sorted by size."""
+    data = pd.read_csv(ROOT / "results" / "study" / "figures" / f"{figure}-study-ehft.csv")
+    last_stage = data[(data["stage"] == data.groupby("method")["stage"].transform("max"))]
+    if step == "last":
+        rows = last_stage.sort_values("stage_step").groupby(["method", "seed"]).tail(1)
+    else:
+        rows = last_stage[last_stage["stage_step"] == step]
+    by_seed = rows.pivot_table(index="seed", columns="method", values=column)
+    assert [*by_seed.index] == [*range(4, 12)]
+    return sorted(by_seed[method] / by_seed["full-ft"])
+
+
+def test_the_page_of_results_has_the_curves_of_the_study():
+    section = _section("## The study with new seeds")
+    page = {}
+    for line in section.replace("\n  ", " ").splitlines():
+        name, _, text = line.partition("**: ")
+        page[name.removeprefix("- **")] = text
+    ends = _ratios_to_full_ft("ehft-5", "eh-ft-bitfit", "distance", "last")
+    early, late = (
+        _ratios_to_full_ft("ehft-5", "eh-ft-bitfit", "distance", step) for step in (10, 50)
+    )
+    figure_5 = re.search(
+        r"(0\.\d\d) to (0\.\d\d) times as far as .*\(([\d.]+) times as far at step 10\).*\(([\d.]+) times at step 50\)",
+        page["Figure 5"],
+    )
+    _rounds_to(" ".join(figure_5.groups()), [ends[0], ends[-1], mean(early), mean(late)])
+    bitfit, lora = (
+        _ratios_to_full_ft("ehft-7", method, "backbone_gradient", 1)
+        for method in ("eh-ft-bitfit", "eh-ft-lora")
+    )
+    figure_7 = re.search(
+        r"is (\d+) to (\d+) times .* and (\d+) times with one.*it is (\d+) to (\d+) times",
+        page["Figure 7"],
+    )
+    measured = [bitfit[0], bitfit[-2], bitfit[-1], lora[0], lora[-1]]
+    _rounds_to(" ".join(figure_7.groups()), measured)
 
 
 @pytest.mark.parametrize(
