@@ -6,9 +6,11 @@ fields are the `settings` of a figure's YAML. One that is drawn from runs of its
 these runs, and `train` trains a run whose weights a figure needs step by step.
 """
 
+import json
 import logging
+import shutil
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,6 +20,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from hifi_cli._version import __version__
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.draws import draws_of
@@ -25,8 +28,8 @@ from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.drawing import style
-from hifi_cli.errors import ConflictError, MissingError, UsageError, logger
-from hifi_cli.files import atomic_path
+from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError, logger
+from hifi_cli.files import atomic_path, digest, read_json, write_text
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.methods.find import values_of
@@ -209,7 +212,7 @@ class FigureRequest:
         """Note a finished run of the results that the figure's numbers are of."""
         self.rests_on[path, result.config_hash] = FigureRun.of(path, result)
 
-    def note_computed(self, config: RunConfig) -> None:
+    def note_computed(self, config: RunConfig) -> FigureRun:
         """Note what the figure trains or measures itself, by all that decides its numbers."""
         task = load_task(config)
         identity = self.workspace.identities.identity(config, task)
@@ -225,6 +228,43 @@ class FigureRequest:
             method_code=identity.code,
             draws=draws_of(config, [device], selects_heads=needs_heads(config)),
         )
+        return self.rests_on[path, config.config_hash]
+
+    @property
+    def parts(self) -> Path:
+        """The folder that keeps the rows of each training until the figure is whole."""
+        return self.csv.with_suffix(".parts")
+
+    def part(self, config: RunConfig, compute: Callable[[], Iterable[Row]]) -> list[Row]:
+        """Give the rows of one training of the figure, which is not repeated after a stop.
+
+        The trainings of a figure store no run. A command that was stopped in the last of them has
+        kept the rows of the others here.
+
+        Args:
+            config: of the training.
+            compute: trains, and yields the rows.
+        """
+        run = self.note_computed(config)
+        settings = self.kind.model_dump(mode="json")
+        decides = [self.spec.kind, settings, self.spec.seeds, run.model_dump(), __version__]
+        file = self.parts / f"{digest(decides)}.json"
+        if file.is_file():
+            try:
+                rows: list[Row] = read_json(file)["rows"]
+                logger.info(f"{config.run_label}: trained before, by a command that was stopped")
+                return rows
+            except (UsageError, KeyError) as error:
+                logger.warning(f"{error}: done now")
+        rows = list(compute())
+        # A number of numpy is written as one of Python.
+        text = json.dumps({"rows": rows}, default=lambda number: number.item())
+        try:
+            write_text(file, text)
+        except (RunFailed, OSError) as error:
+            # The figure itself may still be stored.
+            logger.warning(f"{config.run_label}: would be trained again after a stop: {error}")
+        return rows
 
 
 def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
@@ -255,10 +295,13 @@ def compute(request: FigureRequest, *, force: bool = False) -> pd.DataFrame:
                 f"{csv.name} does not say which runs it rests on: no {file_beside(csv).name}"
             )
         return data
+    if force:
+        shutil.rmtree(request.parts, ignore_errors=True)
     computed = pd.DataFrame(request.kind.rows(request))
     with atomic_path(csv) as temporary:
         computed.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
     write_beside(csv, list(request.rests_on.values()))
+    shutil.rmtree(request.parts, ignore_errors=True)
     logger.info(f"numbers: {csv}")
     # The picture shows what is stored.
     return pd.read_csv(csv)

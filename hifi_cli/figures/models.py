@@ -5,6 +5,7 @@ The numbers of a figure are rows of a CSV; each class's `rows` says which column
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, product
 from typing import Any, Literal
 
@@ -162,7 +163,8 @@ class Tsne(Kind):
             UsageError: the task has no classes, or its task head no hidden layer.
         """
         for names in product(request.spec.tasks, request.spec.methods, request.spec.seeds):
-            yield from self._map(request.config(*names), request)
+            config = request.config(*names)
+            yield from request.part(config, partial(self._map, config, request))
 
     def _map(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
         """Train one head, and yield its rows: one per split, or of the first seed one per example."""
@@ -389,7 +391,7 @@ class TrainingCurves(Kind):
             for setting, seed in product(settings, spec.seeds):
                 # The loss of every step is in the log, and the measured steps are among them.
                 config = request.config(task, method, seed, log_every=1, **setting)
-                yield from self._curves(config, request)
+                yield from request.part(config, partial(self._curves, config, request))
 
     def _curves(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
         """Train one run, and yield its rows."""
@@ -509,7 +511,8 @@ class Landscape(Kind):
             keys: dict[str, Any] = {"shots": shots}
             if shots:
                 keys["epochs"] = self.few_shot_epochs
-            yield from self._landscape(request.config(task, method, seed, **keys), request)
+            config = request.config(task, method, seed, **keys)
+            yield from request.part(config, partial(self._landscape, config, request))
 
     def _landscape(self, config: RunConfig, request: FigureRequest) -> Iterator[Row]:
         """Train one run, and yield its trajectory and the loss around it."""

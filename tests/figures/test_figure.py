@@ -12,11 +12,12 @@ from synthetic_runs import write_search
 from tiny_inputs import QUICK
 
 from hifi_cli.config import figure_spec, registry
-from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.errors import ConflictError, MissingError, Terminated
 from hifi_cli.figures import figure
 from hifi_cli.figures.figure import FigureRequest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs.workspace import Workspace
+from hifi_cli.training.loop import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +129,48 @@ def test_numbers_of_other_seeds_are_replaced_only_by_force(ask):
         figure.compute(ask("training-curves", None, ("full-ft",), (1, 2)))
     computed = figure.compute(ask("training-curves", None, ("full-ft",), (2,)), force=True)
     assert computed.equals(pd.read_csv(first.csv)) and {*computed["seed"]} == {2}
+
+
+LANDSCAPE = {"points": 3, "examples": 4, "snapshots": 3, "shots": [None]}
+HEAD = ("task_head.kind=mlp", "task_head.width=16", "settings.stage1_fraction=0.5")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "method", "words"),
+    [
+        ("training-curves", None, "full-ft", ()),
+        ("landscape", LANDSCAPE, "full-ft", ()),
+        ("tsne", {"perplexity": 5}, "lp-ft", HEAD),
+    ],
+)
+def test_a_figure_that_was_stopped_repeats_no_training(
+    ask, monkeypatch, caplog, kind, settings, method, words
+):
+    """And its numbers are those of a figure that was not, byte for byte."""
+    train, trained = Trainer.train, []
+
+    def note(self):
+        trained.append(self.config.seed)
+        if trained == [1, 2]:
+            raise Terminated
+        train(self)
+
+    monkeypatch.setattr(Trainer, "train", note)
+
+    def request():
+        return ask(kind, settings, (method,), (1, 2), *words)
+
+    with pytest.raises(Terminated):
+        figure.compute(request())
+    figure.compute(request())
+    assert trained == [1, 2, 2]
+    assert "seed1: trained before, by a command that was stopped" in caplog.text
+    csv = request().csv
+    resumed = [path.read_bytes() for path in sorted(csv.parent.iterdir()) if path.is_file()]
+    assert not request().parts.exists()
+    figure.compute(request(), force=True)
+    assert trained == [1, 2, 2, 1, 2]
+    assert resumed == [path.read_bytes() for path in sorted(csv.parent.iterdir()) if path.is_file()]
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
