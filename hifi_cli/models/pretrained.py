@@ -103,6 +103,7 @@ def load_backbone(
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
     missing_keys |= _drawn_by_each_run(model)
+    # Where the hub cannot be asked, its cache says which commit was read.
     commit = commit or getattr(config, "_commit_hash", None)
     directory = local_directory(source, commit)
     if directory is None:

@@ -95,6 +95,7 @@ def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
         return
     rows = len(found.values)
     are_numbers = all(not isnan(as_number(name)) for name in found.labels)
+    # A class has fewer than two rows on average.
     if len(found.labels) >= _SHOWN and 2 * len(found.labels) > rows:
         what = "classes? Give label=COLUMN"
         if are_numbers:

@@ -225,9 +225,11 @@ def find_labels(
     has_vectors = rules.has_any_number_of_labels and _are_vectors(values)
     if rules.has_one_label:
         _check_single(source, columns, cells, kind, options)
+    # The names of such labels are those of the columns or numbers, if the user gives none.
     if has_columns or has_vectors:
         return _labels_of_vectors(source, columns, values, why, options)
     name = columns.label[0]
+    # A task of numbers has one label, which names the number.
     if rules.labels_are_numbers:
         return FoundLabels(kind, why, [name], Counter(), values)
     found = _named_labels(source, kind, why, values, names_of.get(name, []), options)

@@ -66,12 +66,10 @@ class TrainingStage:
             groups = groups_by_layer(groups, runner, self.method, training.learning_rate)
         self.clip_groups = self.method.clip_groups(self.model)
         self.word_rows: WordRows | None = None
-        embedding = None if trains_all_words else embedding_to_divide(runner, self.method)
-        if embedding is not None:
-            # Words that no example has get no gradient: they would only decay, which `WordRows`
-            # counts and applies at once. Optimizer and clipping get the other words' rows in the
-            # place of the whole embedding.
-            self.word_rows = WordRows(embedding, occurring_words(examples, runner.pad))
+        if not trains_all_words:
+            self.word_rows = self._rows_of_words(examples)
+        if self.word_rows:
+            # Optimizer and clipping get these rows in the place of the whole embedding.
             for group in groups:
                 group["params"] = self.word_rows.replace_in(group["params"])
             self.clip_groups = [self.word_rows.replace_in(group) for group in self.clip_groups]
@@ -89,6 +87,20 @@ class TrainingStage:
         # DDP registers what requires a gradient now: it is wrapped anew in every stage.
         runner.wrap()
         self.graphs = self._graphs_of(examples)
+
+    def _rows_of_words(self, examples: Sequence[EncodedExample]) -> WordRows | None:
+        """Take the rows of words that occur out of the word embedding; None: it stays whole.
+
+        Words that no example has get no gradient: they would only decay, which `WordRows` counts and
+        applies at once.
+
+        Args:
+            examples: the train examples of the run.
+        """
+        embedding = embedding_to_divide(self.runner, self.method)
+        if embedding is None:
+            return None
+        return WordRows(embedding, occurring_words(examples, self.runner.pad))
 
     def _graphs_of(self, examples: Sequence[EncodedExample]) -> "StepGraphs | None":
         """Make what repeats recorded steps; None where none can be recorded."""
