@@ -4,7 +4,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -81,10 +81,15 @@ def pipe_to_children() -> int:
     return reading
 
 
-def options_of_child(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return arguments of Popen for a `hifi` command that ends with this process."""
+def options_of_child(environment: Mapping[str, str], files: Sequence[int] = ()) -> dict[str, Any]:
+    """Return arguments of Popen for a `hifi` command that ends with this process.
+
+    Args:
+        environment: of the command.
+        files: numbers of open files that it gets besides.
+    """
     reading = pipe_to_children()
-    return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading]}
+    return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading, *files]}
 
 
 def end_with_the_grid() -> bool:

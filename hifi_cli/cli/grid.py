@@ -14,7 +14,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor
+from hifi_cli.grids import executor, processes
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.costs import cost_lines
 from hifi_cli.grids.executor import GridState
@@ -64,6 +64,14 @@ def grid(
             rich_help_panel=options.HOW,
         ),
     ] = False,
+    fork: Annotated[
+        bool | None,
+        typer.Option(
+            "--fork/--no-fork",
+            help="Fork runs from a process that has imported their libraries; default: on Linux without a GPU.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(
@@ -92,6 +100,8 @@ def grid(
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     if site and jobs:
         raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
+    if site and fork:
+        raise UsageError("--fork is for this machine; with --site, every run starts anew")
     refuse_packed(results_dir)
     if site:
         check_site(site)
@@ -124,7 +134,7 @@ def grid(
     if print_only:
         return
     directory = results_dir / "grids" / name
-    workers = executor.local_executor(jobs or 1)
+    workers = executor.local_executor(jobs or 1, forks=processes.forks_runs(fork))
     if site:
         workers = executor.site_executor(site, directory / "parsl")
     try:

@@ -31,7 +31,9 @@ from hifi_cli.errors import (
     logger,
 )
 from hifi_cli.files import is_held_by_a_process, safe_name
+from hifi_cli.grids import processes
 from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.processes import Slot
 from hifi_cli.grids.watch import GridDisplay, RunWatch
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
@@ -459,25 +461,23 @@ def _reason(watch: RunWatch, code: int) -> str:
 
 
 @contextmanager
-def local_executor(jobs: int) -> Iterator[Submit]:
-    """Give a pool of processes here. An error or Ctrl-C stops them, and they write checkpoints."""
-    running: set[subprocess.Popen[bytes]] = set()
-    stop_with: list[int] = []
+def local_executor(jobs: int, *, forks: bool) -> Iterator[Submit]:
+    """Give a pool of processes here. An error or Ctrl-C stops them, and they write checkpoints.
+
+    Args:
+        jobs: processes at a time.
+        forks: whether runs are forked from processes that have imported their libraries.
+    """
+    told: set[str] = set()
+    slots = [Slot(variables, forks=forks, told=told) for variables in slot_environments(jobs)]
+    unused = iter(slots)
     of_thread = threading.local()
-    environments = iter(slot_environments(jobs))
 
     def begin_thread() -> None:
-        of_thread.variables = next(environments)
+        of_thread.slot = next(unused)
 
     def execute(command: list[str], log: Path) -> int:
-        environment = {**os.environ, **of_thread.variables}
-        # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
-        process = _start(command, log, environment, start_new_session=True)
-        running.add(process)
-        if stop_with:
-            process.send_signal(stop_with[0])
-        code = process.wait()
-        running.discard(process)
+        code: int = of_thread.slot.execute(command, log)
         return code
 
     pool = ThreadPoolExecutor(jobs, initializer=begin_thread)
@@ -487,37 +487,13 @@ def local_executor(jobs: int) -> Iterator[Submit]:
         pool.shutdown(wait=False, cancel_futures=True)
         # The signal that stops the grid stops its processes.
         number = error.number if isinstance(error, Terminated) else signal.SIGTERM
-        stop_with.append(number)
-        for process in list(running):
-            process.send_signal(number)
+        for slot in slots:
+            slot.stop(number)
         raise
     finally:
         pool.shutdown()
-
-
-def _start(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], **options: Any
-) -> "subprocess.Popen[bytes]":
-    """Start a `hifi` command, whatever PATH and the working directory hold.
-
-    It ends with this process, however this process ends.
-
-    Args:
-        command: its first word, `hifi`, becomes this interpreter.
-        log: the output is appended to it.
-        environment: of the new process.
-        options: of `subprocess.Popen`.
-    """
-    words = [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            **stopping.options_of_child(environment),
-            **options,
-        )
+        for slot in slots:
+            slot.close()
 
 
 def slot_environments(jobs: int) -> list[dict[str, str]]:
@@ -592,7 +568,7 @@ def execute(command: list[str], log: str, directory: str) -> int:
         log: the file that its output is appended to.
         directory: where it runs.
     """
-    return _start(command, Path(log), os.environ, cwd=directory).wait()
+    return processes.start(command, Path(log), os.environ, cwd=directory).wait()
 
 
 @contextmanager

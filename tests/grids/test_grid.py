@@ -332,7 +332,7 @@ def test_force_is_not_advised_where_a_run_is_done(hifi, monkeypatch):
     """Another process has finished the run after this grid's command failed."""
 
     @contextmanager
-    def failing_executor(_):
+    def failing_executor(_, forks):
         def submit(command, log):
             log.write_text("hifi: no memory\n")
             (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])

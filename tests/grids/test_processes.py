@@ -58,7 +58,7 @@ def test_a_command_imports_nothing_from_the_working_directory(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     for name in ("statistics", "difflib"):  # the second is imported by every command
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
-    with executor.local_executor(1) as submit:
+    with executor.local_executor(1, forks=False) as submit:
         assert submit(["hifi", "ls", "tables/demo"], tmp_path / "log").result() == 0
     assert "table demo" in (tmp_path / "log").read_text()
     assert not (tmp_path / "imported").exists()

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from finished_runs import fingerprint, run_paths
-from hifi_processes import environment, finish, run_hifi, start, wait_for, write_grid_file
+from hifi_processes import (
+    children_of,
+    environment,
+    finish,
+    forked_runs_of,
+    run_hifi,
+    start,
+    wait_for,
+    write_grid_file,
+)
 
 from hifi_cli import stopping
 from hifi_cli.errors import Terminated
@@ -121,27 +130,30 @@ def test_nohup_lets_a_training_end(tmp_path):
     assert len(run_paths(tmp_path)) == 1
 
 
-def children_of(pid):
-    """The `hifi train` processes that a process has started."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
-    )
-    return [int(word) for word in listed.stdout.split()]
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "number", [*STOPPING, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name
+    ("option", "number"),
+    [
+        *[("--fork", number) for number in (*STOPPING, signal.SIGINT, signal.SIGKILL)],
+        ("--no-fork", signal.SIGUSR1),
+        ("--no-fork", signal.SIGKILL),
+    ],
 )
-def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(tmp_path, encoders, number):
-    words = ("epochs=60", "limit=64")
+def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
+    tmp_path, encoders, option, number
+):
+    words = (option, "epochs=60", "limit=64")
     content = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
     name = write_grid_file(tmp_path, encoders, **content, methods=["bitfit", "full-ft"])
     command = ("grid", name, "--jobs", "2", *words)
     process = start(*command, cwd=tmp_path)
     wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2)
-    children = children_of(process.pid)
-    assert len(children) == 2
+    below = children_of(process.pid)
+    assert len(below) == 2
+    if option == "--fork":
+        runs = forked_runs_of(process.pid)
+        assert len(runs) == 2
+        below += runs
     process.send_signal(number)
     code, said = finish(process)
     expected = -number if number == signal.SIGKILL else 128 + number
@@ -150,7 +162,7 @@ def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(tmp_path, e
     code, said = run_hifi(*command, cwd=tmp_path)
     assert (code, "2 of 2 done" in said) == (0, True), said
     assert "failed:" not in said and "--force" not in said
-    assert not any(is_alive(child) for child in children)
+    assert not any(is_alive(child) for child in below)
     (results,) = tmp_path.glob("results/grids/*/logs")
     logs = "".join(path.read_text() for path in results.iterdir())
     passed_on = signal.SIGTERM if number in (signal.SIGINT, signal.SIGKILL) else number

@@ -24,11 +24,11 @@ def environment(**changes):
     }
 
 
-def start(*words, cwd, **options):
+def start(*words, cwd, variables=None, **options):
     """A `hifi` process; its group is its own, so that a signal can reach all of it."""
     command = [sys.executable, "-m", "hifi_cli", *map(str, words)]
     return subprocess.Popen(
-        command, cwd=cwd, env=environment(), start_new_session=True, text=True, preexec_fn=_hear_interrupts,
+        command, cwd=cwd, env=environment(**(variables or {})), start_new_session=True, text=True, preexec_fn=_hear_interrupts,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
     )  # fmt: skip
 
@@ -53,6 +53,20 @@ def finish(process, timeout=120):
 def run_hifi(*words, cwd, **options):
     """Run a command to its end: its exit code and all it printed."""
     return finish(start(*words, cwd=cwd, **options))
+
+
+def children_of(pid):
+    """The processes that a process has started and that have not ended."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return [int(child) for child, state in rows if not state.startswith("Z")]
+
+
+def forked_runs_of(grid):
+    """The runs below the process of a grid: children of the processes that they were forked from."""
+    return [run for process in children_of(grid) for run in children_of(process)]
 
 
 def wait_for(condition, timeout=60.0):
