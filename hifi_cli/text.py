@@ -3,12 +3,15 @@
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from math import copysign
 from typing import Any
 
 # Control characters but for tabs and line breaks, and those that override the direction of a text,
 # so that it reads as another one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _SECONDS_PER_HOUR = 3600
+# Rounding errors of a mean are smaller, and differences that a reader sees are larger.
+_LESS_THAN_PRINTED = 1e-9
 
 
 def printable(text: str) -> str:
@@ -32,6 +35,32 @@ def abbreviate(names: Sequence[str], separator: str = ", ") -> str:
     if len(names) <= 3:
         return shown
     return f"{shown} and {len(names) - 3:,} more"
+
+
+def format_number(value: float, form: str) -> str:
+    """Return a number as every table and sentence prints it.
+
+    Halves of the last decimal are rounded away from zero, as in both papers (55.95 is 56.0). A
+    difference is thus printed with the same digits whichever of the two is named first.
+
+    Args:
+        value: the number.
+        form: for `format`. With a fixed number of significant digits (`g`) nothing is added: a p
+            value may be smaller than what moves a half.
+    """
+    if form.endswith("g"):
+        return format(value, form)
+    if abs(value) < _LESS_THAN_PRINTED:
+        return format(0.0, form)
+    return format(value + copysign(_LESS_THAN_PRINTED, value), form)
+
+
+def format_interval(low: float, high: float, form: str) -> str:
+    """Return an interval as `[low, high]`, with ends as `format_number` has them.
+
+    An end below zero that rounds to zero keeps its sign, which says that the interval contains zero.
+    """
+    return f"[{format_number(low, form)}, {format_number(high, form)}]"
 
 
 def format_duration(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.text import abbreviate
+from hifi_cli.text import abbreviate, format_number
 
 if TYPE_CHECKING:
     from hifi_cli.runs.inference import Evaluation
@@ -96,4 +96,4 @@ def _percent(score: float | None) -> str:
     """Give a score in percent; None: there is none."""
     if score is None:
         return "none"
-    return f"{100 * score:.2f}"
+    return format_number(100 * score, ".2f")

@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +20,7 @@ from hifi_cli.errors import UsageError, logger
 from hifi_cli.records.layout import grids_begun
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.own_data import from_data, is_data_source
-from hifi_cli.text import abbreviate, format_duration, spreadsheet_cell
+from hifi_cli.text import abbreviate, format_duration, format_number, spreadsheet_cell
 
 # pandas takes half of the time of `hifi ls`, and only the list of runs needs it.
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ def _print_runs(results_dir: Path, form: str) -> None:
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
     if form == "json":
         return print(runs.to_json(orient="records", indent=1))
-    runs["score"] = runs["score"].map("{:6.2f}".format, na_action="ignore")
+    runs["score"] = runs["score"].map(partial(format_number, form="6.2f"), na_action="ignore")
     runs["time"] = runs["time_s"].map(format_duration, na_action="ignore")
     runs["run"] = runs["path"].str.cat(runs["detail"], sep="  ")
     shown = runs[["state", "score", "metric", "flags", "time", "run"]].astype(object).fillna("")

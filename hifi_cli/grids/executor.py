@@ -40,7 +40,7 @@ from hifi_cli.records.record import RunResult
 from hifi_cli.records.signs import signs_of
 from hifi_cli.runs.identity import IdentityReader
 from hifi_cli.tasks import task_spec
-from hifi_cli.text import format_duration
+from hifi_cli.text import format_duration, format_number
 
 # Starts a `hifi` command, and appends its output to a file; the result is its exit code.
 Submit = Callable[[list[str], Path], "Future[int]"]
@@ -422,7 +422,7 @@ def _outcome(cell: GridCell, result: RunResult) -> str:
     label = cell.config.run_label
     if not result.is_done:
         return f"{label}: diverged: {result.reason}"
-    text = f"{label}: {result.primary_metric} {100 * result.score():.2f}"
+    text = f"{label}: {result.primary_metric} {format_number(100 * result.score(), '.2f')}"
     if result.collapsed:
         text += ", collapsed"
     if result.limit is not None:

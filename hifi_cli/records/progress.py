@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
+from hifi_cli.text import format_number
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def describe_epoch(line: EpochMetrics, epochs: int, primary: str, loss: float | 
         name = f"{primary} on the selection split"
     # A task whose YAML was changed meanwhile may have another metric than the line.
     if line.selection is not None or primary in line.metrics:
-        text += f", {name} {100 * line.selecting_score(primary):.2f}"
+        text += f", {name} {format_number(100 * line.selecting_score(primary), '.2f')}"
     if loss is not None:
         text += f", loss {loss:.4f}"
     return text

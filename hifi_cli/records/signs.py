@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hifi_cli.config.registry import label_of, own_file
 from hifi_cli.records.record import RunResult, StepMetrics, TrainingLosses
 from hifi_cli.tasks.metrics import OF_SECOND_CLASS
-from hifi_cli.text import abbreviate
+from hifi_cli.text import abbreviate, format_number
 
 CHOSEN_ON_REPORTED = (
     "each run's best epoch, chosen on the same rows: scores are too high; --score last has the last"
@@ -171,7 +171,7 @@ def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]
         texts = []
         # Without rows there are no shares.
         for word in most_first if total else ():
-            share = f"{100 * rows[word] / total:.0f} %"
+            share = f"{format_number(100 * rows[word] / total, '.0f')} %"
             counted = " (F1 is of this class)" if word == positive else ""
             texts.append(f"{word} {share}{counted}")
         if len(texts) > _MOST_CLASSES:

@@ -23,7 +23,7 @@ from hifi_cli.reports.table import Cell, Column, Row, Table, std_column, value_c
 from hifi_cli.row_tests import Floats
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_interval, format_number
 
 INTERVALS = "mean over seeds, with a 95 % t-interval for new seeds"
 OF_KEPT_EPOCH = "predictions of the epoch that each run keeps"
@@ -383,10 +383,10 @@ def _cells(key: str, of_seeds: Floats, highest: float) -> dict[str, Cell]:
     mean = float(of_seeds.mean())
     interval = mean_interval([of_seeds])
     if interval is None:
-        return {key: Cell(mean), f"{key}_text": Cell(f"{mean:.1f}")}
+        return {key: Cell(mean), f"{key}_text": Cell(format_number(mean, ".1f"))}
     low = max(0.0, interval[0])
     high = min(highest, interval[1])
-    text = f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+    text = f"{format_number(mean, '.1f')} {format_interval(low, high, '.1f')}"
     return {key: Cell(mean, interval=(low, high)), f"{key}_text": Cell(text)}
 
 
@@ -424,7 +424,7 @@ def _ensemble_of(seeds: SeedsOfMethod) -> Row:
     cells = {
         "mean": Cell(mean, std=float(np.std(single, ddof=1))),
         "ensemble": Cell(together),
-        "without_one": Cell(f"[{low:.1f}, {high:.1f}]", interval=(low, high)),
+        "without_one": Cell(format_interval(low, high, ".1f"), interval=(low, high)),
         "gain": Cell(together - mean),
         "seeds": Cell(len(single)),
     }

@@ -18,7 +18,7 @@ from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.reports.row_differences import row_table
 from hifi_cli.reports.selection import note_on_variants
 from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_column
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_interval
 
 HEADINGS = {
     "verdict": "Verdict",
@@ -33,6 +33,8 @@ COLLAPSED = (
 )
 # An interval without width next to p = 1 must not be read as equality that was shown.
 NO_WIDTH = "an interval without width does not show equality: equal scores have no spread"
+# As in claims and in the report: one seed decides nothing, on however many tasks it was trained.
+ONE_SEED = "a task has one pair of runs alone, which shows no spread over seeds: train more seeds"
 # The note below every table of verdicts: what the numbers are about.
 NUMBERS = (
     "difference: mean over tasks of each task's mean over seeds; 95 % t-interval and exact sign-flip test, about"
@@ -183,6 +185,8 @@ def verdict(
     # A difference is shown, and the pairs still say why it may not be the methods'.
     if pairs.doubt:
         return "no conclusion", pairs.doubt
+    if statistics.interval is None:
+        return "no conclusion", ONE_SEED
     return "better" if pairs.is_better else "worse", ""
 
 
@@ -228,7 +232,7 @@ def _table_of_verdicts(
         interval = None
         if numbers.interval:
             low, high = numbers.interval
-            interval = f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+            interval = format_interval(low, high, f"+.{digits}f")
         cells = {
             "verdict": Cell(comparison.verdict),
             "mean": Cell(numbers.mean, interval=numbers.interval),

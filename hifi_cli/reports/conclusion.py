@@ -16,7 +16,7 @@ from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.compare import Comparison, concluded, smallest_number_of_pairs
 from hifi_cli.reports.pairs import Pairs, pair
 from hifi_cli.tasks.metrics import heading_of, is_lower_better
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_number
 
 NO_SCORE = "No run has a score that counts."
 COLLAPSED = (
@@ -180,8 +180,8 @@ def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
 
 
 def _printed(points: float) -> str:
-    """Write a score as tables print it; halves are rounded up."""
-    return format(points + 1e-9, "z.1f")
+    """Write a score as tables print it."""
+    return format_number(points, "z.1f")
 
 
 # --- differences
@@ -226,11 +226,12 @@ def _difference_in_words(comparison: Comparison) -> str:
     first, second = comparison.pairs.labels
     mean = comparison.statistics.mean
     side = "above" if mean > 0 else "below"
-    text = f"{first} is {abs(mean):.2f} points {side} {second}"
+    text = f"{first} is {format_number(abs(mean), '.2f')} points {side} {second}"
     if comparison.statistics.interval is None:
         return text
     low, high = comparison.statistics.interval
-    return f"{text} (95 % interval {low:+.2f} to {high:+.2f})"
+    ends = f"{format_number(low, '+.2f')} to {format_number(high, '+.2f')}"
+    return f"{text} (95 % interval {ends})"
 
 
 def _lacking(comparison: Comparison, level: float) -> str:

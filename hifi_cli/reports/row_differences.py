@@ -15,7 +15,7 @@ from hifi_cli.reports.table import Cell, Row, Table, interval_columns, value_col
 from hifi_cli.row_tests import REPLICATES, RowScore, bootstrap_difference, mcnemar_p
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_interval
 
 HEADINGS = {
     "other": "Compared with",
@@ -127,7 +127,7 @@ def _tested(
         test = f"exact McNemar, {only_first} and {only_second} rows"
     return {
         "mean": Cell(100 * found.difference, interval=(low, high)),
-        "interval": Cell(f"[{low:+.2f}, {high:+.2f}]"),
+        "interval": Cell(format_interval(low, high, "+.2f")),
         "p": Cell(p),
         "test": Cell(test),
         "rows": Cell(rows),

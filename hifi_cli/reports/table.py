@@ -8,6 +8,8 @@ from typing import Literal
 
 import pandas as pd
 
+from hifi_cli.text import format_number
+
 DASH = "-"
 # Whose numbers a row has: ours, a paper's, or ours minus the paper's.
 Source = Literal["runs", "published", "difference"]
@@ -201,10 +203,7 @@ class Table:
         return self._printed(row, key, self.rows[row].cell(key).std)
 
     def _printed(self, row: int, key: str, value: float | str | None) -> str:
-        """Return a value in the format of its column.
-
-        Halves are rounded up, as in both papers (55.95 is 56.0), and there is no -0.0.
-        """
+        """Return a value in the format of its column."""
         if isinstance(value, str):
             return value
         if value is None:
@@ -212,4 +211,4 @@ class Table:
         form = self.formats.get(key, "z.1f")
         if self.rows[row].source == "difference":
             form = f"+{form}"
-        return format(float(value) + 1e-9, form)
+        return format_number(float(value), form)

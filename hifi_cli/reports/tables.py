@@ -41,7 +41,7 @@ from hifi_cli.reports.table_spec import (
     shots_of,
 )
 from hifi_cli.tasks.metrics import heading_of, is_lower_better
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_number
 
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
 # Columns of trained shares in percent: their headings, and the column of `Study.runs` that is
@@ -484,9 +484,8 @@ def _differences(
         value = ours[key].value
         other = theirs[key].value if key in theirs else None
         if isinstance(value, float) and isinstance(other, float):
-            # The difference is that of the printed numbers, so that a reader can check it. Halves
-            # are rounded up, as `Table.number` prints them.
-            printed = np.round(value + 1e-9, decimals)
+            # The difference is that of the printed numbers, so that a reader can check it.
+            printed = float(format_number(value, f".{decimals}f"))
             cells[key] = Cell(float(np.round(printed - other, decimals)))
     return cells
 

@@ -26,7 +26,7 @@ from hifi_cli.reports.pairs import pair
 from hifi_cli.reports.selection import require_single_table, select_runs, table_keys
 from hifi_cli.reports.table import Row, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, check_names
-from hifi_cli.text import counted_noun
+from hifi_cli.text import counted_noun, format_number
 
 # The epochs that the protocol reports, and no run that tables leave out: `hifi versus` has no option
 # that changes this.
@@ -512,7 +512,8 @@ def _evidence_in_words(row: Row, tasks: Sequence[str], *, comparisons: int) -> s
     mean = row.cell("mean")
     interval = ""
     if mean.interval:
-        interval = f"95 % interval {mean.low:+.2f} to {mean.high:+.2f}, "
+        ends = f"{format_number(mean.low, '+.2f')} to {format_number(mean.high, '+.2f')}"
+        interval = f"95 % interval {ends}, "
     pairs = int(float(row.cell("pairs").value or 0))
     where = " and ".join(label_of("tasks", task) for task in tasks)
     return (
@@ -536,7 +537,7 @@ def _claim_in_words(label: str, row: Row, evidence: str) -> str:
         difference = float(row.cell("mean").value or 0)
         side = "above" if difference > 0 else "below"
         return (
-            f"{label} is {abs(difference):.2f} points {side} {row.label} ({evidence}), for new seeds"
+            f"{label} is {format_number(abs(difference), '.2f')} points {side} {row.label} ({evidence}), for new seeds"
             " on these tasks with this encoder"
         )
     if verdict == "no difference shown":

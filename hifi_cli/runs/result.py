@@ -33,6 +33,7 @@ from hifi_cli.runs.provenance import describe_provenance
 from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.examples import EncodedExample, Predictions, Values
 from hifi_cli.tasks.task_spec import TaskSpec, task_digest
+from hifi_cli.text import format_number
 from hifi_cli.training import processes
 from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported
 
@@ -405,7 +406,8 @@ def summary(result: RunResult) -> str:
     if not result.epochs:
         return f"{result.status}: {result.reason}"
     epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"
-    words = [f"{result.primary_metric} {100 * result.score():.2f} ({epoch})"]
+    score = format_number(100 * result.score(), ".2f")
+    words = [f"{result.primary_metric} {score} ({epoch})"]
     if result.collapsed:
         words.append("collapsed")
     if result.limit is not None:

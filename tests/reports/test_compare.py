@@ -83,6 +83,39 @@ def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     )
 
 
+def test_one_seed_decides_nothing_on_however_many_tasks(hifi):
+    tasks = ("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic")
+    grid("bitfit", "full-ft", tasks=tasks, seeds=[1])
+    rows, notes = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["p_holm"] == pytest.approx(2 / 2**7)
+    assert rows[0]["low"] is None
+    assert rows[0]["verdict"] == "no conclusion"
+    assert notes[0].startswith("Full-FT: a task has one pair of runs alone")
+    grid("bitfit", "full-ft", tasks=tasks, seeds=[2])
+    rows, _ = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["verdict"] == "better"
+
+
+def test_a_small_p_is_printed_as_it_is(hifi):
+    tasks = ("rte", "cola", "mrpc", "stsb", "cb", "copa", "wic")
+    grid("bitfit", "full-ft", tasks=tasks, seeds=range(1, 6))
+    expected = 2 / 2**35
+    rows, _ = said(hifi("compare bitfit full-ft --format json"))
+    assert rows[0]["p_holm"] == pytest.approx(expected)
+    for form in ("text", "md", "tex"):
+        assert f"{expected:.3g}" in hifi("compare bitfit full-ft --format", form).out
+
+
+def test_a_difference_has_the_same_digits_in_both_directions_and_in_its_interval(hifi):
+    for seed in range(1, 9):
+        write_run("results", "full-ft", "rte", seed, 0.5)
+        write_run("results", "bitfit", "rte", seed, 0.53125)
+    forth = hifi("compare bitfit full-ft").out
+    assert "+3.13" in forth and "[+3.13, +3.13]" in forth and "3.12" not in forth
+    back = hifi("compare full-ft bitfit").out
+    assert "-3.13" in back and "[-3.13, -3.13]" in back and "3.12" not in back
+
+
 def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     for seed in range(1, 9):
         write_run("results", "full-ft", "rte", seed, 0.6)

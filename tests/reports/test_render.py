@@ -39,9 +39,11 @@ def test_formats_are_as_they_were(kind, users_table, hifi):
         (-0.04, 1, "0.0"),
         (87.125, 2, "87.13"),
         (100.0, 2, "100.00"),
+        (-87.125, 2, "-87.13"),
+        (-0.0, 1, "0.0"),
     ],
 )
-def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
+def test_halves_go_away_from_zero_and_nothing_is_minus_zero(value, decimals, said):
     rows = [Row("a", "a", "runs", {"x": Cell(value)})]
     table = Table("", rows, {"x": "x"}, [value_column("x")], formats={"x": f"z.{decimals}f"})
     assert table.number(0, "x") == said

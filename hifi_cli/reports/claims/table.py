@@ -44,7 +44,7 @@ from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Cell, Column, Row, Table, interval_columns, value_column
 from hifi_cli.reports.table_spec import check_names, shots_of
-from hifi_cli.text import abbreviate
+from hifi_cli.text import abbreviate, format_number
 
 HEADINGS = {
     "verdict": "Verdict",
@@ -328,7 +328,7 @@ def _ours(finding: Finding, claim: Claim) -> str:
 
 def _number(value: float, claim: Claim) -> str:
     """Return a difference in points with its sign, and any other number with four digits."""
-    return f"{value:+.2f}" if claim.unit == "points" else f"{value:.4g}"
+    return format_number(value, "+.2f" if claim.unit == "points" else ".4g")
 
 
 def _missing(
