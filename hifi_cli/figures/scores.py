@@ -13,6 +13,7 @@ from hifi_cli.figures.figure import FigureRequest, Row
 from hifi_cli.figures.finished_runs import OfFinishedRuns, comparable_runs, in_order
 from hifi_cli.paired_tests import mean_interval
 from hifi_cli.records.study import Study
+from hifi_cli.tasks.metrics import within_range
 
 
 class Scores(OfFinishedRuns):
@@ -33,7 +34,10 @@ class Scores(OfFinishedRuns):
         study = Study(request.workspace.results_dir)
         runs = in_order(request, comparable_runs(request, study, self.score))
         for (task, method), group in runs.groupby(["task", "method"], sort=False):
-            low, high = mean_interval([group["points"].to_numpy()]) or (None, None)
+            low, high = None, None
+            interval = mean_interval([group["points"].to_numpy()])
+            if interval:
+                low, high = within_range(*interval, group["metric"].iloc[0])
             for run in group.itertuples():
                 yield {
                     "task": task,

@@ -421,6 +421,19 @@ class Study:
         """Return the names of a column (`method`, `task`) that have a finished run."""
         return set(self.table_runs[kind])
 
+    def own_name(self, column: str, name: str) -> str:
+        """Return a method's or task's name as `runs` has it: a user's own one carries its file there.
+
+        Names from a command line and keys of a groupby have lost the file, and with it label,
+        classes and metrics.
+
+        Args:
+            column: `method` or `task`.
+            name: of runs; another one is returned as it is.
+        """
+        names = self.runs[column][self.runs[column] == name]
+        return name if names.empty else names.iloc[0]
+
     # --- scores
 
     def scores(self, runs: pd.DataFrame, name: str | None, metric: str | None) -> pd.Series:

@@ -184,7 +184,7 @@ def ensemble(study: Study, run_filter: RunFilter, options: ReportOptions) -> lis
     """
     ensembles: dict[tuple[str, str], EnsemblesOfTask] = {}
     reasons: list[str] = []
-    for seeds in _seeds_of_methods(study, run_filter, options):
+    for seeds in _seeds_of_methods(study, run_filter, options, reasons):
         key = (seeds.task_name, seeds.setting)
         of_task = ensembles.setdefault(key, EnsemblesOfTask())
         name = f"{label_of('methods', seeds.method)} on {label_of('tasks', seeds.task_name)}"
@@ -217,7 +217,7 @@ TABLES: dict[str, Callable[..., list[Table]]] = {
 
 
 def _seeds_of_methods(
-    study: Study, run_filter: RunFilter, options: ReportOptions
+    study: Study, run_filter: RunFilter, options: ReportOptions, left_out: list[str]
 ) -> Iterator[SeedsOfMethod]:
     """Yield the usable predictions of each task and method, of each protocol and backbone.
 
@@ -225,6 +225,7 @@ def _seeds_of_methods(
         study: the runs.
         run_filter: which of them are shown.
         options: which of them count.
+        left_out: gets the reason for each task that cannot be shown.
 
     Raises:
         MissingError: there is no such run.
@@ -242,33 +243,46 @@ def _seeds_of_methods(
         setting = f"protocol {protocol}, backbone {backbone}"
         if shots != "full":
             setting += f", {shots}-shot"
-        yield from _of_one_setting(ComparableRuns.of(study, group, options), setting)
+        comparable = ComparableRuns.of(study, group, options)
+        yield from _of_one_setting(comparable, setting, left_out)
 
 
-def _of_one_setting(runs: ComparableRuns, setting: str) -> Iterator[SeedsOfMethod]:
-    """Yield the usable predictions of each task and method of one protocol and backbone."""
+def _of_one_setting(
+    runs: ComparableRuns, setting: str, left_out: list[str]
+) -> Iterator[SeedsOfMethod]:
+    """Yield the usable predictions of each task and method of one protocol and backbone.
+
+    Args:
+        runs: those of the setting.
+        setting: protocol, backbone and shots, in words.
+        left_out: gets the reason for each task that cannot be shown.
+    """
     notes_of = runs.notes()
-    for (task_name, method), of_method in runs.usable.groupby(["task", "method"]):
+    for _, of_method in runs.usable.groupby(["task", "method"]):
+        # The names in the frame carry the files of a user's own YAMLs; the group's keys do not.
+        task_name: str = of_method["task"].iloc[0]
+        method: str = of_method["method"].iloc[0]
         try:
-            task = task_spec.load(str(task_name))
-        except HifiError:
+            task = task_spec.load(task_name)
+        except HifiError as error:
             # Without its YAML, nobody knows the classes.
+            left_out.append(f"{task_name}: {error}")
             continue
         found: dict[int, pd.DataFrame] = {}
         for run in of_method.sort_values("seed").itertuples():
             table = runs.study.usable_predictions(run.path)
             if table is not None:
                 found[int(run.seed)] = table.set_index("id")
-        notes = [OF_KEPT_EPOCH, *notes_of.get((str(method), str(task_name)), [])]
+        notes = [OF_KEPT_EPOCH, *notes_of.get((method, task_name), [])]
         if note_on_epochs(of_method):
             notes.append(CHOSEN_ON_ROWS)
         if len(found) < len(of_method):
             lacking = counted_noun(len(of_method) - len(found), "run")
-            name = label_of("methods", str(method))
+            name = label_of("methods", method)
             notes.append(f"left out: {lacking} of {name} without predictions")
         if found:
             aligned = _with_equal_rows(found)
-            yield SeedsOfMethod(task, str(task_name), str(method), setting, aligned, notes)
+            yield SeedsOfMethod(task, task_name, method, setting, aligned, notes)
 
 
 def _with_equal_rows(predictions: dict[int, pd.DataFrame]) -> dict[int, pd.DataFrame]:
@@ -301,7 +315,7 @@ def _with_classes(
     """
     reasons: list[str] = []
     is_empty = True
-    for seeds in _seeds_of_methods(study, run_filter, options):
+    for seeds in _seeds_of_methods(study, run_filter, options, reasons):
         if seeds.task.classes or (several and seeds.task.rules.has_any_number_of_labels):
             is_empty = False
             yield seeds

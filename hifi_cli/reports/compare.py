@@ -104,7 +104,7 @@ def compare(
     run = next(chosen.itertuples())
     constant = f"method {run.method}" if by == "backbone" else f"backbone {run.backbone}"
     shots = "" if run.shots is None else f", {run.shots}-shot"
-    title = f"{label_of('methods', names[0])} minus each other {by}"
+    title = f"{comparisons[0].pairs.labels[0]} minus each other {by}"
     conditions = f"(protocol {run.protocol}, {constant}{shots})"
     notes = _notes(comparisons, lacking, comparable.frame, metric)
     notes += note_on_variants(study, run.protocol, run.backbone, set(chosen["task"]))
@@ -265,9 +265,12 @@ def _table_per_task(title: str, comparisons: Sequence[Comparison], metric: str |
         comparison.pairs.second: comparison.pairs.frame.groupby("task")["difference"].mean()
         for comparison in comparisons
     }
-    tasks = sorted(set().union(*(of_tasks.index for of_tasks in means.values())))
+    # Names in the pairs carry the file of a user's own task, which has its label.
+    tasks: set[str] = set()
+    for comparison in comparisons:
+        tasks.update(comparison.pairs.by_task)
     rows = []
-    for task in tasks:
+    for task in sorted(tasks):
         cells = {}
         for name, of_tasks in means.items():
             if task in of_tasks.index:

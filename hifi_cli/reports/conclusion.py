@@ -15,7 +15,7 @@ from hifi_cli.paired_tests import LEVEL, mean_interval, seeds_needed
 from hifi_cli.reports.comparable import ComparableRuns, note_on_epochs
 from hifi_cli.reports.compare import Comparison, concluded, smallest_number_of_pairs
 from hifi_cli.reports.pairs import Pairs, pair
-from hifi_cli.tasks.metrics import heading_of, is_lower_better
+from hifi_cli.tasks.metrics import heading_of, is_lower_better, within_range
 from hifi_cli.text import counted_noun, format_number
 
 NO_SCORE = "No run has a score that counts."
@@ -164,19 +164,20 @@ def _described(runs: ComparableRuns, method: str, points: list[float]) -> str:
         method: its name.
         points: its scores.
     """
+    of_method = runs.frame[runs.frame["method"] == method]
     facts = [counted_noun(len(points), "seed")]
     interval = mean_interval([points])
     if interval:
-        low, high = interval
+        low, high = within_range(*interval, of_method["metric"].iloc[0])
         facts.insert(0, f"95 % interval {_printed(low)} to {_printed(high)}")
-    of_method = runs.frame[runs.frame["method"] == method]
     diverged = int((of_method["status"] != "done").sum())
     if diverged:
         facts.append(f"{counted_noun(diverged, 'run')} diverged")
     collapsed = int(of_method["collapsed"][of_method["excluded_because"] == ""].sum())
     if collapsed:
         facts.append(f"{counted_noun(collapsed, 'run')} collapsed to one class")
-    return f"{label_of('methods', method)}, {_printed(float(np.mean(points)))} ({', '.join(facts)})"
+    label = label_of("methods", runs.study.own_name("method", method))
+    return f"{label}, {_printed(float(np.mean(points)))} ({', '.join(facts)})"
 
 
 def _printed(points: float) -> str:
@@ -195,9 +196,10 @@ def _on_differences(comparisons: Sequence[Comparison], level: float, reference: 
         level: of one comparison among all that were corrected together.
         reference: the method that the others are compared with.
     """
-    label = label_of("methods", reference)
     if not comparisons:
+        label = label_of("methods", reference)
         return [f"No other method shares a seed with {label}, so that no difference is tested."]
+    label = comparisons[0].pairs.labels[1]
     decided = []
     undecided: dict[str, list[str]] = {}
     # The methods that gain most come first.

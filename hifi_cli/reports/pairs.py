@@ -49,8 +49,11 @@ class Pairs:
     @property
     def by_task(self) -> dict[str, list[float]]:
         """The differences of each task in points, one per seed."""
-        groups = self.frame.groupby("task")["difference"]
-        return {str(task): [*values] for task, values in groups}
+        points = {}
+        for _, of_task in self.frame.groupby("task"):
+            # The name in the frame carries the file of a user's own task; the group's key does not.
+            points[of_task["task"].iloc[0]] = [*of_task["difference"]]
+        return points
 
 
 def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
@@ -64,6 +67,8 @@ def pair(runs: ComparableRuns, first: str, second: str) -> Pairs:
         second: the one that it is compared with.
     """
     runs = runs.of_rows([first, second])
+    first = runs.study.own_name("method", first)
+    second = runs.study.own_name("method", second)
     labels = (label_of("methods", first), label_of("methods", second))
     joined = _joined(runs.usable, first, second)
     # Every pair has two runs; the others have no partner.

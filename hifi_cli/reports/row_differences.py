@@ -60,8 +60,9 @@ def row_table(
     notes: list[str] = []
     for pairs in all_pairs:
         other = pairs.labels[1]
-        for name, of_task in pairs.frame.groupby("task"):
-            task = str(name)
+        for _, of_task in pairs.frame.groupby("task"):
+            # The name in the frame carries the file of a user's own task; the group's key does not.
+            task: str = of_task["task"].iloc[0]
             label = label_of("tasks", task)
             try:
                 cells = _tested(study, of_task, task, score, metric)

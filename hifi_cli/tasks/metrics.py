@@ -519,6 +519,22 @@ def lowest_score(score: str) -> float:
     return metric.low
 
 
+def within_range(low: float, high: float, score: str) -> tuple[float, float]:
+    """Cut an interval of a mean score, in percent, where the score itself ends.
+
+    With few seeds a t-interval is wider than the scores that there can be. An interval of a score
+    that is no metric's stays as it is: its range is not known.
+
+    Args:
+        low: the interval's lower end.
+        high: the interval's upper end.
+        score: as of `metric_of`.
+    """
+    if metric_of(score) is None or is_lower_better(score):
+        return low, high
+    return max(low, 100 * lowest_score(score)), min(high, 100.0)
+
+
 def is_lower_better(score: str | None) -> bool:
     """Return whether a lower value of a score is better; not of one that is no metric."""
     return score in METRICS and METRICS[score].lower_is_better

@@ -1,6 +1,7 @@
 """`hifi table per-class`, `confusion` and `ensemble`, against scikit-learn and scipy."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,6 +194,69 @@ def test_what_cannot_be_shown_is_told(hifi, words, code, message):
     write_run("results", "full-ft", "rte", 1, 0.5)
     answer = hifi(f"table {words}")
     assert answer.code == code and message in answer.err, answer.err
+
+
+def write_own(method, seed):
+    """A run of the user's own task and method, of which it keeps the YAMLs; returns labels and predictions."""
+    names = np.array(["praise", "question", "other"])
+    generator = np.random.default_rng([seed, len(method)])
+    labels = names[np.arange(ROWS) % 3]
+    predicted = np.where(
+        generator.random(ROWS) < 0.7, labels, names[generator.integers(0, 3, ROWS)]
+    )
+    accuracy = float((labels == predicted).mean())
+    folder = write_run("results", method, "tickets", seed, accuracy, metrics={"accuracy": accuracy})
+    write_predictions(folder, labels, predicted, generator.normal(0, 1, (ROWS, 3)))
+    for kind in ("tasks", "methods"):
+        (folder / "own" / kind).mkdir(parents=True)
+    (folder / "own" / "tasks" / "tickets.yaml").write_text(
+        "description: Support tickets\nlabel: Tickets\nsource: tickets.csv\ninputs: [text]\n"
+        "labels: [praise, question, other]\nmetrics: [accuracy]\nprimary: accuracy\n"
+        "local: {folder: ., files: {train: tickets.csv}}\n"
+    )
+    if method == "norm-tuning":
+        (folder / "own" / "methods" / "norm-tuning.yaml").write_text("label: NormTuning\n")
+    return labels, predicted
+
+
+def test_own_tasks_have_them_by_the_yaml_that_the_runs_keep(hifi):
+    runs = [write_own("norm-tuning", seed) for seed in (1, 2)]
+    write_own("full-ft", 1)
+    confusion = table_of(hifi, "confusion --method norm-tuning")
+    assert "NormTuning on Tickets" in confusion["title"]
+    expected = [
+        metrics.confusion_matrix(labels, predicted, labels=["praise", "question", "other"])
+        for labels, predicted in runs
+    ]
+    found = [
+        [row[f"predicted.{name}"] for name in ("praise", "question", "other")]
+        for row in confusion["rows"]
+    ]
+    assert np.array(found) == pytest.approx(np.mean(expected, axis=0))
+    assert table_of(hifi, "per-class --method full-ft")["rows"][3]["label"] == "macro mean"
+    assert table_of(hifi, "ensemble --method norm-tuning")["rows"][0]["seeds"] == 2
+
+
+def test_comparisons_of_own_methods_and_tasks_have_their_labels_and_rows(hifi):
+    for seed in (1, 2):
+        write_own("norm-tuning", seed)
+        write_own("full-ft", seed)
+    verdicts, per_task, rows = json.loads(
+        hifi("compare norm-tuning full-ft --rows --format json").out
+    )
+    assert verdicts["title"].startswith("NormTuning minus each other method")
+    assert [row["label"] for row in per_task["rows"]] == ["Tickets"]
+    (row,) = rows["rows"]
+    assert row["rows"] == ROWS and row["label"] == "Tickets"
+
+
+def test_a_task_whose_yaml_is_not_here_is_named(hifi):
+    write_own("full-ft", 1)
+    for yaml in Path("results").rglob("own/tasks/tickets.yaml"):
+        yaml.unlink()
+    answer = hifi("table confusion")
+    assert answer.code == 3
+    assert "nothing to show in results: tickets: unknown task 'tickets'" in answer.err
 
 
 def test_every_format_has_them(hifi):

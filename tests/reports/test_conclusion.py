@@ -33,6 +33,17 @@ def test_the_highest_method_has_the_interval_of_its_seeds(hifi):
     assert sentences[0] == f"Highest mean: {expected}."
 
 
+def test_an_interval_ends_where_the_score_ends(hifi):
+    for seed, score in enumerate((0.61, 0.92, 0.97), start=1):
+        write_run("results", "full-ft", "rte", seed, score)
+        write_run("results", "lora", "cola", seed, score - 0.9)
+    found = conclusion_of(page_of(hifi("report --score best")))[TITLE]
+    sentences = " ".join(sentence for of_task in found.values() for sentence in of_task)
+    low, _ = stats.t.interval(0.95, 2, 83 + 1 / 3, stats.sem([61, 92, 97]))
+    assert f"95 % interval {low:.1f} to 100.0, 3 seeds" in sentences
+    assert f"95 % interval {low - 90:.1f} to " in sentences
+
+
 def test_equal_means_are_both_the_highest(hifi):
     write_runs(range(1, 8), lora=0.0)
     (sentences,) = conclusion_of(page_of(hifi("report")))[TITLE].values()
