@@ -364,8 +364,11 @@ def _described(error: BaseException) -> tuple[str, int]:
 
 def _described_usage(error: Any) -> str:
     """Return the message about wrong usage; empty for a bare `hifi`, which prints its help."""
-    # An unknown option that is a setting: the message says how it is written.
-    message = _setting(getattr(error, "option_name", ""))
+    # An unknown option that is a setting: the message says how it is written, if the command takes any.
+    message = ""
+    context = getattr(error, "ctx", None)
+    if context and any(parameter.name == "overrides" for parameter in context.command.params):
+        message = _setting(getattr(error, "option_name", ""))
     if not message:
         # These words are pydantic's, before a message of our own.
         message = error.format_message().replace("Value error, ", "")

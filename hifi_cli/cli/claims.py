@@ -45,6 +45,8 @@ def claims(
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
     study = Study(results_dir)
+    if results_dir != options.RESULTS and not results_dir.is_dir():
+        logger.warning(f"note: there is no directory {results_dir}, so that no claim has runs")
     task_names = options.stored_names("tasks", tasks)
     table_spec.check_names("tasks", task_names, study.names("task"))
     files = claims_spec.select(names or [], protocol=protocol, backbone=backbone)

@@ -1,5 +1,6 @@
 """`hifi figure`: the papers' figures and others, from our own runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import UsageError
+from hifi_cli.records.study import Study
 
 
 def figure(
@@ -46,18 +48,34 @@ def figure(
 
     if out and out.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise UsageError(f"--out {out}: the name must end in .png, .pdf or .svg")
-    spec = figure_spec.load(
+    load = partial(
+        figure_spec.load,
         name,
         protocol=protocol,
-        backbone=backbone,
         tasks=tasks,
         methods=methods,
         seeds=options.parse_seeds(seeds),
     )
     workspace = Workspace(results_dir, data_dir)
-    request = FigureRequest(spec, workspace, tuple(overrides or ()), train, out)
+    words = tuple(overrides or ())
+    request = FigureRequest(load(backbone=backbone), workspace, words, train, out)
+    if backbone is None and request.kind.shows_finished_runs:
+        # Runs that all have one backbone need no option that names it.
+        backbone = _only_backbone(results_dir, request.spec.protocol)
+        request = FigureRequest(load(backbone=backbone), workspace, words, train, out)
     picture = out or request.csv.with_suffix(".png")
     draw(request, compute(request, force=force), picture)
     if format == "json":
         return options.print_json({"path": picture})
     print(picture)
+
+
+def _only_backbone(results_dir: Path, protocol: str) -> str | None:
+    """Return the backbone of a protocol's finished runs; None: they have several, or there are none."""
+    found = set()
+    for result in Study(results_dir).results.values():
+        if result.protocol == protocol and result.variant is None:
+            found.add(result.backbone)
+    if len(found) != 1:
+        return None
+    return found.pop()

@@ -42,6 +42,10 @@ TRACKERS = (
 )
 
 
+# Of an option with more words than these, its line in --help names them.
+_SHOWN_CHOICES = 3
+
+
 def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002
     """Return an option that takes names with commas, given once or more often.
 
@@ -55,7 +59,9 @@ def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = 
     metavar = "NAME,..."
     if choices:
         expected = f"one of {', '.join(choices)}"
-        metavar = f"[{'|'.join(choices)}],..."
+        # Many words in a metavar would be broken in the middle: the help names them.
+        if len(choices) <= _SHOWN_CHOICES:
+            metavar = f"[{'|'.join(choices)}],..."
 
     def split(option: typer.CallbackParam, texts: list[str] | None) -> list[str]:
         """Return the words of all texts of the option; refuse one that is not accepted."""
@@ -252,7 +258,7 @@ ReportTo = Annotated[
     several(
         "--report-to",
         choices=TRACKERS,
-        help="Also send the metrics to these trackers of accelerate.",
+        help=f"Also send the metrics to these trackers of accelerate: {', '.join(TRACKERS)}.",
         panel=OUTPUT,
     ),
 ]

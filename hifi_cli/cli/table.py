@@ -128,11 +128,26 @@ def table(
             command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
         how = ReportOptions.of_command(score, include, show_published=published)
         tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
+        if name and not by and not backbones:
+            for spec, built in zip(specs, tables, strict=True):
+                built.notes += _note_on_other_backbones(spec, study)
         notes = _notes_on_rows(by, left_out, metrics)
     tables[0].notes += [*study.notes_on_damage, *notes]
     emit(tables, format, out, latex)
     if strict and any(built.missing for built in tables):
         raise typer.Exit(1)
+
+
+def _note_on_other_backbones(spec: TableSpec, study: Study) -> list[str]:
+    """Say which backbones the protocol's runs have, where none has the table's; else nothing."""
+    runs = select_runs(study.runs, protocol=spec.protocol)
+    backbones = sorted(set(runs["backbone"]))
+    if not backbones or spec.backbone in backbones:
+        return []
+    return [
+        f"no run of protocol {spec.protocol} has backbone {spec.backbone}; there are runs with"
+        f" {', '.join(backbones)}: --backbone {backbones[0]}"
+    ]
 
 
 @dataclass(frozen=True)

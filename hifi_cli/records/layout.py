@@ -16,6 +16,7 @@ from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import TEMPORARY_SUFFIX, is_locked, locked, read_jsonl, write_text
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
+from hifi_cli.records.stored import is_packed
 from hifi_cli.run_paths import RUN_PATTERNS
 from hifi_cli.text import abbreviate
 
@@ -291,9 +292,15 @@ class RunDirectory:
             MissingError: the run is not finished.
             UsageError: it is damaged.
         """
-        if not self.results.is_file():
-            raise MissingError(f"{self.path} holds no finished run; hifi ls runs lists all")
-        return RunResult.read(self.results)
+        if self.results.is_file():
+            return RunResult.read(self.results)
+        for directory in self.path.parents:
+            if is_packed(directory):
+                raise MissingError(
+                    f"{self.path} holds no run with its weights: {directory} is a packed study, which has"
+                    f" records and predictions alone; tables read it with --results-dir {directory}"
+                )
+        raise MissingError(f"{self.path} holds no finished run; hifi ls runs lists all")
 
     def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
         """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""

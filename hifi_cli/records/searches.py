@@ -17,8 +17,8 @@ def tried_settings(study: Study) -> pd.DataFrame:
         Columns: `protocol`, `backbone`, `shots`, `task`, `method`; `settings`: those that vary, as
         `key=value`; `score`: mean over seeds on the split that chooses, a fraction of 1, NaN if a
         run diverged; `deviation` over seeds; `seeds`: their number; `split`: which split that is;
-        `collapsed`: whether a run is; `best`: whether it has the highest score of those with the
-        most seeds.
+        `collapsed`: whether a run is; `all_collapsed`: whether all are; `best`: whether it has the
+        highest score of those with the most seeds, where not all of its runs collapsed.
     """
     of_search = [*TABLE_KEYS, "task", "method"]
     runs = runs_of_searches(study.runs)
@@ -32,9 +32,12 @@ def tried_settings(study: Study) -> pd.DataFrame:
         seeds=("score", "size"),
         split=("selection", "first"),
         collapsed=("collapsed", "any"),
+        all_collapsed=("collapsed", "all"),
     )
     most_seeds = tried.groupby(of_search, dropna=False)["seeds"].transform("max")
-    complete = tried["score"].where(tried["seeds"] == most_seeds)
+    # The score of runs that predict one class says how often the class is among the rows.
+    may_be_best = (tried["seeds"] == most_seeds) & ~tried["all_collapsed"]
+    complete = tried["score"].where(may_be_best)
     # The first of equal scores is the best.
     ranks = complete.groupby(of_search, dropna=False).rank(ascending=False, method="first")
     tried["best"] = ranks == 1

@@ -42,6 +42,7 @@ def signs_of(
     labels = _Labels(done, methods, tasks)
     names = labels.of_runs(done)
     lines = [
+        *_on_collapse(done, names),
         *_on_best_epochs(done, names),
         *_on_classes(done, names),
         *_on_losses(done, names),
@@ -100,6 +101,19 @@ def _steps(lines: Sequence[_Logged]) -> int:
 def _mean_loss(lines: Sequence[_Logged]) -> float:
     """Return the mean loss over the steps of some lines."""
     return sum(line.loss * line.steps for line in lines) / _steps(lines)
+
+
+def _on_collapse(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[str]:
+    """Name the methods that learnt nothing on a task: each of their runs predicts a single class."""
+    has_collapsed: dict[str, list[bool]] = defaultdict(list)
+    for result, name in zip(results, names, strict=True):
+        has_collapsed[name].append(bool(result.collapsed))
+    found = [name for name, seeds in has_collapsed.items() if all(seeds)]
+    if found:
+        yield (
+            "every run collapsed to one class; train longer, or change the learning rate:"
+            f" {abbreviate(found)}"
+        )
 
 
 def _on_best_epochs(results: Sequence[RunResult], names: Sequence[str]) -> Iterator[str]:
@@ -175,7 +189,7 @@ def _on_shares(results: Sequence[RunResult], labels: "_Labels") -> Iterator[str]
             counted = " (F1 is of this class)" if word == positive else ""
             texts.append(f"{word} {share}{counted}")
         if len(texts) > _MOST_CLASSES:
-            texts = [texts[0], f"{len(texts) - 2} others", texts[-1]]
+            texts = [texts[0], f"{len(texts) - 2} more classes", texts[-1]]
         shares[labels.tasks[result.task]] = ", ".join(texts)
     if shares:
         by_task = "; ".join(f"{task}: {text}" for task, text in shares.items())

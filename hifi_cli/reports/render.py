@@ -449,7 +449,8 @@ def _as_latex(table: Table, caption: str, label: str | None) -> str:
     styler = _cells(table, _TEX).style.hide(axis="index")
     body = styler.to_latex(hrules=True, column_format="l" + "r" * len(table.headings)).rstrip()
     # LaTeX prints a hyphen before a number as a hyphen: a minus sign needs math mode.
-    body = re.sub(r"(?<=[ \n])-(?=\d)", "$-$", body)
+    # So do one that begins an interval, and one that is bold.
+    body = re.sub(r"(?<=[ \n\[{])-(?=\d)", "$-$", body)
     notes = []
     for text, mark in table.marks.items():
         notes.append(f"{_TEX.mark.format(mark)} {_TEX.line(_without_hints(text))}")

@@ -67,6 +67,9 @@ def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Ta
     headings |= {"seeds": "Seeds", "best_on": "Best on"}
     few = "" if shots == "full" else f", {shots}-shot"
     splits = " and ".join(tried["split"].unique())
+    notes = [f"score: mean over seeds of the primary metric on {splits}, which chooses"]
+    if tried["all_collapsed"].any():
+        notes.append("a setting whose runs all collapsed to one class is not called the best")
     return Table(
         title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
         rows=rows,
@@ -80,7 +83,7 @@ def _search(protocol: str, backbone: str, shots: str, tried: pd.DataFrame) -> Ta
         index_title="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
         footnotes=footnotes,
-        notes=[f"score: mean over seeds of the primary metric on {splits}, which chooses"],
+        notes=notes,
     )
 
 

@@ -88,8 +88,7 @@ class MetricLogger(Callback):
         history = trainer.progress.log_history
         self.directory.write_metrics(history)
         for line in history:
-            if isinstance(line, StepMetrics):
-                self.loss = line.loss
+            self.loss = line.loss if isinstance(line, StepMetrics) else None
         if step:
             epoch = trainer.progress.epoch + 1
             logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
@@ -118,6 +117,8 @@ class MetricLogger(Callback):
         if isinstance(line, StepMetrics):
             logger.debug(f"{self.run}: {status}")
             return
+        # Its loss is said: the next epoch has it only if a step is logged until then.
+        self.loss = None
         # Evaluations count, and the seconds of the processes before this one.
         seconds_per_step = (time.monotonic() - trainer.started_at) / step
         left = seconds_per_step * (trainer.plan.total - step)

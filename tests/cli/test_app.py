@@ -137,6 +137,8 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
         (["eval", "nowhere"], 3, "nowhere holds no finished run"),
         (["ls", "nonsense"], 2, "unknown kind"),
+        # A command without settings does not advise to write one.
+        (["ls", "runs", "--task", "rte"], 2, "No such option: --task"),
         (["train", "--heads", "nowhere.json", "--protocol", "demo"], 3, "nowhere.json"),
         (["ls", "rtx"], 2, "did you mean"),
     ],

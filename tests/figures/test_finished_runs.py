@@ -46,7 +46,32 @@ def test_scores_are_those_of_the_table(hifi):
             assert cell["mean"].iloc[0] == pytest.approx(row[task])
             assert cell["score"].std() == pytest.approx(row[f"{task}_std"])
             interval = stats.t.interval(0.95, 2, cell["score"].mean(), stats.sem(cell["score"]))
-            assert cell[["low", "high"]].iloc[0].tolist() == pytest.approx(interval)
+            lowest = -100 if task == "cola" else 0
+            ends = np.clip(interval, lowest, 100)
+            assert cell[["low", "high"]].iloc[0].tolist() == pytest.approx(ends)
+
+
+def test_an_interval_ends_where_the_score_ends(hifi):
+    for seed, score in enumerate((0.61, 0.92, 0.97), start=1):
+        write_run("results", "lora", "rte", seed, score, protocol="laptop", backbone="minilm")
+    data, _ = numbers(hifi, "scores")
+    low, high = stats.t.interval(0.95, 2, 83 + 1 / 3, stats.sem([61, 92, 97]))
+    assert high > 100
+    assert data[["low", "high"]].iloc[0].tolist() == pytest.approx([low, 100])
+
+
+@pytest.mark.parametrize("name", ["scores", "forest"])
+def test_runs_of_one_backbone_need_no_option_that_names_it(hifi, name):
+    place = {"protocol": "mine", "backbone": "my-encoder"}
+    for method in ("full-ft", "lora"):
+        for seed in (1, 2):
+            write_run("results", method, "rte", seed, 0.6 + seed / 100, **place)
+    answer = hifi(f"figure {name} --protocol mine --out picture.svg")
+    assert answer.code == 0, answer.err
+    assert "my-encoder" in Path("picture.svg").read_text()
+    write_run("results", "lora", "rte", 1, 0.7, protocol="mine", backbone="another")
+    answer = hifi(f"figure {name} --protocol mine --out picture.svg")
+    assert answer.code == 3 and "(backbone another)" in answer.err
 
 
 @pytest.mark.parametrize("name", ["scores", "forest", "curves"])

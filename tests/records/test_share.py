@@ -54,6 +54,10 @@ def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, f
     for path in stored.records:
         pd.testing.assert_frame_equal(packed.predictions(path), stored.predictions(path))
         assert len(packed.predictions(path)) == stored.records[path]["n_examples"]["reported"]
+    run = f"results-packed/{next(iter(packed.records))}"
+    answer = hifi("eval", run)
+    assert answer.code == 3
+    assert f"{run} holds no run with its weights: results-packed is a packed study" in answer.err
     assert hifi("results pack results-packed --out again").code == 0
     assert files_of("again") == files_of("results-packed")
     answer = hifi("results pack results")

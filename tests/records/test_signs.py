@@ -111,6 +111,23 @@ def test_a_collapsed_run_is_said_once(hifi):
     assert note(notes, SHARES)
 
 
+def test_a_method_whose_runs_all_collapsed_is_named_with_the_remedy(hifi):
+    for seed in (1, 2):
+        write_run("results", "lora", "rte", seed, 0.5, **PLACE, collapsed=True)
+        write_run("results", "full-ft", "rte", seed, 0.5, **PLACE, collapsed=seed == 1)
+    sign = "every run collapsed to one class; train longer, or change the learning rate"
+    assert note(notes_of(hifi), sign) == f"{sign}: LoRA on RTE"
+
+
+def test_of_many_classes_the_most_and_the_least_frequent_are_named(hifi):
+    rows = {"other": 4, "praise": 3, "question": 2, "complaint": 1}
+    write_run(
+        "results", "full-ft", "rte", 1, 0.5, **PLACE, classes={"labels": rows, "predicted": rows}
+    )
+    expected = "rows of each class: RTE: other 40 %, 2 more classes, complaint 10 %"
+    assert note(notes_of(hifi), SHARES) == expected
+
+
 @pytest.mark.parametrize(
     ("steps", "steps_per_epoch", "expected"),
     [

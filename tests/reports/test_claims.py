@@ -318,6 +318,13 @@ def test_wrong_names_are_told(hifi):
     assert hifi("claims none.yaml").code == 3
 
 
+def test_a_results_directory_that_is_not_there_is_said(hifi):
+    answer = hifi("claims hifi/above-full-ft --results-dir resluts")
+    assert answer.code == 0
+    assert "note: there is no directory resluts, so that no claim has runs" in answer.err
+    assert "there is no directory" not in hifi("claims hifi/above-full-ft").err
+
+
 def test_claims_that_a_protocol_does_not_ask_are_named(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
     answer = hifi("claims hifi --protocol laptop")

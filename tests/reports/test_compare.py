@@ -23,6 +23,14 @@ def said(answer):
     return main["rows"], main["notes"]
 
 
+def test_latex_has_minus_signs_in_differences_and_intervals(hifi):
+    for seed in (1, 2, 3):
+        write_run("results", "full-ft", "rte", seed, 0.6 + seed / 100)
+        write_run("results", "lora", "rte", seed, 0.5 + seed / 200)
+    text = hifi("compare lora full-ft --format tex").out
+    assert "$-$11.00 & [$-$12.24, $-$9.76]" in text
+
+
 def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     grid("bitfit", "full-ft", gap=0.2)
     rows, notes = said(hifi("compare bitfit full-ft --format json"))

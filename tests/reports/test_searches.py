@@ -45,6 +45,20 @@ def test_the_best_setting_of_each_task_and_method(hifi):
     assert "-<sup>a</sup>" in hifi("table search --format md").out
 
 
+def test_a_setting_whose_runs_all_collapsed_is_not_the_best(hifi):
+    """A run that predicts one class has the share of this class for a score."""
+    write_search("results", "lora", "rte", [0.6, 0.5])
+    # The first rate again, collapsed.
+    write_search("results", "lora", "rte", [0.6], collapsed=True)
+    write_search("results", "bitfit", "rte", [0.7, 0.6], collapsed=True)
+    table = table_of(hifi("table search --format json"))
+    best = [row["label"] for row in table["rows"] if row["cells"]["best_on"]["value"]]
+    assert best == ["LoRA, learning_rate=2e-05"]
+    assert (
+        "a setting whose runs all collapsed to one class is not called the best" in table["notes"]
+    )
+
+
 def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
     for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
         write_search(tmp_path, "full-ft", "rte", scores, seed)

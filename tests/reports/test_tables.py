@@ -403,6 +403,15 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     assert [row["rte"] for row in found] == [row["rte"] for row in table["rows"]][::-1]
 
 
+def test_a_table_without_runs_says_which_backbones_there_are(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.6, protocol="laptop", backbone="minilm")
+    of_other = table_of(hifi("table hifi-2 --protocol laptop --format json"))["notes"]
+    text = "no run of protocol laptop has backbone bert-large; there are runs with minilm: --backbone minilm"
+    assert text in of_other
+    words = "table hifi-2 --protocol laptop --backbone minilm --format json"
+    assert not any("--backbone" in note for note in table_of(hifi(words))["notes"])
+
+
 def test_a_packed_study_names_commands_that_run(hifi):
     """No new run is trained into it: its runs are copied first."""
     write_run("results", "full-ft", "rte", 1, 0.5)

@@ -86,6 +86,15 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
         )
 
 
+def test_an_epoch_without_a_logged_step_says_no_loss(start_logger, caplog):
+    """Before, the loss of the epoch before stood in its line."""
+    step, first, *_ = LINES
+    with start_logger() as (metric_logger, trainer):
+        log_lines(metric_logger, trainer, [step, first, first.model_copy(update={"epoch": 2})])
+    said = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert "loss 0.7500" in said[0] and "epoch 2" in said[1] and "loss" not in said[1]
+
+
 def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(
     start_logger, caplog, monkeypatch
 ):
