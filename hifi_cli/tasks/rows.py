@@ -70,7 +70,7 @@ def parse_rows(
         if split.has_incomplete:
             fix = "; fill it in or remove the row"
         if split.has_incomplete and labelled:
-            fix += ", or set skip_incomplete"
+            fix += ", or set skip_incomplete=true"
         raise UsageError(f"{origin}, {abbreviate(problems, '; ')}{fix}")
     rows = list(split.rows.values())
     _check_no_class_vanished(spec, origin, split.skipped, rows)
