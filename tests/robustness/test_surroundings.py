@@ -271,6 +271,18 @@ def test_a_finished_run_on_a_read_only_disk_is_skipped(finish_run, tiny, monkeyp
     assert unfinished.code == 1 and "Read-only file system" in unfinished.err
 
 
+def test_too_many_open_files_are_told_with_their_own_remedy(tiny, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    answer = tiny("train --method full-ft")
+    assert answer.code == 1
+    assert answer.err.endswith(
+        "hifi: Too many open files: allow more with ulimit -n, or take fewer --jobs\n"
+    )
+
+
 def test_a_finished_grid_writes_nothing(hifi, tmp_path):
     from pathlib import Path
 
