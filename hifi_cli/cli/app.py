@@ -162,6 +162,10 @@ _WRONG_PATHS = (
 )
 
 
+# What gloo and NCCL say where another process of the run is gone.
+_LEFT_ALONE = re.compile("gloo.*(Connection (reset|closed|refused)|Broken pipe)|ncclRemoteError")
+
+
 class LazyCommand(TyperCommand):
     """A line in the list of commands, which loads its command when it is used.
 
@@ -356,6 +360,9 @@ def _described(error: BaseException) -> tuple[str, int]:
     # typer's errors of usage, without a class in common.
     if hasattr(error, "format_message"):
         return _described_usage(error), 2
+    if isinstance(error, RuntimeError) and _LEFT_ALONE.search(str(error)):
+        reason = "another process of the run has ended, whose own lines say why"
+        return f"{reason}: the same command goes on from the checkpoint, if there is one", 1
     # torch raises a RuntimeError where memory is missing, on a CPU too.
     is_full = re.search("allocate memory|out of memory", str(error)) is not None
     if isinstance(error, MemoryError) or is_full:

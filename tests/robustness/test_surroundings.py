@@ -12,6 +12,8 @@ import pytest
 from filelock import FileLock
 from hifi_processes import environment
 
+from hifi_cli.training.loop import Trainer
+
 pytestmark = pytest.mark.slow
 TRAIN = ["train", "--protocol", "demo", "--method", "linear-probing", "epochs=1", "limit=64"]
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -192,6 +194,24 @@ def test_a_rendezvous_where_nobody_answers_is_named(monkeypatch):
         launcher.waiting_for_the_others(),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:41163: Connection reset by peer",
+        "NCCL error, ncclRemoteError: A call failed possibly due to a remote process exiting",
+    ],
+)
+def test_a_process_whose_run_has_lost_another_one_is_no_bug_to_report(tiny, monkeypatch, said):
+    def fail(_):
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    answer = tiny("train --method bitfit")
+    assert answer.code == 1 and "report it" not in answer.err
+    assert "hifi: another process of the run has ended, whose own lines say why" in answer.err
+    assert "the same command goes on from the checkpoint" in answer.err
 
 
 # --- names that are not UTF-8
