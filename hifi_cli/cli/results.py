@@ -126,6 +126,9 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
         for path, problems in checked.findings.items():
             for problem in problems:
                 print(printable(f"{path}: {problem}"))
+        for path, facts in checked.differing.items():
+            for fact in facts:
+                print(printable(f"{path}: note: {fact}"))
         for path, reason in checked.not_recomputed.items():
             print(printable(f"{path}: note: score not recomputed: {reason}"))
         for name in checked.figures_without_runs:

@@ -5,7 +5,7 @@ changes what is drawn, or in which order, raises the version of that component h
 versions are not averaged or compared, and a finished run of another version is not the same run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.specs import method_spec
@@ -60,7 +60,14 @@ def present_versions() -> dict[str, int]:
 
 
 def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) -> dict[str, int]:
-    """Return the components that draw in a run, with their versions, sorted by name.
+    """Return the components that draw in a run, with their versions, sorted by name; see `used_draws`."""
+    versions = present_versions()
+    used = used_draws(config, devices, selects_heads=selects_heads)
+    return {name: versions[name] for name in sorted(used)}
+
+
+def used_draws(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) -> set[str]:
+    """Return the names of the components that draw in a run.
 
     Args:
         config: the run's.
@@ -83,8 +90,13 @@ def draws_of(config: RunConfig, devices: Iterable[str], *, selects_heads: bool) 
             used.append("samples that score heads")
     for stage in config.stages:
         used.append(f"method {method_spec(stage.method).implementation}")
-    versions = present_versions()
-    return {name: versions[name] for name in sorted(set(used)) if name in versions}
+    # A method that draws nothing has no version.
+    return set(used) & present_versions().keys()
+
+
+def unversioned_draws(draws: Mapping[str, int], used: Set[str]) -> list[str]:
+    """Return the components that a run drew from and of which its record has no version, sorted."""
+    return sorted(used - draws.keys())
 
 
 def changed_draws(draws: dict[str, int]) -> dict[str, int]:

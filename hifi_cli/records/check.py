@@ -4,25 +4,56 @@ A run is judged by its own record, by the files beside it, by its predictions, a
 of the study: runs on the same data have the same rows and the same correct labels.
 """
 
+import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hifi_cli.errors import HifiError, MissingError
 from hifi_cli.files import MAX_LINES_BYTES, digest, read_file
-from hifi_cli.records import check_files, check_predictions, check_record, figure_runs
+from hifi_cli.records import (
+    check_files,
+    check_predictions,
+    check_record,
+    check_training,
+    figure_runs,
+)
 from hifi_cli.records.layout import RunDirectory
-from hifi_cli.records.record import RunResult
+from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.stored import PACKED
 from hifi_cli.records.study import PREDICTIONS, Study
 from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import TaskSpec
 
 # Errors of reading a file that another program may have written: it may hold anything.
-_UNREADABLE = (HifiError, OSError, KeyError, TypeError, ValueError, AttributeError)
+_UNREADABLE = (
+    HifiError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+)
+# What decides the numbers of runs of one protocol, encoder and task alike, by its name in the record.
+# Runs that differ in it may each be what they say, and are in no mean together.
+_INPUTS = ("data", "backbone_weights", "task_digest")
+# What runs with the same settings share besides.
+_INPUTS_OF_SETTING = ("draws", "method_code", "heads_sha256")
+
+# What runs must share, with that by which they are known to share it.
+_SHARED_BY = {
+    "train rows (n_examples)": "same data",
+    "ids or correct labels": "same data",
+    "number of parameters in all (params)": "same encoder, task and task head",
+    "trained or total parameters (params)": "same settings",
+    "training steps (processes)": "same settings and rows",
+}
 
 
 @dataclass(frozen=True)
@@ -35,6 +66,8 @@ class CheckedStudy:
         not_recomputed: why the score of a run with one was not, by the run's path.
         findings: what is wrong, by the path of a run, or by the name of a packed study's or a
             figure's file.
+        differing: the runs with other inputs than most of the runs beside them, by the run's path.
+            Each may be what it says, and tables leave it out.
         pruned: the runs whose weights `hifi results prune` dropped.
         figures_without_runs: the CSVs of figures that do not say which runs they rest on.
     """
@@ -43,6 +76,7 @@ class CheckedStudy:
     recomputed: int
     not_recomputed: dict[str, str]
     findings: dict[str, list[str]]
+    differing: dict[str, list[str]] = field(default_factory=dict)
     pruned: list[str] = field(default_factory=list)
     figures_without_runs: list[str] = field(default_factory=list)
 
@@ -66,12 +100,14 @@ def check(directory: Path) -> CheckedStudy:
     for path, result in study.results.items():
         checking.check_run(path, result)
     checking.compare_runs()
+    checking.compare_inputs()
     checking.check_figures()
     return CheckedStudy(
         runs=len(study.results) + len(study.damaged),
         recomputed=checking.recomputed,
         not_recomputed=checking.not_recomputed,
         findings={path: checking.findings[path] for path in sorted(checking.findings)},
+        differing={path: checking.differing[path] for path in sorted(checking.differing)},
         pruned=[path for path in study.results if _is_pruned(study, path)],
         figures_without_runs=checking.figures_without_runs,
     )
@@ -83,29 +119,41 @@ def _is_pruned(study: Study, path: str) -> bool:
     return directory.pruned.is_file() and not directory.delta.is_file()
 
 
+def _are_two_trainings(result: RunResult, other: RunResult) -> bool:
+    """Return whether two runs cannot have trained the same.
+
+    Variants of one method and seed may, as when they select the same heads.
+    """
+    keys = ("task", "backbone", "method", "seed")
+    return any(getattr(result, key) != getattr(other, key) for key in keys)
+
+
 @dataclass
 class _Check:
     """A check of one study.
 
     Attributes:
         study: what is checked.
-        findings, recomputed, not_recomputed, figures_without_runs: see `CheckedStudy`.
+        findings, recomputed, not_recomputed, differing, figures_without_runs: see `CheckedStudy`.
         has_predictions: whether the predictions of a packed study can be read.
         shared: what runs must agree in. By what the value is called and what it must be equal for,
             the value of each run by its path.
         with_weights: the first run with each delta, by the delta's digest.
+        with_logits: the first run with each table of logits, by the digest of these.
     """
 
     study: Study
     findings: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     recomputed: int = 0
     not_recomputed: dict[str, str] = field(default_factory=dict)
+    differing: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     figures_without_runs: list[str] = field(default_factory=list)
     has_predictions: bool = True
     shared: dict[tuple[str, Hashable], dict[str, Hashable]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     with_weights: dict[str, tuple[str, RunResult]] = field(default_factory=dict)
+    with_logits: dict[str, tuple[str, RunResult]] = field(default_factory=dict)
 
     def add(self, path: str, *problems: str) -> None:
         """Keep what is wrong with a run."""
@@ -156,9 +204,15 @@ class _Check:
         self.attempt(path, check_record.in_configuration, result)
         self.attempt(path, check_record.in_numbers, result)
         self.attempt(path, check_record.in_epochs, result)
+        directory = RunDirectory(self.study.directory / path)
+        self.attempt(path, check_training.in_schema, result)
+        self.attempt(path, check_training.in_draws, result, directory)
+        self.attempt(path, check_training.in_processes, result)
+        self.attempt(path, check_training.in_heads, result)
+        self.attempt(path, check_training.in_rows, result)
+        self.attempt(path, check_training.in_start, result)
         self.attempt(path, self.find_other_weights, path, result)
         if not self.study.is_packed:
-            directory = RunDirectory(self.study.directory / path)
             self.attempt(path, directory.names_outside)
             self.attempt(path, check_files.in_config_file, directory, result)
             self.attempt(path, check_files.in_metrics_file, directory, result)
@@ -169,10 +223,25 @@ class _Check:
     def find_other_weights(self, path: str, result: RunResult) -> Iterator[str]:
         """Find the weights of another run under this one's name."""
         first, other = self.with_weights.setdefault(result.delta_sha256 or path, (path, result))
-        # Variants of one method and seed may train the same, as when they select the same heads.
-        keys = ("task", "backbone", "method", "seed")
-        if any(getattr(result, key) != getattr(other, key) for key in keys):
+        if _are_two_trainings(result, other):
             yield f"has the weights of {first} (delta_sha256)"
+
+    def find_other_logits(self, path: str, result: RunResult, table: pd.DataFrame) -> Iterator[str]:
+        """Find the predictions of another run under this one's name: two trainings never agree in every bit.
+
+        Args:
+            path: of the run.
+            result: its record.
+            table: its predictions; column `logits`.
+        """
+        rows = [np.asarray(row, dtype=np.float64).tobytes() for row in table["logits"]]
+        # A model that says the same of every row may say what another one does.
+        if len(set(rows)) < 2:
+            return
+        of_table = hashlib.sha256(b"".join(rows)).hexdigest()
+        first, other = self.with_logits.setdefault(of_table, (path, result))
+        if _are_two_trainings(result, other) and result.delta_sha256 != other.delta_sha256:
+            yield f"has the logits of {first} (predictions)"
 
     def find_in_task(self, path: str, result: RunResult) -> Iterator[str]:
         """Find what the task and the predictions contradict.
@@ -180,13 +249,20 @@ class _Check:
         The task is the run's own YAML where it keeps one.
         """
         if not result.is_done:
+            if self.has_predictions and self.study.predictions(path) is not None:
+                yield f"is {result.status}, and has predictions"
             return
         # It holds until the score is recomputed, whatever stops this.
         self.not_recomputed[path] = "the task or the predictions cannot be read"
         # Trust is harmless here: no code is executed.
         directory = RunDirectory(self.study.directory / path)
         name = directory.user_name("tasks", result.task, trust=True)
-        spec = task_spec.load(name).with_primary(result.primary_metric)
+        spec = task_spec.load(name)
+        self.note_other_task(path, result, spec)
+        if not result.config.get("primary_metric") and result.primary_metric != spec.primary:
+            yield f"primary_metric is {result.primary_metric}, and that of the task {spec.primary}"
+            return
+        spec = spec.with_primary(result.primary_metric)
         yield from check_predictions.in_task(result, spec)
         if not self.has_predictions:
             return
@@ -196,6 +272,7 @@ class _Check:
             yield "has no predictions, and a score"
             return
         self.share_rows(path, result, table)
+        yield from self.find_other_logits(path, result, table)
         yield from check_predictions.in_predictions(result, spec, table)
         if check_predictions.needs_texts(spec.primary):
             self.not_recomputed[path] = f"{spec.primary} needs texts, which predictions do not hold"
@@ -204,6 +281,19 @@ class _Check:
         else:
             del self.not_recomputed[path]
             self.recomputed += 1
+
+    def note_other_task(self, path: str, result: RunResult, spec: TaskSpec) -> None:
+        """Note a task that was read otherwise than its YAML says here, by which the run is checked.
+
+        Args:
+            path: of the run.
+            result: its record.
+            spec: the task, as its YAML is here.
+        """
+        # The code of a user's own metric is not beside the run; schema 1 has no digest.
+        if spec.evaluate or result.task_digest in (None, task_spec.task_digest(spec)):
+            return
+        self.differing[path].append("task_digest is not that of the task's YAML here")
 
     def check_figures(self) -> None:
         """Check that the numbers of figures rest on the runs of the study."""
@@ -227,6 +317,13 @@ class _Check:
         same_rows = (result.task, result.task_digest, data, result.limit, result.shots)
         self.shared["train rows (n_examples)", same_rows][path] = total
         params = result.params
+        of_head = digest([result.config.get("task_head"), result.config["backbone"]["name"]])
+        same_plain_model = (result.task, result.task_digest, result.backbone_weights, of_head)
+        self.shared["number of parameters in all (params)", same_plain_model][path] = params.total
+        if result.processes and result.epochs:
+            same_steps = (result.setting_hash, total, data, result.epochs.total)
+            steps = result.processes[-1].last_step
+            self.shared["training steps (processes)", same_steps][path] = steps
         # With masks in the delta, each run may have chosen another number of entries to train.
         if params.stored_bytes != 4 * params.stored:
             return
@@ -259,9 +356,37 @@ class _Check:
             # The two most frequent values, with the number of runs that have each.
             (usual, most), (_, second) = counts
             is_usual_right = most > second
-            why = "same settings" if "parameters" in what else "same data"
+            why = _SHARED_BY[what]
             for path, value in values.items():
                 if value == usual and is_usual_right:
                     continue
                 other = next(at for at in values if values[at] != value)
                 self.add(path, f"has other {what} than {other}, which has the {why}")
+
+    def compare_inputs(self) -> None:
+        """Note the runs that have other inputs than most of the runs that tables put beside them."""
+        beside: dict[tuple[Hashable, ...], dict[str, str]] = defaultdict(dict)
+        for path, result in self.study.results.items():
+            schema = result.schema_version
+            place = (result.protocol, result.backbone, result.task, schema)
+            # A run that starts from another one has that one's weights.
+            starts = tuple(link["run"] for link in result.started_from)
+            for key in _INPUTS:
+                beside[(key, *place, *starts)][path] = _text_of_input(result, key)
+            for key in _INPUTS_OF_SETTING:
+                setting = (key, *place, result.setting_hash)
+                beside[setting][path] = _text_of_input(result, key)
+        for group, values in beside.items():
+            usual, _ = Counter(values.values()).most_common(1)[0]
+            first = next(path for path in values if values[path] == usual)
+            for path, value in values.items():
+                if value != usual:
+                    self.differing[path].append(f"has other {group[0]} than {first}")
+
+
+def _text_of_input(result: RunResult, key: str) -> str:
+    """Return an input of a run as a text; of the data, the splits that decide scores."""
+    value = getattr(result, key)
+    if key == "data":
+        value = labelled_splits(result.data)
+    return digest(value, 64)

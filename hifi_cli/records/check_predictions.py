@@ -4,12 +4,12 @@ Each function yields one sentence for each problem.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from hifi_cli.records.check_record import TOLERANCE
+from hifi_cli.records.check_record import TOLERANCE, of_extra_scores
 from hifi_cli.records.record import RunResult
 from hifi_cli.tasks import scores
 from hifi_cli.tasks.examples import Predictions
@@ -29,12 +29,56 @@ def in_task(result: RunResult, spec: TaskSpec) -> Iterator[str]:
         official = spec.rows.get(split, 0)
         if result.limit is None and count < official:
             yield f"{count:,} of {official:,} rows of {split}, and limit is not set"
-    # The range of a metric of the evaluate library is not known.
+    if result.classes is not None:
+        for counts in (result.classes.labels, result.classes.predicted):
+            if [*counts] != spec.classes:
+                yield f"classes are {abbreviate([*counts])}, and those of the task {abbreviate(spec.classes)}"
+    # Names and range of a metric of the evaluate library are not known.
     if spec.evaluate:
         return
+    yield from _of_names(result, spec)
     for name, value in result.metrics.items():
         if not lowest_score(name) <= value <= 1:
             yield f"{name} {value:g} is outside its range"
+
+
+def _of_names(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+    """Find metrics and extra validation splits that the task does not have, and a primary metric that is another."""
+    unknown = sorted(result.extra_validation.keys() - spec.extra_validation.keys())
+    if unknown:
+        yield f"extra_validation: the task has no {abbreviate(unknown)}"
+        return
+    names = [*spec.metrics]
+    primary = {}
+    for extra in result.extra_validation:
+        of_split = spec.on_split(spec.extra_validation[extra])
+        names += [f"{name}_{extra}" for name in of_split.metrics]
+        primary[extra] = f"{of_split.primary}_{extra}"
+    stored = {"metrics": [*result.metrics]}
+    for line in result.epoch_metrics:
+        stored[f"epoch {line.epoch}"] = [*line.metrics]
+    for where, found in stored.items():
+        if others := sorted({*found}.difference(names)):
+            yield f"{where} has {abbreviate(others)}, which the task does not have"
+    yield from _of_unmeasured_epochs(result, names)
+    if missing := sorted({*names}.difference(result.metrics)):
+        yield f"metrics lacks {abbreviate(missing)}, which the task has"
+        return
+    yield from of_extra_scores(result, primary)
+
+
+def _of_unmeasured_epochs(result: RunResult, names: Sequence[str]) -> Iterator[str]:
+    """Find epochs that lack metrics though the run measures each of them.
+
+    Args:
+        result: the record.
+        names: of all metrics.
+    """
+    for line in result.epoch_metrics:
+        is_last = line.epoch == len(result.epoch_metrics)
+        missing = sorted({*names}.difference(line.metrics))
+        if missing and (is_last or result.epoch_rule.has_max):
+            yield f"epoch {line.epoch} lacks {abbreviate(missing)}, which is measured after it"
 
 
 def _counted_rows(result: RunResult) -> dict[str, int]:
@@ -69,12 +113,30 @@ def in_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> It
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     yield from _of_classes(result, table)
     yield from _of_metrics(result, spec, table, predictions)
+    if spec.rules.predicts_numbers and (wrong := _widths(result, spec, table)):
+        yield wrong
+        return
     contradicts = rules.contradicts_logits(predictions, table["logits"].tolist())
     if contradicts.any():
         ids = table["id"][contradicts]
         count = counted_noun(len(ids), "prediction")
         yield f"{count} not those of the logits (id {abbreviate([*ids])})"
     yield from _of_finite_logits(table)
+
+
+def _widths(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> str:
+    """Say that rows have another number of logits than the task head; empty: none has."""
+    has_one = bool(result.config.get("task_head", {}).get("one_logit"))
+    outputs = spec.rules.head_outputs(one_logit=False)
+    expected = len(spec.labels)
+    # A task head with one output gives each of several choices its logit.
+    if outputs > 1:
+        expected = spec.rules.head_outputs(one_logit=has_one)
+    ids = [row.id for row in table.itertuples() if len(row.logits) != expected]
+    if not ids:
+        return ""
+    count = counted_noun(len(ids), "row")
+    return f"{count} without {counted_noun(expected, 'logit')} (id {abbreviate(ids)})"
 
 
 def _of_finite_logits(table: pd.DataFrame) -> Iterator[str]:

@@ -4,11 +4,11 @@ Each function yields one sentence for each problem.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hifi_cli.config.run_config import config_hash_of
-from hifi_cli.records.record import EpochMetrics, RunResult
+from hifi_cli.records.record import EpochMetrics, RunResult, RunScores
 from hifi_cli.text import counted_noun
 
 # Scores are fractions from 0 to 1. A single row of the largest task weighs more than this, so
@@ -17,6 +17,8 @@ TOLERANCE = 1e-6
 # A sparse method stores the trained entries of a weight with a mask of one byte for each of its
 # entries. No method trains fewer than one entry in so many.
 _MOST_MASKED = 4096
+# A run that is done has these.
+_OF_DONE = ("time_s", "delta_sha256", "delta_bytes")
 # The record repeats these keys of its configuration.
 _REPEATED = (
     "task",
@@ -57,6 +59,8 @@ def _expected(result: RunResult) -> dict[str, Any]:
         expected["precision"] = config["precision"]
     if config.get("primary_metric") is not None:
         expected["primary_metric"] = config["primary_metric"]
+    # Every run reports this split.
+    expected["split"] = "validation"
     return expected
 
 
@@ -103,9 +107,17 @@ def in_epochs(result: RunResult) -> Iterator[str]:
         held = [key for key in present if getattr(result, key)]
         if held:
             yield f"is {result.status}, and has {' and '.join(held)}"
+        # The loss or the logits stop a run before it has measured its last epoch.
+        trained = len(result.epoch_metrics)
+        if result.epoch_rule.has_max and trained == result.config["epochs"]:
+            yield f"is {result.status}, and has metrics of all {counted_noun(trained, 'epoch')}"
         return
+    lacking = [key for key in _OF_DONE if getattr(result, key) is None]
+    if lacking:
+        yield f"is {result.status}, and lacks {' and '.join(lacking)}"
     yield from _of_number_of_epochs(result)
     yield from _of_finite_metrics(result)
+    yield from _of_maximum(result)
     yield from _of_scores(result)
     yield from _of_best_epoch(result)
     yield from _of_kept_metrics(result)
@@ -141,24 +153,67 @@ def _of_finite_metrics(result: RunResult) -> Iterator[str]:
                 yield f"epoch {line.epoch} has {name} {value}, which is no score"
 
 
-def _of_scores(result: RunResult) -> Iterator[str]:
-    """Find scores that are not those of their epochs, and a maximum that another epoch exceeds."""
+def _of_maximum(result: RunResult) -> Iterator[str]:
+    """Find a maximum that the run cannot know, or that is missing: it takes the scores of all epochs."""
     assert result.epochs
     assert result.scores
-    primary = result.primary_metric
-    by_epoch = {line.epoch: line.metrics.get(primary) for line in result.epoch_metrics}
+    has_max = result.epoch_rule.has_max
+    word = "known" if has_max else "not known"
+    named = {"scores.max": result.scores.max, "epochs.max": result.epochs.max}
+    for extra, scores in result.extra_validation.items():
+        named[f"extra_validation.{extra}.max"] = scores.max
+    for name, value in named.items():
+        if (value is not None) != has_max:
+            yield f"{name} is {value}, and by its configuration the maximum is {word}"
+
+
+def _of_scores(result: RunResult) -> Iterator[str]:
+    """Find scores that are not those of their epochs, and a maximum that another epoch exceeds."""
+    assert result.scores
+    yield from _of_scores_by(result, result.primary_metric, result.scores)
+
+
+def of_extra_scores(result: RunResult, metrics: Mapping[str, str]) -> Iterator[str]:
+    """Find scores of extra validation splits that are not those of their epochs.
+
+    Args:
+        result: the record of a run that is done.
+        metrics: the name of each split's primary metric in the record, by the split's suffix.
+    """
+    for extra, scores in result.extra_validation.items():
+        for problem in _of_scores_by(result, metrics[extra], scores):
+            yield f"extra_validation.{extra}: {problem}"
+
+
+def _of_scores_by(result: RunResult, metric: str, scores: RunScores) -> Iterator[str]:
+    """Find scores by one metric that are not those of their epochs.
+
+    Args:
+        result: the record of a run that is done.
+        metric: its name in the metrics of the epochs.
+        scores: by that metric.
+    """
+    assert result.epochs
+    by_epoch = {line.epoch: line.metrics.get(metric) for line in result.epoch_metrics}
     # The kept epoch may have been measured after the training only: its line then lacks the metric.
-    by_epoch[result.epoch(result.kept_score)] = result.metrics[primary]
-    for name in ("last", "best", "max"):
-        stored = getattr(result.scores, name)
-        computed = by_epoch.get(getattr(result.epochs, name))
-        if stored is None or computed is None:
-            continue
-        if abs(stored - computed) > TOLERANCE:
-            yield f"{name} is {stored:.4f}, and by its epoch metrics {computed:.4f}"
+    by_epoch[result.epoch(result.kept_score)] = result.metrics[metric]
     highest = max(score for score in by_epoch.values() if score is not None)
-    if result.scores.max is not None and highest - result.scores.max > TOLERANCE:
-        yield f"max is {result.scores.max:.4f}, and an epoch has {highest:.4f}"
+    computed = {
+        "last": by_epoch.get(result.epochs.last),
+        "best": by_epoch.get(result.epochs.best),
+        "max": highest,
+    }
+    for name, expected in computed.items():
+        stored = getattr(scores, name)
+        if stored is None or expected is None:
+            continue
+        if abs(stored - expected) > TOLERANCE:
+            yield f"{name} is {stored:.4f}, and by its epoch metrics {expected:.4f}"
+    if metric != result.primary_metric or result.epochs.max is None:
+        return
+    at_maximum = by_epoch.get(result.epochs.max)
+    if at_maximum is not None and highest - at_maximum > TOLERANCE:
+        yield f"epochs.max is {result.epochs.max}, and another epoch has {highest:.4f}"
 
 
 def _of_best_epoch(result: RunResult) -> Iterator[str]:

@@ -370,6 +370,16 @@ class RunResult(StoredFile):
     """Command, code, libraries and machine; see `runs.provenance.describe_provenance`. `finished`:
     when the run finished, in UTC; records of before lack it."""
 
+    @field_validator("schema_version")
+    @classmethod
+    def _is_a_known_schema(cls, version: int) -> int:
+        """Refuse a record of a later version of the program, in which the fields may mean something else."""
+        if not 1 <= version <= SCHEMA:
+            raise ValueError(
+                f"it is of schema {version}, and this version of hifi reads schemas up to {SCHEMA}"
+            )
+        return version
+
     @field_validator("config")
     @classmethod
     def _is_a_configuration(cls, config: dict[str, Any]) -> dict[str, Any]:

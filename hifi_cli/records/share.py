@@ -48,7 +48,15 @@ _SAME = (
     "backbone_weights",
     "method_code",
     "draws",
+    # What came of it: two trainings may agree in a score, and not in their weights.
+    "status",
     "scores",
+    "metrics",
+    "epoch_metrics",
+    "params",
+    "n_examples",
+    "heads",
+    "delta_sha256",
 )
 
 

@@ -512,7 +512,8 @@ def _evidence_in_words(row: Row, tasks: Sequence[str], *, comparisons: int) -> s
     mean = row.cell("mean")
     interval = ""
     if mean.interval:
-        ends = f"{format_number(mean.low, '+.2f')} to {format_number(mean.high, '+.2f')}"
+        low, high = mean.interval
+        ends = f"{format_number(low, '+.2f')} to {format_number(high, '+.2f')}"
         interval = f"95 % interval {ends}, "
     pairs = int(float(row.cell("pairs").value or 0))
     where = " and ".join(label_of("tasks", task) for task in tasks)

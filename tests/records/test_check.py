@@ -187,7 +187,13 @@ def test_honest_runs_pass_and_are_counted(hifi):
         == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
     )
     content = printed(hifi("results check --format json"))
-    nothing = {"not_recomputed": {}, "findings": {}, "pruned": [], "figures_without_runs": []}
+    nothing = {
+        "not_recomputed": {},
+        "findings": {},
+        "differing": {},
+        "pruned": [],
+        "figures_without_runs": [],
+    }
     assert content == {"runs": 4, "recomputed": 4, **nothing}
     assert hifi("results check nowhere").code == 3
 

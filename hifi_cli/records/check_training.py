@@ -1,0 +1,166 @@
+"""Checks of what a record says about its training: draws, processes, heads, rows and its start.
+
+Each function yields one sentence for each problem. Records of schema 1 lack most of it.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from pydantic import ValidationError
+
+from hifi_cli.config.draws import present_versions, unversioned_draws, used_draws
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import HifiError
+from hifi_cli.files import digest
+from hifi_cli.records.layout import RunDirectory
+from hifi_cli.records.record import SCHEMA, RunResult
+from hifi_cli.text import abbreviate, counted_noun
+
+# Seconds by which the clocks of a run and of its processes may differ: each is rounded by itself.
+_CLOCKS = 1.0
+_PRESENCE = {True: "there", False: "missing"}
+_SPLITS = {"train", "selection", "reported"}
+# Fields that schema 2 added: a record of schema 1 has none of them.
+_OF_SCHEMA_2 = ("task_digest", "draws", "processes")
+
+
+def in_schema(result: RunResult) -> Iterator[str]:
+    """Find a record that says another schema than its fields have."""
+    held = [key for key in _OF_SCHEMA_2 if getattr(result, key)]
+    if result.schema_version == 1 and held:
+        yield f"is of schema 1, and has {' and '.join(held)} as those of schema 2"
+    if result.schema_version == SCHEMA and result.task_digest is None:
+        yield "task_digest is missing"
+
+
+def in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
+    """Find random draws that the run must have made and does not name, or names and cannot have made.
+
+    Args:
+        result: the record.
+        directory: has the copies of the user's own methods.
+    """
+    config = _configuration(result)
+    if config is None or result.schema_version == 1:
+        return
+    # Trust is harmless here: no code is executed.
+    config = directory.with_user_yamls(config, trust=True)
+    devices = [process.device_type for process in result.processes]
+    selects_heads = result.heads is not None
+    try:
+        used = used_draws(config, devices, selects_heads=selects_heads)
+    except HifiError:
+        # The method's YAML is not here.
+        return
+    missing = unversioned_draws(result.draws, used)
+    if missing:
+        yield f"draws lacks the version of {abbreviate(missing)}"
+    # A name that this program does not know is of another version of it.
+    known = result.draws.keys() & present_versions().keys()
+    if others := sorted(known - used):
+        yield f"draws names {abbreviate(others)}, which the run does not draw by its configuration"
+
+
+def _configuration(result: RunResult) -> RunConfig | None:
+    """Return the configuration of a run; None: another version of the program has other keys."""
+    try:
+        return RunConfig.model_validate(result.config, strict=False)
+    except ValidationError:
+        return None
+
+
+def in_processes(result: RunResult) -> Iterator[str]:
+    """Find processes that cannot have trained the run, and times that are not theirs."""
+    if result.schema_version == 1:
+        return
+    if not result.processes:
+        yield "processes is empty, and no run trains without one"
+        return
+    yield from _of_steps(result)
+    processes = result.processes
+    precision = " and ".join(sorted({process.precision for process in processes}))
+    if precision != result.precision:
+        yield f"precision is {result.precision}, and that of its processes {precision}"
+    # A diverged run has the seconds up to its last epoch alone.
+    seconds = sum(process.seconds for process in processes)
+    if result.time_s is not None and abs(seconds - result.time_s) > _CLOCKS * len(processes):
+        yield f"time_s is {result.time_s:g}, and its processes trained for {seconds:.1f} s"
+    if seconds - result.wall_s > _CLOCKS * len(processes):
+        yield f"wall_s is {result.wall_s:g}, and its processes trained for {seconds:.1f} s"
+    expected = {
+        "device": " and ".join(dict.fromkeys(process.device for process in processes)),
+        "threads": processes[-1].threads,
+        "processes": processes[-1].processes,
+    }
+    for key, value in expected.items():
+        stored = result.provenance.get(key, value)
+        if stored != value:
+            yield f"provenance.{key} is {stored}, and that of its processes {value}"
+
+
+def _of_steps(result: RunResult) -> Iterator[str]:
+    """Find steps that no process trained, or two of them, and steps that are no whole epochs."""
+    processes = result.processes
+    is_gapless = processes[0].first_step == 1
+    for process, following in pairwise(processes):
+        is_gapless &= following.first_step == process.last_step + 1
+    # A process may have been stopped before its first step.
+    if not is_gapless or any(each.last_step < each.first_step - 1 for each in processes):
+        yield "processes do not train each step once, from 1 on"
+    steps = processes[-1].last_step
+    if result.epochs and (not steps or steps % result.epochs.total):
+        count = counted_noun(steps, "step")
+        yield f"processes have {count}, which are no {counted_noun(result.epochs.total, 'epoch')}"
+
+
+def in_heads(result: RunResult) -> Iterator[str]:
+    """Find attention heads that are not those of their digest or of the configuration."""
+    config = _configuration(result)
+    if config is None:
+        return
+    expected = None
+    if result.heads and not config.heads_vary_with_seed:
+        expected = digest(result.heads, 64)
+    if result.heads_sha256 != expected:
+        yield "heads_sha256 is not that of its heads"
+    given = config.heads.given
+    if result.heads is not None and given and result.heads != given:
+        yield "heads are not those that its configuration gives"
+
+
+def in_rows(result: RunResult) -> Iterator[str]:
+    """Find numbers of rows that contradict the configuration or one another."""
+    rows = result.n_examples
+    for key, counts in (("n_examples", rows), ("truncated", result.truncated)):
+        if counts is not None and counts.keys() != _SPLITS:
+            yield f"{key} is of {abbreviate(sorted(counts))}, and not of {abbreviate(sorted(_SPLITS))}"
+            return
+    if lacking := sorted({"train", result.split} - result.data.keys()):
+        yield f"data lacks the digest of {abbreviate(lacking)}"
+    if result.selection == "validation" and rows["selection"] != rows["reported"]:
+        yield f"{rows['selection']:,} rows select the epoch, and {rows['reported']:,} are reported"
+    if result.limit is not None and max(rows["reported"], rows["train"]) > result.limit:
+        yield f"limit is {result.limit:,}, and n_examples exceeds it"
+    yield from _of_few_shots(result)
+
+
+def _of_few_shots(result: RunResult) -> Iterator[str]:
+    """Find few-shot rows in another run, or another number of them than is counted."""
+    if (result.fewshot is None) != (result.shots is None):
+        is_there = result.fewshot is not None
+        yield f"shots is {result.shots}, and fewshot {_PRESENCE[is_there]}"
+        return
+    if result.fewshot is None:
+        return
+    for key, split in (("train", "train"), ("dev", "selection")):
+        ids = result.fewshot[key]
+        count = result.n_examples[split]
+        if len(ids) != count or len(set(ids)) != count:
+            yield f"fewshot.{key} does not name the {count:,} rows of {split} (n_examples)"
+
+
+def in_start(result: RunResult) -> Iterator[str]:
+    """Find a start that the configuration does not have, or one that the record does not name."""
+    start = result.config.get("start_from")
+    if bool(start) != bool(result.started_from):
+        yield f"start_from is {start}, and started_from {_PRESENCE[bool(result.started_from)]}"

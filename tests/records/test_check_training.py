@@ -1,0 +1,288 @@
+"""`hifi results check` on edits of packed records: training, metrics and inputs that contradict the rest of a record."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.records.check import check
+from hifi_cli.records.study import PREDICTIONS
+
+STUDY = Path(__file__).parents[2] / "results/study"
+CB = "runs/study-ehft/minilm/cb/full-ft/seed{}"
+COLA = "runs/study/minilm/cola/hifi-layerwise/seed{}"
+PATHS = [CB.format(4), CB.format(5), CB.format(6), COLA.format(4), COLA.format(5), COLA.format(6)]
+RUN = CB.format(4)
+HIFI = COLA.format(4)
+
+
+@pytest.fixture(scope="module")
+def stored():
+    """Records and predictions of three seeds of two methods, by path."""
+    lines = map(json.loads, (STUDY / "runs.jsonl").read_text().splitlines())
+    records = {line["path"]: line["record"] for line in lines if line["path"] in PATHS}
+    predictions = pd.read_parquet(STUDY / PREDICTIONS, filters=[("run", "in", PATHS)])
+    assert [*records] and set(records) == set(PATHS)
+    return records, predictions
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def checked(stored, edit, path):
+    """Check the runs after an edit of one record, or of all where it has no path."""
+    records, predictions = copy.deepcopy(stored[0]), stored[1].copy()
+    if path:
+        edit(records[path])
+    else:
+        predictions = edit(records, predictions)
+    lines = [json.dumps({"path": at, "record": record}) for at, record in records.items()]
+    Path("packed").mkdir()
+    Path("packed/runs.jsonl").write_text("\n".join(lines) + "\n")
+    predictions.to_parquet(Path("packed") / PREDICTIONS)
+    return check(Path("packed"))
+
+
+def at(*keys, value):
+    """An edit that sets a value in a record."""
+
+    def edit(record):
+        for key in keys[:-1]:
+            record = record[key]
+        record[keys[-1]] = value
+
+    return edit
+
+
+def without(*keys):
+    """An edit that removes a key from a record."""
+
+    def edit(record):
+        for key in keys[:-1]:
+            record = record[key]
+        del record[keys[-1]]
+
+    return edit
+
+
+def both(*edits):
+    def edit(record):
+        for each in edits:
+            each(record)
+
+    return edit
+
+
+def invented_in_every_epoch(record):
+    record["metrics"]["matthews"] = 0.9
+    for line in record["epoch_metrics"]:
+        line["matthews"] = 0.9
+
+
+def last_score_without_its_epoch(record):
+    """An invented last score, where no epoch but the best one has metrics."""
+    best = record["epochs"]["best"]
+    for line in record["epoch_metrics"]:
+        if line["epoch"] != best:
+            del line["accuracy"], line["f1_macro"]
+    last = {"last": 0.99, "max": record["scores"]["best"]}
+    record["scores"].update(last)
+    record["epochs"]["max"] = best
+
+
+def diverged(record):
+    """A bad seed that is said to have diverged."""
+    nothing = dict.fromkeys(("scores", "epochs", "time_s", "delta_sha256", "delta_bytes"))
+    record.update(nothing, status="diverged", metrics={}, collapsed=True, classes=None, losses=None)
+
+
+def with_config(**keys):
+    """An edit of the configuration, with the hashes that belong to it."""
+
+    def edit(record):
+        config = record["config"] | keys
+        without_seed = {key: value for key, value in config.items() if key != "seed"}
+        known = {key: value for key, value in keys.items() if key in record}
+        hashes = {
+            "config_hash": config_hash_of(config),
+            "setting_hash": config_hash_of(without_seed),
+        }
+        record.update(known, **hashes, config=config)
+
+    return edit
+
+
+def first_process(**keys):
+    return lambda record: record["processes"][0].update(keys)
+
+
+HALF = [{"first_step": 1, "last_step": 100}, {"first_step": 102, "last_step": 480}]
+
+
+def two_processes(record):
+    """A step between two processes that none of them trained."""
+    record["processes"] = [record["processes"][0] | keys for keys in HALF]
+
+
+FOUND = {
+    # random draws
+    "no draws": (
+        at("draws", value={}),
+        "draws lacks the version of dropout on cuda, order of data",
+    ),
+    "a draw less": (without("draws", "task head"), "draws lacks the version of task head"),
+    "draws of another method": (at("draws", "choice of heads", value=2), "draws names choice of"),
+    # metrics
+    "an invented metric": (
+        at("metrics", "matthews", value=0.9),
+        "metrics has matthews, which the task does not have",
+    ),
+    "an invented metric everywhere": (invented_in_every_epoch, "epoch 1 has matthews"),
+    "a metric less": (without("metrics", "f1_macro"), "metrics lacks f1_macro"),
+    "an epoch without metrics": (last_score_without_its_epoch, "which is measured after it"),
+    "an invented split": (
+        at("extra_validation", value={"mismatched": {"last": 0.9, "best": 0.9, "max": 0.9}}),
+        "extra_validation: the task has no mismatched",
+    ),
+    "another primary metric": (
+        at("primary_metric", value="f1_macro"),
+        "primary_metric is f1_macro",
+    ),
+    "another split": (at("split", value="test"), "split is test"),
+    "no maximum": (
+        both(at("scores", "max", value=None), at("epochs", "max", value=None)),
+        "scores.max is None, and by its configuration the maximum is known",
+    ),
+    "a maximum of another epoch": (at("epochs", "max", value=1), "epochs.max is 1, and another"),
+    "classes in another order": (
+        lambda record: record["classes"].update(
+            labels=dict(reversed(record["classes"]["labels"].items()))
+        ),
+        "classes are neutral, contradiction, entailment",
+    ),
+    # training
+    "no process": (at("processes", value=[]), "processes is empty"),
+    "steps that are no epochs": (first_process(last_step=7), "are no"),
+    "fewer steps": (first_process(last_step=15), "has other training steps (processes)"),
+    "a step that nobody trained": (two_processes, "do not train each step once"),
+    "a process in fp32": (first_process(precision="fp32"), "that of its processes fp32"),
+    "another device": (first_process(device="CPU"), "provenance.device is"),
+    "a tenth of the time": (at("time_s", value=1.5), "time_s is 1.5, and its processes trained"),
+    "less time in all": (at("wall_s", value=0.5), "wall_s is 0.5, and its processes trained"),
+    "no time": (at("time_s", value=None), "is done, and lacks time_s"),
+    "no weights": (at("delta_sha256", value=None), "is done, and lacks delta_sha256"),
+    "a start": (
+        at("started_from", value=[{"run": "x", "config_hash": "y", "delta_sha256": "z"}]),
+        "start_from is None, and started_from there",
+    ),
+    "a bad seed that diverged": (diverged, "is diverged, and has predictions"),
+    # rows
+    "few-shot rows": (
+        at("fewshot", value={"train": ["1"], "dev": ["2"], "sha256": "x"}),
+        "shots is None, and fewshot there",
+    ),
+    "fewer rows that select": (at("n_examples", "selection", value=7), "7 rows select the epoch"),
+    "a limit": (with_config(limit=50), "limit is 50, and n_examples exceeds it"),
+    "a split more": (at("n_examples", "bonus", value=3), "n_examples is of bonus"),
+    "no data": (at("data", value={}), "data lacks the digest of train, validation"),
+    # schema
+    "an older schema": (at("schema_version", value=1), "is of schema 1, and has task_digest"),
+    "no task": (at("task_digest", value=None), "task_digest is missing"),
+    "a later schema": (at("schema_version", value=3), "it is of schema 3, and this version"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_an_edit_is_found(stored, name):
+    edit, said = FOUND[name]
+    path = RUN
+    findings = checked(stored, edit, path).findings
+    assert [*findings] == [path]
+    assert any(said in problem for problem in findings[path]), findings
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        at("heads", value=[[0, 1, 2]] * 6),
+        at("heads_sha256", value="0" * 64),
+        at("heads_sha256", value=None),
+    ],
+)
+def test_heads_and_their_digest_belong_together(stored, edit):
+    findings = checked(stored, edit, HIFI).findings
+    assert "heads_sha256 is not that of its heads" in findings[HIFI]
+
+
+def test_runs_as_they_are_have_neither_findings_nor_notes(stored):
+    found = checked(stored, lambda record: None, RUN)
+    assert (found.findings, found.differing, found.recomputed) == ({}, {}, len(PATHS))
+
+
+def test_the_size_of_the_plain_model_is_that_of_other_methods(stored):
+    def edit(records, predictions):
+        for seed in (4, 5):
+            records[CB.format(seed)]["params"]["total"] *= 10
+        return predictions
+
+    findings = checked(stored, edit, None).findings
+    assert all(
+        "has other number of parameters in all" in problems[0] for problems in findings.values()
+    )
+    assert findings
+
+
+def test_predictions_of_another_seed_are_found(stored):
+    """With its scores: only the weights are the run's own."""
+
+    def edit(records, predictions):
+        own, other = records[RUN], records[CB.format(5)]
+        for key in ("metrics", "scores", "epochs", "epoch_metrics", "classes"):
+            own[key] = other[key]
+        copied = predictions[predictions["run"] == CB.format(5)].assign(run=RUN)
+        return pd.concat([predictions[predictions["run"] != RUN], copied], ignore_index=True)
+
+    findings = checked(stored, edit, None).findings
+    assert findings == {CB.format(5): [f"has the logits of {RUN} (predictions)"]}
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_another_number_of_logits_is_found_and_hides_nothing(stored, count):
+    def edit(records, predictions):
+        logits = predictions["logits"].copy()
+        for index in predictions.index[predictions["run"] == RUN]:
+            logits[index] = np.resize(logits[index], count)
+        records[CB.format(5)]["collapsed"] = True
+        return predictions.assign(logits=logits)
+
+    findings = checked(stored, edit, None).findings
+    assert findings[RUN] == ["56 rows without 3 logits (id 0, 1, 2 and 53 more)"]
+    assert findings[CB.format(5)][0].startswith("collapsed is True")
+
+
+INPUTS = {
+    "data": (at("data", "train", value="0" * 64), "has other data than"),
+    "encoder": (at("backbone_weights", value="0" * 64), "has other backbone_weights than"),
+    "task": (at("task_digest", value="0" * 64), "task_digest is not that of the task's YAML here"),
+    "code": (at("method_code", value="0" * 64), "has other method_code than"),
+    "draws": (at("draws", "task head", value=9), "has other draws than"),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_runs_with_other_inputs_are_noted(hifi, stored, name):
+    """They may be what they say, and tables leave them out."""
+    edit, said = INPUTS[name]
+    found = checked(stored, edit, RUN)
+    assert [*found.differing] == [RUN]
+    assert any(fact.startswith(said) for fact in found.differing[RUN])
+    assert found.findings == {}
+    answer = hifi("results check packed")
+    assert answer.code == 0
+    assert f"{RUN}: note: {said}" in answer.out
