@@ -228,6 +228,24 @@ def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
     assert read_json(run / "results.json")["time_s"] != 999.0
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"delta_sha256": "0" * 64},
+        {"metrics": {"accuracy": 0.5, "f1": 0.1}},
+        {"epoch_metrics": []},
+        {"n_examples": {"train": 1, "selection": 1, "reported": 1}},
+    ],
+)
+def test_another_training_with_the_same_score_is_another_run(hifi, changes):
+    write_run("results", "bitfit", "rte", 1, 0.5, delta_sha256="a" * 64)
+    write_run("theirs", "bitfit", "rte", 1, 0.5, **{"delta_sha256": "a" * 64} | changes)
+    before = files_of("results")
+    answer = hifi("results merge theirs")
+    assert answer.code == 4 and "rte/bitfit/seed1" in answer.err
+    assert files_of("results") == before
+
+
 def test_a_run_that_is_not_finished_is_neither_copied_nor_touched(hifi, finish_run):
     run = finish_run()
     shutil.copytree("results", "shared")
