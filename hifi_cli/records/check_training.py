@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from pydantic import ValidationError
 
-from hifi_cli.config.draws import present_versions, unversioned_draws, used_draws
+from hifi_cli.config.draws import present_versions
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
+from hifi_cli.records.recorded_draws import draws_made, draws_without_version
 from hifi_cli.text import abbreviate, counted_noun
 
 # Seconds by which the clocks of a run and of its processes may differ: each is rounded by itself.
@@ -40,21 +40,11 @@ def in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
         result: the record.
         directory: has the copies of the user's own methods.
     """
-    config = _configuration(result)
-    if config is None or result.schema_version == 1:
-        return
-    # Trust is harmless here: no code is executed.
-    config = directory.with_user_yamls(config, trust=True)
-    devices = [process.device_type for process in result.processes]
-    selects_heads = result.heads is not None
-    try:
-        used = used_draws(config, devices, selects_heads=selects_heads)
-    except HifiError:
-        # The method's YAML is not here.
-        return
-    missing = unversioned_draws(result.draws, used)
-    if missing:
+    if missing := draws_without_version(result, directory):
         yield f"draws lacks the version of {abbreviate(missing)}"
+    used = draws_made(result, directory)
+    if used is None:
+        return
     # A name that this program does not know is of another version of it.
     known = result.draws.keys() & present_versions().keys()
     if others := sorted(known - used):

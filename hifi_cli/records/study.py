@@ -24,6 +24,7 @@ from hifi_cli.errors import HifiError, MissingError, UsageError, logger
 from hifi_cli.files import digest, read_parquet
 from hifi_cli.records.layout import USER_FILES, RunDirectory, begun_runs
 from hifi_cli.records.record import RunResult, labelled_splits
+from hifi_cli.records.recorded_draws import draws_without_version
 from hifi_cli.records.stored import Records, is_packed, read_contents, read_records
 from hifi_cli.text import abbreviate, counted_noun
 
@@ -290,7 +291,7 @@ class Study:
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`, `delta_bytes`,
         `device`, `threads`, `precision`; what must agree where runs are averaged or compared: `data`,
         `method_code`, `heads`, `setting_hash`, `schema_version`, `task_digest`; `draws`: those random
-        draws whose version is not this program's, as a text, and `common_draws`: those of them that
+        draws whose version is not this program's or not in the record, as a text, and `common_draws`: those of them that
         runs of every method have; `config`, as it is nested, and `config_hash`.
 
         A damaged run is left out, with a warning that names it.
@@ -326,11 +327,34 @@ class Study:
         if result.config.get("patience"):
             row["max_epochs"] = result.config["epochs"]
         row["data"] = digest(labelled_splits(result.data))
-        changed = changed_draws(result.draws)
-        common = {name: changed[name] for name in changed if name in COMMON_DRAWS}
-        row["draws"] = _versions_text(changed)
-        row["common_draws"] = _versions_text(common)
+        texts = self._draws_not_of_this_program(path, result)
+        common = [texts[name] for name in texts if name in COMMON_DRAWS]
+        row["draws"] = ", ".join(texts.values()) or UNCHANGED_DRAWS
+        row["common_draws"] = ", ".join(common) or UNCHANGED_DRAWS
         return row
+
+    def _draws_not_of_this_program(self, path: str, result: RunResult) -> dict[str, str]:
+        """Return in words the random draws of a run that are of another version, or of none that is named.
+
+        A record without the version of what its run drew says nothing of it, which is no agreement
+        with runs whose version is known.
+        """
+        devices = tuple(process.device_type for process in result.processes)
+        # Runs with one setting drew from the same components; most settings have several seeds.
+        setting = (result.setting_hash, result.method, devices, *sorted(result.draws))
+        if setting not in self._missing_draws:
+            directory = RunDirectory(self.directory / path)
+            self._missing_draws[setting] = draws_without_version(result, directory)
+        changed = changed_draws(result.draws)
+        texts = {name: f"{name} version {changed[name]}" for name in sorted(changed)}
+        for name in self._missing_draws[setting]:
+            texts[name] = f"{name} of no version"
+        return texts
+
+    @cached_property
+    def _missing_draws(self) -> dict[tuple[str, ...], list[str]]:
+        """The draws whose version records lack, by setting and named draws."""
+        return {}
 
     @property
     def table_runs(self) -> pd.DataFrame:
@@ -494,12 +518,6 @@ class Study:
         return MissingError(
             f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}"
         )
-
-
-def _versions_text(versions: dict[str, int]) -> str:
-    """Versions of random draws in words, those that are not this program's."""
-    texts = [f"{name} version {versions[name]}" for name in sorted(versions)]
-    return ", ".join(texts) or UNCHANGED_DRAWS
 
 
 def _at(result: RunResult, key: str, inner: str | None = None) -> Any:

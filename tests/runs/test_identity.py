@@ -266,9 +266,9 @@ def test_a_finished_run_with_other_draws_is_refused(tiny, finish_run, monkeypatc
 
 def test_runs_of_two_versions_of_draws_stand_in_no_mean_unless_asked_for(hifi):
     for seed, version in ((1, 2), (2, 2), (3, 1)):
-        common = {"dropout on cpu": version}
+        common = {"order of data": 1, "dropout on cpu": version}
         write_run("results", "full-ft", "rte", seed, 0.5 + 0.1 * seed, draws=common)
-        write_run("results", "bitfit", "rte", seed, 0.5, draws={"dropout on cpu": 2})
+        write_run("results", "bitfit", "rte", seed, 0.5, draws=common | {"dropout on cpu": 2})
     excluded_because = (
         "1 run left out: different random draws (dropout on cpu version 1 and those of this"
         " program) (--include draws includes them)"
@@ -282,18 +282,36 @@ def test_runs_of_two_versions_of_draws_stand_in_no_mean_unless_asked_for(hifi):
     assert pairs == 3 and any("compared although" in text for text in texts)
 
 
+def test_a_record_that_names_no_draws_is_in_no_mean_with_those_that_do(hifi):
+    for seed in (1, 2, 3):
+        changes = {"draws": {}} if seed == 3 else {}
+        write_run("results", "full-ft", "rte", seed, 0.5 + 0.1 * seed, **changes)
+        write_run("results", "bitfit", "rte", seed, 0.5)
+    excluded_because = (
+        "1 run left out: different random draws (order of data of no version and those of this"
+        " program) (--include draws includes them)"
+    )
+    assert excluded_because in notes(hifi)
+    pairs, _ = compared(hifi, "bitfit", "full-ft")
+    assert pairs == 2
+
+
 def test_runs_that_differ_in_draws_and_more_name_both_flags(hifi):
     """Each flag alone leaves them out, so that a message with one of the two would be wrong."""
     for seed in (1, 2, 3):
         write_run("results", "full-ft", "rte", seed, 0.5 + 0.1 * seed)
-        changes = {"draws": {"dropout on cpu": 1}, "backbone_weights": "u"} if seed == 3 else {}
+        changes = (
+            {"draws": {"order of data": 1, "dropout on cpu": 1}, "backbone_weights": "u"}
+            if seed == 3
+            else {}
+        )
         write_run("results", "bitfit", "rte", seed, 0.5, **changes)
     both = "--include unequal,draws includes them"
     assert both in notes(hifi)
     assert "--include draws includes them" in notes(hifi, "--include", "unequal")
     assert "left out" not in notes(hifi, "--include", "unequal,draws")
     for seed in (1, 2, 3):
-        changes = {"draws": {"dropout on cpu": 1}, "backbone_weights": "u"}
+        changes = {"draws": {"order of data": 1, "dropout on cpu": 1}, "backbone_weights": "u"}
         write_run("results", "bitfit", "rte", seed, 0.5, **changes)
     answer = hifi("compare bitfit full-ft --format json")
     assert answer.code == 3 and "--include unequal,draws compares them" in answer.err
