@@ -233,7 +233,7 @@ def test_a_run_of_other_data_or_weights_is_another_run(hifi, finish_run):
     [
         {"delta_sha256": "0" * 64},
         {"metrics": {"accuracy": 0.5, "f1": 0.1}},
-        {"epoch_metrics": []},
+        {"epoch_metrics": [{"epoch": 1, "accuracy": 0.4}]},
         {"n_examples": {"train": 1, "selection": 1, "reported": 1}},
     ],
 )
