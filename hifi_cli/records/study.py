@@ -339,9 +339,9 @@ class Study:
         A record without the version of what its run drew says nothing of it, which is no agreement
         with runs whose version is known.
         """
-        devices = tuple(process.device_type for process in result.processes)
+        devices = [process.device_type for process in result.processes]
         # Runs with one setting drew from the same components; most settings have several seeds.
-        setting = (result.setting_hash, result.method, devices, *sorted(result.draws))
+        setting = (result.setting_hash, result.method, *devices, *sorted(result.draws))
         if setting not in self._missing_draws:
             directory = RunDirectory(self.directory / path)
             self._missing_draws[setting] = draws_without_version(result, directory)
