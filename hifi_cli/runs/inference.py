@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import Prediction, RunResult
 from hifi_cli.runs.prepare import PreparedRun
@@ -21,7 +21,9 @@ from hifi_cli.tasks.examples import EncodedExample, Predictions, Row
 from hifi_cli.tasks.rows import parse_rows
 from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, Split, TaskData, TaskSpec
+from hifi_cli.text import counted_noun
 from hifi_cli.training.loop import measure_reported
+from hifi_cli.training.runner import without_finite_logits
 
 # Scores are from 0 to 1, and one row of any task has more weight than this.
 _SCORE_TOLERANCE = 1e-6
@@ -142,8 +144,16 @@ def _is_reproduced(now: float | None, stored: float | None) -> bool:
 def _predict(
     prepared: PreparedRun, examples: list[EncodedExample]
 ) -> tuple[Predictions, list[Prediction]]:
-    """Predict some examples: for metrics, and as lines of predictions.jsonl."""
+    """Predict some examples: for metrics, and as lines of predictions.jsonl.
+
+    Raises:
+        RunFailed: a logit is not finite. Each class would be a prediction of nothing.
+    """
     logits = prepared.predict(examples)
+    count = without_finite_logits(logits)
+    if count:
+        texts = counted_noun(count, "text")
+        raise RunFailed(f"the logits of {texts} are not finite: the model predicts nothing there")
     predictions = prepared.task.rules.predictions(examples, logits)
     return predictions, prediction_rows(prepared.task, examples, logits, predictions)
 

@@ -474,7 +474,8 @@ class Regression(TaskKind):
         """Return the number with three decimals, within the range."""
         del names
         low, high = self.value_range or (value, value)
-        return f"{min(max(value, low), high):.3f}"
+        # The sum with zero has no sign where the number is zero.
+        return f"{min(max(value, low), high) + 0.0:z.3f}"
 
     def predictions_of_stored(self, predictions: Sequence[Any]) -> Predictions:
         """See `TaskKind`; a predicted number may be out of the range of labels."""

@@ -281,13 +281,25 @@ class ModelRunner:
             Diverged: a logit is not finite.
         """
         logits = self.predict(examples)
-        # -inf is no sign of divergence: `predict` pads with it, so that no padding is the highest
-        # logit.
-        if np.isnan(logits).any() or np.isposinf(logits).any():
+        if without_finite_logits(logits):
             raise Diverged("the logits are not finite")
         predictions = self.task.rules.predictions(examples, logits)
         of_split = self.task.on_split(split)
         return scores.compute(of_split, rows_of(examples), predictions), logits
+
+
+def without_finite_logits(logits: Values) -> int:
+    """Count the examples with a logit that is NaN or infinite, of which no prediction follows.
+
+    Minus infinity does not count: `ModelRunner.predict` pads with it, so that no padding is the
+    highest logit.
+
+    Args:
+        logits: as `ModelRunner.predict` gives them.
+    """
+    not_finite = np.isnan(logits) | np.isposinf(logits)
+    of_examples = not_finite.any(axis=tuple(range(1, logits.ndim)))
+    return int(np.count_nonzero(of_examples))
 
 
 def _padded(logits: list[Values]) -> Values:

@@ -15,6 +15,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.inference import predict, read
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import task_spec
+from hifi_cli.training.runner import ModelRunner
 
 pytestmark = pytest.mark.slow
 
@@ -190,3 +191,23 @@ def test_a_csv_has_the_predictions_beside_the_users_columns(trained, hifi, tmp_p
     table.assign(prediction=1).to_csv(tmp_path / "new.csv", index=False)
     refused = hifi(f"predict {run} new.csv --out said.csv")
     assert refused.code == 2 and "new.csv has a column 'prediction'" in refused.err
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_text_without_a_finite_logit_gets_no_prediction(
+    trained, hifi, tmp_path, monkeypatch, value
+):
+    run, pairs, _ = trained
+    path = tmp_path / "new.tsv"
+    pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).to_csv(path, sep="\t", index=False)
+    predict_logits = ModelRunner.predict
+
+    def with_a_bad_row(runner, examples):
+        logits = predict_logits(runner, examples)
+        logits[1, 0] = value
+        return logits
+
+    monkeypatch.setattr(ModelRunner, "predict", with_a_bad_row)
+    answer = hifi(f"predict {run}", path)
+    assert (answer.code, answer.out) == (1, "")
+    assert "the logits of 1 text are not finite" in answer.err

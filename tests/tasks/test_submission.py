@@ -77,6 +77,14 @@ def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
     )  # kept in the scale's range
 
 
+def test_a_number_of_a_submission_is_never_minus_zero(small, tmp_path):
+    task = small("stsb")
+    values = np.array([-0.0, -1e-9, 1e-9, 5.0001])
+    path = submission.write(task, "test", rows(task), values, tmp_path)
+    numbers = [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
+    assert numbers == ["0.000", "0.000", "0.000", "5.000"]
+
+
 def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
     write_all("superglue", small, tmp_path)
     submitted = {
