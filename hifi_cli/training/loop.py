@@ -325,12 +325,16 @@ class Trainer:
                 "seconds": 0.0,
             }
         )
-        self.callback.on_train_begin(self)
         try:
-            # A signal that comes in the middle of a step is only noted. `stop_or_save` reads it
-            # between two steps, when the state is whole and can be saved.
+            # A signal that comes from here on is only noted, also in the middle of a step.
+            # `stop_or_save` reads it between two steps, when the state is whole and can be saved: who
+            # sees that the run has begun can stop it without losing anything.
             with deferred_signals() as signals:
+                self.callback.on_train_begin(self)
                 self._train_epochs(signals)
+            # One that came after the last step that was to be taken: a resumed run may have none.
+            if signals:
+                raise exception_of(signals[0])
         finally:
             self.close_stage()
         if progress.epoch < self.config.epochs and self.is_finished:

@@ -353,6 +353,39 @@ def test_a_signal_waits_while_the_results_are_stored(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("steps_are_left", [True, False])
+def test_a_signal_as_soon_as_a_run_shows_leaves_a_checkpoint(
+    make, workspace, monkeypatch, listening, undisturbed, steps_are_left
+):
+    """Its log is there then, by which a user or a script sees that it trains."""
+    config = make("hifi-layerwise")
+    if not steps_are_left:
+        # The former process was killed while it stored its results.
+        with monkeypatch.context() as patched, pytest.raises(Terminated):
+            patched.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
+            patched.setattr(runs, "_store", exit_by_signal)
+            runs.run(config, workspace)
+    write = RunDirectory.write_metrics
+
+    def write_and_stop(self, lines):
+        write(self, lines)
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched, pytest.raises(Terminated):
+        patched.setattr(RunDirectory, "write_metrics", write_and_stop)
+        runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    assert directory.checkpoint.is_file() and not directory.results.exists()
+    runs.run(config, workspace)
+    assert fingerprint(directory.path) == fingerprint(undisturbed)
+
+
+def exit_by_signal(*_):
+    """Stands for the end of a process at this place."""
+    raise Terminated
+
+
+@pytest.mark.slow
 def test_a_signal_ends_a_run_with_its_own_code_where_no_checkpoint_can_be_saved(
     make, workspace, monkeypatch, failing_checkpoints, caplog
 ):
