@@ -65,13 +65,13 @@ def grid(
         ),
     ] = False,
     fork: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--fork/--no-fork",
-            help="Fork runs from a process that has imported their libraries; default: on Linux without a GPU.",
+            "--fork",
+            help="Import libraries once, and fork the runs: for many short ones, on Linux.",
             rich_help_panel=options.HOW,
         ),
-    ] = None,
+    ] = False,
     retries: Annotated[
         int,
         typer.Option(
@@ -102,6 +102,8 @@ def grid(
         raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
     if site and fork:
         raise UsageError("--fork is for this machine; with --site, every run starts anew")
+    if fork:
+        processes.refuse_forks()
     refuse_packed(results_dir)
     if site:
         check_site(site)
@@ -134,7 +136,7 @@ def grid(
     if print_only:
         return
     directory = results_dir / "grids" / name
-    workers = executor.local_executor(jobs or 1, forks=processes.forks_runs(fork))
+    workers = executor.local_executor(jobs or 1, forks=fork)
     if site:
         workers = executor.site_executor(site, directory / "parsl")
     try:

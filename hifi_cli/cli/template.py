@@ -9,7 +9,6 @@ random number.
 import gc
 import importlib
 import os
-import resource
 import runpy
 import signal
 import sys
@@ -32,7 +31,6 @@ _IMPORTED_LATE = (
 )
 # How many threads numpy's and scipy's products of matrices have.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-_PAGE_BYTES = resource.getpagesize()
 
 
 def main() -> None:
@@ -54,23 +52,20 @@ def main() -> None:
     # The grid may end at any time, or need this process no more: then there is nothing left to do.
     with suppress(EOFError, OSError):
         try:
-            pages = _check_and_find_pages()
+            _refuse_what_forks_lack()
         except CannotFork as error:
             grid.recv()
             grid.send(str(error))
             return
         request = _fork_for_each_request(grid)
     if request:
-        _become_a_process_of_its_own(request.log, mask, pages)
+        _become_a_process_of_its_own(request.log, mask)
         sys.argv[1:] = request.words
         runpy.run_module("hifi_cli", run_name="__main__", alter_sys=True)
 
 
 def _import_what_trains() -> None:
-    """Import what every training imports, with the garbage collector as the command has it.
-
-    What some trainings alone need is left to them, so that a run's memory holds what it would hold.
-    """
+    """Import what every training imports, with the garbage collector as the command has it."""
     environment.import_without_garbage_collection()
     environment.set_variables()
     prepare_streams()
@@ -101,44 +96,21 @@ def _import_blas_without_threads() -> None:
     del os.environ[_BLAS_THREADS]
 
 
-def _check_and_find_pages() -> list[int]:
-    """Check that forks lack nothing; return the addresses of what they have to read.
+def _refuse_what_forks_lack() -> None:
+    """Raise where a fork would lack something that the imports have made.
 
     Raises:
-        CannotFork: they would lack something.
+        CannotFork: it would lack threads, or a GPU.
     """
-    others = len(os.listdir("/proc/self/task")) - 1  # noqa: PTH208
+    others = len(list(Path("/proc/self/task").iterdir())) - 1
     if others:
         raise CannotFork(f"importing them starts {others} threads, which a fork lacks")
-    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+    for descriptor in Path("/proc/self/fd").iterdir():
         # The directory itself was open while it was listed.
         with suppress(FileNotFoundError):
-            file = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+            file = str(descriptor.readlink())
             if file in GPU_DRIVERS:
                 raise CannotFork(f"importing them opens {file}, and a fork has no GPU then")
-    try:
-        return _library_pages()
-    except OSError as error:
-        raise CannotFork(f"a forked run could not measure its memory ({error})") from None
-
-
-def _library_pages() -> list[int]:
-    """Return the addresses of the pages of files, mostly of libraries, that this process has read."""
-    import numpy as np
-
-    addresses: list[int] = []
-    with Path("/proc/self/pagemap").open("rb") as pagemap:
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            span, permissions, _, _, inode, *_ = line.split()
-            if inode == "0" or not permissions.startswith("r"):
-                continue
-            start, end = (int(address, 16) for address in span.split("-"))
-            # An entry of 8 bytes for each page; its highest bit says that the page is in memory.
-            pagemap.seek(start // _PAGE_BYTES * 8)
-            entries = np.frombuffer(pagemap.read((end - start) // _PAGE_BYTES * 8), np.uint64)
-            present = np.flatnonzero(entries >> np.uint64(63))
-            addresses += (start + _PAGE_BYTES * present).tolist()
-    return addresses
 
 
 def _fork_for_each_request(grid: "Connection[Any, Any]") -> Request:
@@ -158,16 +130,17 @@ def _fork_for_each_request(grid: "Connection[Any, Any]") -> Request:
         grid.send(os.waitstatus_to_exitcode(status))
 
 
-def _become_a_process_of_its_own(log: str, mask: Collection[int], pages: list[int]) -> None:
+def _become_a_process_of_its_own(log: str, mask: Collection[int]) -> None:
     """Give a fork what a process that is started anew has for itself.
 
     Args:
         log: the file that its output is appended to.
         mask: the signals that it blocks.
-        pages: addresses of what the imports have read of libraries.
     """
     import numpy as np
     import torch
+
+    from hifi_cli.runs import provenance
 
     # Signals to the group of a process reach no other run.
     os.setsid()
@@ -176,24 +149,11 @@ def _become_a_process_of_its_own(log: str, mask: Collection[int], pages: list[in
         os.dup2(output.fileno(), 2)
     # One that has come since the fork is heard now.
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _read_pages(pages)
     _start_blas_threads()
+    provenance.share_memory()
     # Where nobody sets a seed, no two processes draw the same numbers.
     np.random.seed()
     torch.default_generator.seed()
-
-
-def _read_pages(addresses: list[int]) -> None:
-    """Read a byte of each page, so that peak memory counts it.
-
-    A fork has no pages of libraries until it reads them; a new process has read them in its imports.
-    """
-    # Unlike a pointer, this file answers with an error where a page has gone.
-    memory = os.open("/proc/self/mem", os.O_RDONLY)
-    for address in addresses:
-        with suppress(OSError):
-            os.pread(memory, 1, address)
-    os.close(memory)
 
 
 def _start_blas_threads() -> None:

@@ -1,8 +1,8 @@
 """Processes of `hifi` commands on this machine: forked from one that has imported their libraries, or started anew.
 
-The start of a process imports for seconds, which is most of a short run. So each slot of a grid has a
-process that imports once, and then is forked for one run after the other (`cli/template.py`). A run has
-a process of its own all the same: what ends it, or fills its memory, meets no other run.
+The start of a process imports for seconds, which is most of a short run. With `--fork` each slot of a
+grid has a process that imports once, and then is forked for one run after the other (`cli/template.py`).
+A run has a process of its own all the same: what ends it, or fills its memory, meets no other run.
 """
 
 import os
@@ -26,26 +26,17 @@ from hifi_cli.errors import UsageError, logger
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
-def forks_runs(wanted: bool | None) -> bool:
-    """Say whether a grid forks its runs.
-
-    Args:
-        wanted: what the user says; None: nothing.
+def refuse_forks() -> None:
+    """Raise where this system cannot fork runs.
 
     Raises:
-        UsageError: the user wants it, and this system cannot.
+        UsageError: it is not Linux.
     """
-    is_linux = sys.platform == "linux"
-    if wanted and not is_linux:
+    if sys.platform != "linux":
         raise UsageError(
             "--fork needs Linux: a Mac's libraries do not work in a fork of a process that has"
             " loaded them; leave it out"
         )
-    if wanted is None:
-        # Forked runs have been tried on CPUs alone.
-        has_gpu = any(Path(device).exists() for device in GPU_DRIVERS)
-        return is_linux and not has_gpu
-    return wanted
 
 
 def start(

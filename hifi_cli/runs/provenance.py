@@ -36,7 +36,7 @@ _LIBRARIES = (
     "safetensors",
 )
 # Whether this process has trained a run.
-_has_trained = False
+_memory_is_shared = False
 
 
 def describe_process(config: RunConfig, device: torch.device) -> dict[str, Any]:
@@ -100,17 +100,23 @@ def reset_peak_memory(device: torch.device) -> bool:
 
     On a CPU it does in the first run of a process only. After another one the allocator places the
     same tensors otherwise, and the reading is up to a quarter higher, although all is given back.
+    A forked process reads less than a new one, because the libraries' memory is not its own.
     """
-    global _has_trained
     release_memory()
-    is_own = device.type == "cuda" or not _has_trained
-    _has_trained = True
+    is_own = device.type == "cuda" or not _memory_is_shared
+    share_memory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     # Elsewhere than on Linux, the reading is the process's highest so far.
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return is_own
+
+
+def share_memory() -> None:
+    """Note that this process's memory holds other things than those of its next run."""
+    global _memory_is_shared
+    _memory_is_shared = True
 
 
 def peak_memory(device: torch.device) -> int:

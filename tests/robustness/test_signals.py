@@ -132,17 +132,17 @@ def test_nohup_lets_a_training_end(tmp_path):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("option", "number"),
+    ("options", "number"),
     [
-        *[("--fork", number) for number in (*STOPPING, signal.SIGINT, signal.SIGKILL)],
-        ("--no-fork", signal.SIGUSR1),
-        ("--no-fork", signal.SIGKILL),
+        *[([], number) for number in (*STOPPING, signal.SIGINT, signal.SIGKILL)],
+        (["--fork"], signal.SIGUSR1),
+        (["--fork"], signal.SIGKILL),
     ],
 )
 def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
-    tmp_path, encoders, option, number
+    tmp_path, encoders, options, number
 ):
-    words = (option, "epochs=60", "limit=64")
+    words = (*options, "epochs=60", "limit=64")
     content = {"backbone": "demo", "protocol": "demo", "tasks": ["demo-entailment"]}
     name = write_grid_file(tmp_path, encoders, **content, methods=["bitfit", "full-ft"])
     command = ("grid", name, "--jobs", "2", *words)
@@ -150,7 +150,7 @@ def test_the_runs_of_a_grid_end_with_it_and_the_same_command_goes_on(
     wait_for(lambda: len(list(tmp_path.rglob("metrics.jsonl"))) == 2)
     below = children_of(process.pid)
     assert len(below) == 2
-    if option == "--fork":
+    if options:
         runs = forked_runs_of(process.pid)
         assert len(runs) == 2
         below += runs

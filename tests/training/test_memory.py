@@ -78,7 +78,7 @@ def test_a_run_begins_without_the_models_of_the_runs_before(make, workspace, mon
 
     monkeypatch.setattr(Trainer, "__init__", note)
     monkeypatch.setattr("hifi_cli.runs.run.reset_peak_memory", count)
-    monkeypatch.setattr(provenance, "_has_trained", False)
+    monkeypatch.setattr(provenance, "_memory_is_shared", False)
     methods = ("full-ft", "bitfit", "lora")
     results = [runs.run(make(method, "epochs=1"), workspace) for method in methods]
     # The memory is read from before the run's own trainer is made.
