@@ -122,9 +122,12 @@ def _is_pruned(study: Study, path: str) -> bool:
 def _are_two_trainings(result: RunResult, other: RunResult) -> bool:
     """Return whether two runs cannot have trained the same.
 
-    Variants of one method and seed may, as when they select the same heads.
+    Variants of one method and seed may, and so may two rankings that select the same heads.
     """
-    keys = ("task", "backbone", "method", "seed")
+    keys = ["task", "backbone", "seed"]
+    has_same_heads = result.heads is not None and result.heads == other.heads
+    if not has_same_heads:
+        keys.append("method")
     return any(getattr(result, key) != getattr(other, key) for key in keys)
 
 

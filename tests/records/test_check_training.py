@@ -252,6 +252,19 @@ def test_predictions_of_another_seed_are_found(stored):
     assert findings == {CB.format(5): [f"has the logits of {RUN} (predictions)"]}
 
 
+def test_two_rankings_that_select_the_same_heads_may_leave_the_same_weights(stored):
+    """Every heads.k that is the number of heads does."""
+
+    def edit(records, predictions):
+        path = HIFI.replace("hifi-layerwise", "hifi-wo-corr")
+        records[path] = copy.deepcopy(records[HIFI])
+        with_config(method="hifi-wo-corr")(records[path])
+        copied = predictions[predictions["run"] == HIFI].assign(run=path)
+        return pd.concat([predictions, copied], ignore_index=True)
+
+    assert checked(stored, edit, None).findings == {}
+
+
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_another_number_of_logits_is_found_and_hides_nothing(stored, count):
     def edit(records, predictions):
