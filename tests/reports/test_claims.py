@@ -61,7 +61,7 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 def test_a_protocol_may_leave_out_claims():
     assert "above-sparse" in claims_spec.load("hifi", protocol="hifi").claims
     assert "above-sparse" not in claims_spec.load("hifi", protocol="laptop").claims
-    with pytest.raises(UsageError, match="hifi has no claim 'above-sparse' under laptop"):
+    with pytest.raises(UsageError, match="hifi has no claim 'above-sparse' under protocol laptop"):
         claims_spec.select(["hifi/above-sparse"], protocol="laptop")
 
 
