@@ -28,6 +28,7 @@ from hifi_cli.text import abbreviate
 
 # The ending of a metric's name that is of the rows which a user's own data hold out.
 HELD_OUT = "_held_out"
+ONLY_OF_SCORES = "--intervals: only tables of mean scores have them; leave it out"
 
 
 def table(
@@ -56,6 +57,14 @@ def table(
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals",
+            help="Means with 95 % intervals for new seeds in place of standard deviations.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     by: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +100,8 @@ def table(
         backbones=backbones,
         by=by,
     )
+    if intervals and (name == "search" or name in class_tables.TABLES):
+        raise UsageError(ONLY_OF_SCORES)
     left_out: list[str] = []
     if by:
         # Methods that the user names stay, also where the setting means nothing to them.
@@ -113,6 +124,8 @@ def table(
         if not name and not metrics:
             metrics = _with_held_out(select_runs(study.runs, **asked.keys), asked.tasks)
         specs = _specs(asked, study, metrics)
+        if intervals and any(spec.kind != "scores" for spec in specs):
+            raise UsageError(ONLY_OF_SCORES)
         command = ""
         # Other tables show what there is, so that they lack no run.
         if name and not by:
@@ -126,7 +139,9 @@ def table(
             )
             words = ["hifi", "grid", name, *given]
             command = command_for_new_runs(words, results_dir, _shots_as_setting(shots))
-        how = ReportOptions.of_command(score, include, show_published=published)
+        how = ReportOptions.of_command(
+            score, include, show_published=published, show_intervals=intervals
+        )
         tables = [built_table(spec, study, how, grid=command, data_dir=data_dir) for spec in specs]
         if name and not by and not backbones:
             for spec, built in zip(specs, tables, strict=True):

@@ -18,11 +18,13 @@ class ReportOptions:
         score: the epoch whose score is shown; None: the one that each run's protocol reports.
         included: flags (`limited`, `unequal`, `draws`, `changed`) of runs that count.
         show_published: whether tables show the papers' numbers too.
+        show_intervals: whether means of tables of scores have intervals in place of deviations.
     """
 
     score: EpochChoice | None = None
     included: frozenset[str] = INCLUDED_BY_DEFAULT
     show_published: bool = False
+    show_intervals: bool = False
 
     @classmethod
     def of_command(
@@ -31,6 +33,7 @@ class ReportOptions:
         include: Collection[str] | None,
         *,
         show_published: bool = False,
+        show_intervals: bool = False,
     ) -> "ReportOptions":
         """Make the options from those of a command.
 
@@ -38,6 +41,12 @@ class ReportOptions:
             score: the epoch whose score is shown; None: the one that each run reports.
             include: flags of runs that count, beside the default ones.
             show_published: whether tables show the papers' numbers too.
+            show_intervals: whether means have intervals in place of deviations.
         """
         included = INCLUDED_BY_DEFAULT.union(include or ())
-        return cls(score=score, included=included, show_published=show_published)
+        return cls(
+            score=score,
+            included=included,
+            show_published=show_published,
+            show_intervals=show_intervals,
+        )

@@ -325,11 +325,14 @@ def _label(table: Table, style: Style, row: int, label: str) -> str:
 
 
 def _cell(table: Table, style: Style, row: int, key: str) -> str:
-    """Return a number or text, its standard deviation, and the marks of its footnotes."""
+    """Return a number or text, its interval or standard deviation, and the marks of its footnotes."""
     place = table.places.get((row, key), 0)
     text = style.places[place].format(style.line(table.number(row, key)))
+    interval = table.interval(row, key)
     deviation = table.spread(row, key)
-    if deviation != DASH:
+    if interval:
+        text += f" {interval}"
+    elif deviation != DASH:
         text += style.spread.format(deviation)
     return text + _marks(table, style, row, key)
 

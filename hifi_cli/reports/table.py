@@ -105,6 +105,11 @@ def interval_columns(key: str) -> list[Column]:
     return [Column("low", key, "low"), Column("high", key, "high")]
 
 
+def own_interval_columns(key: str) -> list[Column]:
+    """Return the columns of the intervals of a key, which have its name: several keys may have some."""
+    return [Column(f"{key}_low", key, "low"), Column(f"{key}_high", key, "high")]
+
+
 @dataclass
 class Table:
     """A table. Readers get the keys that have a heading, rounded and marked; programs all columns.
@@ -125,6 +130,7 @@ class Table:
         own_texts: texts that the user's or the project's own YAML says, and no run.
         scores: a row for each seed of each cell. Columns: `row` (a method or backbone), `column`
             (the key), `seed`, `points`, `path` of the run.
+        shows_intervals: whether a number with an interval is printed with it.
     """
 
     title: str
@@ -140,6 +146,7 @@ class Table:
     missing: list[str] = field(default_factory=list)
     own_texts: frozenset[str] = frozenset()
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
+    shows_intervals: bool = False
 
     @property
     def labels(self) -> list[str]:
@@ -201,6 +208,14 @@ class Table:
     def spread(self, row: int, key: str) -> str:
         """Return the standard deviation of a cell as every format prints it."""
         return self._printed(row, key, self.rows[row].cell(key).std)
+
+    def interval(self, row: int, key: str) -> str:
+        """Return the interval of a cell as every format prints it; empty: none is shown beside the number."""
+        ends = self.rows[row].cell(key).interval
+        if ends is None or not self.shows_intervals:
+            return ""
+        low, high = (self._printed(row, key, end) for end in ends)
+        return f"[{low}, {high}]"
 
     def _printed(self, row: int, key: str, value: float | str | None) -> str:
         """Return a value in the format of its column."""

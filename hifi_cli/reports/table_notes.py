@@ -56,11 +56,12 @@ def on_truncation(scores: pd.DataFrame) -> list[str]:
     return [f"longer than max_length and cut: {'; '.join(parts)}"]
 
 
-def on_seeds(scores: pd.DataFrame) -> list[str]:
+def on_seeds(scores: pd.DataFrame, *, show_intervals: bool = False) -> list[str]:
     """Say over which seeds the means are.
 
     Args:
         scores: a line for each `row`, `column` and `seed`.
+        show_intervals: whether the means have intervals in place of deviations.
     """
     groups = scores.groupby(["row", "column"])["seed"]
     seeds_of_cells = [tuple(sorted(seeds)) for _, seeds in groups]
@@ -75,6 +76,8 @@ def on_seeds(scores: pd.DataFrame) -> list[str]:
         over = f"{most} seeds"
     else:
         over = f"{fewest} to {most} seeds"
+    if show_intervals:
+        return [f"mean [95 % t-interval for new seeds] over {over}"]
     return [f"mean ± standard deviation over {over}"]
 
 

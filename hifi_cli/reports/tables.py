@@ -5,7 +5,7 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import stored_name
 from hifi_cli.errors import UsageError
+from hifi_cli.paired_tests import mean_interval
 from hifi_cli.records.study import TABLE_KEYS, Study
 from hifi_cli.reports import published, table_notes
 from hifi_cli.reports.calibration import MEASURES, classes_of
@@ -26,6 +27,7 @@ from hifi_cli.reports.table import (
     Place,
     Row,
     Table,
+    own_interval_columns,
     seeds_column,
     std_column,
     value_column,
@@ -40,7 +42,7 @@ from hifi_cli.reports.table_spec import (
     load_published,
     shots_of,
 )
-from hifi_cli.tasks.metrics import heading_of, is_lower_better
+from hifi_cli.tasks.metrics import heading_of, is_lower_better, within_range
 from hifi_cli.text import counted_noun, format_number
 
 EPOCHS = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
@@ -190,6 +192,8 @@ def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = 
     layout = lay_out(spec, study, options)
     scores = _scores(layout)
     ours = _cells_of_runs(layout, scores.frame)
+    if options.show_intervals:
+        ours = _with_intervals(layout, scores.frame, ours)
     keys = [*layout.metrics]
     if _has_average(layout, ours):
         keys.append(AVERAGE)
@@ -200,14 +204,15 @@ def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = 
         title=layout.title,
         rows=rows,
         headings=_headings(layout, rows, keys),
-        columns=_columns(layout, rows, keys),
+        columns=_columns(layout, rows, keys, show_intervals=options.show_intervals),
         index_title=layout.row_key.capitalize(),
         formats=_formats(layout, keys),
         footnotes=footnotes,
-        notes=_notes(layout, scores.frame, has_paper=bool(theirs)),
+        notes=_notes(layout, scores.frame, options, has_paper=bool(theirs)),
         missing=_missing(layout, grid) if grid else [],
         own_texts=frozenset(row.label for row in layout.rows if row.label),
         scores=scores.frame.reindex(columns=["row", "column", "seed", "points", "path"]),
+        shows_intervals=options.show_intervals,
     )
     for key in keys:
         table.rank(
@@ -408,6 +413,32 @@ def _cell(statistics: pd.Series, metric: str | None) -> Cell:
     return Cell(_known(statistics["mean"]), std=std, seeds=int(statistics["count"]))
 
 
+def _with_intervals(
+    layout: Layout, scores: pd.DataFrame, cells: Sequence[dict[str, Cell]]
+) -> list[dict[str, Cell]]:
+    """Return the cells of each row, with the 95 % intervals of the means over seeds.
+
+    Args:
+        layout: the table.
+        scores: `Scores.frame`.
+        cells: those of `_cells_of_runs`.
+    """
+    found = []
+    for row, of_row in zip(layout.rows, cells, strict=True):
+        filled = dict(of_row)
+        for key, metric in layout.metrics.items():
+            of_cell = scores[(scores["row"] == row.method) & (scores["column"] == key)]
+            # A churn is one number of two seeds, which is no sample of several.
+            if metric == "churn" or len(of_cell) < 2:
+                continue
+            interval = mean_interval([of_cell["points"].to_numpy()])
+            if interval:
+                ends = within_range(*interval, metric or of_cell["metric"].iloc[0])
+                filled[key] = replace(of_row[key], interval=ends)
+        found.append(filled)
+    return found
+
+
 def _known(value: float) -> float | None:
     """Return a number, or None for NaN."""
     return None if pd.isna(value) else float(value)
@@ -490,13 +521,17 @@ def _differences(
     return cells
 
 
-def _columns(layout: Layout, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
+def _columns(
+    layout: Layout, rows: Sequence[Row], keys: Sequence[str], *, show_intervals: bool
+) -> list[Column]:
     """Return the columns of CSV and JSON; without deviations and seeds where no row has any."""
     columns = []
     for key in layout.metrics:
         columns.append(value_column(key))
         if any(row.cell(key).std or row.cell(key).seeds for row in rows):
             columns += [std_column(key), seeds_column(key)]
+            if show_intervals:
+                columns += own_interval_columns(key)
     if AVERAGE in keys:
         columns.append(value_column(AVERAGE))
     return columns + [value_column(key) for key in SHARES]
@@ -540,12 +575,15 @@ def distinct_labels(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 # --- notes
 
 
-def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str]:
+def _notes(
+    layout: Layout, scores: pd.DataFrame, options: ReportOptions, *, has_paper: bool
+) -> list[str]:
     """Return the notes below the table.
 
     Args:
         layout: the table.
         scores: `Scores.frame`.
+        options: those of the command.
         has_paper: whether the table shows a paper's numbers.
     """
     spec = layout.spec
@@ -557,7 +595,7 @@ def _notes(layout: Layout, scores: pd.DataFrame, *, has_paper: bool) -> list[str
     notes += table_notes.on_other_seeds(spec.seeds, layout.all_runs)
     notes += note_on_variants(study, spec.protocol, spec.backbone, spec.tasks)
     notes += table_notes.on_truncation(scores)
-    notes += table_notes.on_seeds(scores)
+    notes += table_notes.on_seeds(scores, show_intervals=options.show_intervals)
     notes += note_on_epochs(scores)
     # A table of chosen metrics stands beside the table of scores, which already names the signs
     # that a score should not be believed.

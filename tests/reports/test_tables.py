@@ -6,10 +6,12 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from json_output import table_of, tables_of
 from project_files import copy_yaml
 from run_folders import run_folder
+from scipy import stats
 from synthetic_runs import write_run
 from tiny_inputs import QUICK_WORDS, write_encoder
 
@@ -401,6 +403,34 @@ def test_an_encoder_beside_a_decoder(hifi, encoders, data, tmp_path):
     words = ["--method", "linear-probing", "--backbones", f"{decoder},{encoders['bert']}"]
     found = table_of(hifi("table", *words, "--format", "json"))["rows"]
     assert [row["rte"] for row in found] == [row["rte"] for row in table["rows"]][::-1]
+
+
+def test_intervals_take_the_place_of_deviations(hifi):
+    scores = {"full-ft": [0.61, 0.92, 0.97], "lora": [0.6, 0.62, 0.61], "bitfit": [0.5]}
+    for method, of_method in scores.items():
+        for seed, score in enumerate(of_method, start=1):
+            write_run("results", method, "rte", seed, score)
+    table = table_of(hifi("table --intervals --format json"))
+    rows = {row["method"]: row for row in table["rows"]}
+    for method in ("full-ft", "lora"):
+        percent = 100 * np.array(scores[method])
+        low, high = stats.t.interval(0.95, 2, percent.mean(), stats.sem(percent))
+        # An accuracy ends at 100 %.
+        ends = [rows[method]["rte_low"], rows[method]["rte_high"]]
+        assert ends == pytest.approx([low, min(high, 100)])
+    assert rows["bitfit"]["rte_low"] is None
+    assert "mean [95 % t-interval for new seeds] over 1 to 3 seeds" in table["notes"]
+    text = hifi("table --intervals").out
+    assert "61.0 [58.5, 63.5]" in text and "±" not in text
+    assert "61.0} [58.5, 63.5]" in hifi("table --intervals --format tex").out
+    assert "rte_low" not in table_of(hifi("table --format json"))["rows"][0]
+
+
+@pytest.mark.parametrize("name", ["search", "confusion", "cost"])
+def test_other_tables_have_no_intervals_of_means(hifi, name):
+    write_run("results", "full-ft", "rte", 1, 0.6)
+    answer = hifi(f"table {name} --intervals")
+    assert answer.code == 2 and "only tables of mean scores have them" in answer.err
 
 
 def test_a_table_without_runs_says_which_backbones_there_are(hifi):

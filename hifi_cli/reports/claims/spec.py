@@ -266,7 +266,9 @@ def select(words: list[str], **options: Any) -> dict[str, ClaimsFile]:
         file = load(name, **options)
         if claim and claim not in file.claims:
             suggestion = registry.did_you_mean(claim, file.claims)
-            raise UsageError(f"{name} has no claim '{claim}' under protocol {file.protocol}{suggestion}")
+            raise UsageError(
+                f"{name} has no claim '{claim}' under protocol {file.protocol}{suggestion}"
+            )
         chosen = {claim: file.claims[claim]} if claim else file.claims
         if name in files:
             chosen = files[name].claims | chosen
