@@ -267,6 +267,7 @@ class _Check:
             return
         spec = spec.with_primary(result.primary_metric)
         yield from check_predictions.in_task(result, spec)
+        yield from check_training.in_batches(result, spec)
         if not self.has_predictions:
             return
         table = self.study.predictions(path)

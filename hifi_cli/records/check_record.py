@@ -70,6 +70,8 @@ def in_numbers(result: RunResult) -> Iterator[str]:
     for name, size in _sizes(result).items():
         if size < 0:
             yield f"{name} is {size:,}"
+    if result.peak_memory_bytes == 0:
+        yield "peak_memory_bytes is 0"
     for split, cut in (result.truncated or {}).items():
         rows = result.n_examples[split]
         if not 0 <= cut <= rows:

@@ -5,15 +5,17 @@ Each function yields one sentence for each problem. Records of schema 1 lack mos
 
 from collections.abc import Iterator
 from itertools import pairwise
+from math import ceil
 
 from pydantic import ValidationError
 
 from hifi_cli.config.draws import present_versions
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import HeadsConfig, RunConfig
 from hifi_cli.files import digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
 from hifi_cli.records.recorded_draws import draws_made, draws_without_version
+from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.text import abbreviate, counted_noun
 
 # Seconds by which the clocks of a run and of its processes may differ: each is rounded by itself.
@@ -116,6 +118,46 @@ def in_heads(result: RunResult) -> Iterator[str]:
     given = config.heads.given
     if result.heads is not None and given and result.heads != given:
         yield "heads are not those that its configuration gives"
+    if result.heads is not None and not given:
+        yield from _of_number_of_heads(result.heads, config.heads)
+
+
+def _of_number_of_heads(heads: list[list[int]], section: HeadsConfig) -> Iterator[str]:
+    """Find another number of heads than the configuration selects.
+
+    Args:
+        heads: a list for each layer.
+        section: how they were selected.
+    """
+    sizes = [len(set(layer)) for layer in heads]
+    k = section.k
+    is_right = {
+        "layerwise": set(sizes) == {k},
+        "midtop": set(sizes) <= {0, k},
+        "global": sum(sizes) == k * len(sizes),
+    }
+    if not is_right[section.strategy]:
+        yield f"heads are {sum(sizes)} in all, and not {section.strategy} with k={k}"
+
+
+def in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
+    """Find another number of steps than rows and batch size give.
+
+    Args:
+        result: the record of a run that is done.
+        spec: its task. Rows of some formats are several examples, or a part of one.
+    """
+    is_plain = spec.format == "plain" and spec.kind in ("classification", "regression")
+    if not is_plain or not result.processes or not result.epochs:
+        return
+    rows = result.n_examples["train"]
+    # A few-shot run trains on all rows at once.
+    batch = rows if result.shots else result.config["batch_size"]
+    expected = result.epochs.total * ceil(rows / batch)
+    steps = result.processes[-1].last_step
+    if steps != expected:
+        counts = f"{counted_noun(steps, 'step')}, and by rows and batch_size {expected:,}"
+        yield f"processes have {counts}"
 
 
 def in_rows(result: RunResult) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.files import digest
 from hifi_cli.records.check import check
 from hifi_cli.records.study import PREDICTIONS
 
@@ -169,6 +170,11 @@ FOUND = {
     # training
     "no process": (at("processes", value=[]), "processes is empty"),
     "steps that are no epochs": (first_process(last_step=7), "are no"),
+    "another batch size": (
+        with_config(batch_size=16),
+        "480 steps, and by rows and batch_size 240",
+    ),
+    "no memory": (at("peak_memory_bytes", value=0), "peak_memory_bytes is 0"),
     "fewer steps": (first_process(last_step=15), "has other training steps (processes)"),
     "a step that nobody trained": (two_processes, "do not train each step once"),
     "a process in fp32": (first_process(precision="fp32"), "that of its processes fp32"),
@@ -218,6 +224,13 @@ def test_an_edit_is_found(stored, name):
 def test_heads_and_their_digest_belong_together(stored, edit):
     findings = checked(stored, edit, HIFI).findings
     assert "heads_sha256 is not that of its heads" in findings[HIFI]
+
+
+@pytest.mark.parametrize("heads", [[[0, 1]] * 6, [[0, 1, 2, 3]] * 6, [[0, 1, 1]] * 6])
+def test_another_number_of_heads_than_the_configuration_selects_is_found(stored, heads):
+    edit = both(at("heads", value=heads), at("heads_sha256", value=digest(heads, 64)))
+    findings = checked(stored, edit, HIFI).findings
+    assert any("and not layerwise with k=3" in problem for problem in findings[HIFI])
 
 
 def test_runs_as_they_are_have_neither_findings_nor_notes(stored):
