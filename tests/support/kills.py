@@ -26,8 +26,15 @@ import yaml
 from run_folders import demo_folder
 
 ROOT = Path(__file__).parents[2]
-STUDY = ROOT / "results/laptop"  # packed, of more than 300 runs
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance", "processes"}
+STUDY = ROOT / "results/laptop-pilot"  # packed, of more than 300 runs
+MEASURED = {
+    "time_s",
+    "wall_s",
+    "peak_memory_bytes",
+    "memory_is_own",
+    "provenance",
+    "processes",
+}
 # SIGKILL as often as all others together: nothing can be done about it when it comes
 SIGNALS = [
     *[signal.SIGKILL] * 5,
