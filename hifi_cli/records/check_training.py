@@ -145,10 +145,11 @@ def in_batches(result: RunResult, spec: TaskSpec) -> Iterator[str]:
 
     Args:
         result: the record of a run that is done.
-        spec: its task. Rows of some formats are several examples, or a part of one.
+        spec: its task.
     """
-    is_plain = spec.format == "plain" and spec.kind in ("classification", "regression")
-    if not is_plain or not result.processes or not result.epochs:
+    # Rows of other formats, and those read in windows, are several examples or a part of one.
+    is_row_an_example = spec.format == "plain" and spec.rules.encoding == "texts"
+    if not is_row_an_example or not result.processes or not result.epochs:
         return
     rows = result.n_examples["train"]
     # A few-shot run trains on all rows at once.
