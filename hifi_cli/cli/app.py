@@ -162,7 +162,7 @@ _WRONG_PATHS = (
 )
 
 
-# What gloo and NCCL say where another process of the run is gone.
+# Messages of gloo and NCCL where another process of the run is gone.
 _LEFT_ALONE = re.compile("gloo.*(Connection (reset|closed|refused)|Broken pipe)|ncclRemoteError")
 
 
@@ -276,7 +276,7 @@ def main() -> None:
         # A grid reads the warnings of the commands that it starts from their output.
         if end_with_the_grid():
             logger.handlers[:] = [StderrHandler(marks_warnings=True)]
-        # Of several processes of one run, the first alone says what all of them would.
+        # The first of several processes of one run says what all of them would.
         is_first_process = launcher.rank() == 0
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
         environment.check()

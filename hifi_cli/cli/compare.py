@@ -65,7 +65,7 @@ def compare(
     if any("/" in name for name in names):
         study = study.with_rows_by("variant")
     table_spec.check_names("methods", names, study.names("method"))
-    # What is compared: the methods, or the backbones of one method.
+    # The methods are compared, or the backbones of one method.
     by: RowKey = "method"
     compared = names
     if backbones:

@@ -42,7 +42,7 @@ TRACKERS = (
 )
 
 
-# Of an option with more words than these, its line in --help names them.
+# The line of an option with more words than these in --help names them.
 _SHOWN_CHOICES = 3
 
 

@@ -22,7 +22,7 @@ from hifi_cli import environment, stopping
 from hifi_cli.cli.streams import prepare_streams
 from hifi_cli.grids.processes import GPU_DRIVERS, CannotFork, Request
 
-# What every training imports when it needs it, besides what `hifi train` imports at its start.
+# Modules that every training imports late, besides those that `hifi train` imports at its start.
 _IMPORTED_LATE = (
     "hifi_cli.runs.run",
     "transformers.modeling_layers",

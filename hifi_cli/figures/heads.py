@@ -364,7 +364,7 @@ class HeadRanking(Kind):
                 interpolation="nearest",
                 extent=(-0.5, heads - 0.5, layers + 0.5, 0.5),
             )
-            # Of equal values the head numbers decide, and dots would show a choice where none is.
+            # The head numbers decide between equal values, and dots would show a choice where none is.
             if np.ptp(table) > 1e-4:
                 chosen = ranked[ranked["chosen"]]
                 ax.plot(chosen["head"], chosen["layer"], "o", color="white", mec="black", ms=3)

@@ -68,7 +68,7 @@ class Features(Kind):
         for cell, run in request.runs().items():
             states = self._states(cell.config, request)
             for first, second in combinations(states, 2):
-                # Of each example, over the hidden dimensions.
+                # The distance of each example, over the hidden dimensions.
                 distances = np.linalg.norm(states[second] - states[first], axis=1)
                 yield {
                     "task": cell.config.task,

@@ -103,7 +103,7 @@ class Slot:
         self.forks = forks
         self.told = told
         self._template: Template | None = None
-        # What a signal is sent to: the run, or the process to fork it from while that imports.
+        # A signal is sent to it: the run, or the process to fork it from while that imports.
         self._running: subprocess.Popen[bytes] | ForkedRun | None = None
         self._stopped_by: int | None = None
         self._lock = threading.Lock()

@@ -81,7 +81,7 @@ class FastDropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        # What is kept is divided by 1 - p, so that its expectation is x.
+        # A kept value is divided by 1 - p, so that its expectation is x.
         scales = NOISE.keep(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
         return x * scales
 
@@ -123,7 +123,7 @@ class _Attention(Function):
         # on trains then.
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
-        # Of the weights before dropout, and of the scores before the softmax.
+        # Gradients of the weights before dropout, and of the scores before the softmax.
         weights_grad = (gradient @ value.mT).mul_(keep)
         scores_grad = torch._softmax_backward_data(weights_grad, weights, -1, weights.dtype)
         return scores_grad @ key, scores_grad.mT @ query, value_grad, None, None

@@ -40,13 +40,13 @@ _UNREADABLE = (
     AttributeError,
     ArithmeticError,
 )
-# What decides the numbers of runs of one protocol, encoder and task alike, by its name in the record.
+# Fields of the record that decide the numbers of all runs of one protocol, encoder and task.
 # Runs that differ in it may each be what they say, and are in no mean together.
 _INPUTS = ("data", "backbone_weights", "task_digest")
-# What runs with the same settings share besides.
+# Runs with the same settings share these fields besides.
 _INPUTS_OF_SETTING = ("draws", "method_code", "heads_sha256")
 
-# What runs must share, with that by which they are known to share it.
+# Values that runs must share, each with the reason.
 _SHARED_BY = {
     "train rows (n_examples)": "same data",
     "ids or correct labels": "same data",

@@ -11,9 +11,9 @@ from pathlib import Path
 from hifi_cli.files import file_digest
 from hifi_cli.records.record import Record, RunResult, StoredFile, labelled_splits
 
-# What a training or measurement of the figure's own must share with the study's run of its name.
+# A training or measurement of the figure's own shares these with the study's run of its name.
 _INPUTS = ("task_digest", "data", "backbone_weights", "method_code")
-# What a finished run must still be. Its weights are the last, because a run may store none.
+# A finished run must still have these. Its weights are the last, because a run may store none.
 _FINISHED = ("config_hash", *_INPUTS, "draws", "delta_sha256")
 
 

@@ -8,7 +8,7 @@ from hifi_cli.errors import HifiError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 
-# What every run draws, whatever its configuration.
+# Every run draws this, whatever its configuration.
 _ALWAYS = {"order of data"}
 
 

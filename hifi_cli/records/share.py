@@ -48,7 +48,7 @@ _SAME = (
     "backbone_weights",
     "method_code",
     "draws",
-    # What came of it: two trainings may agree in a score, and not in their weights.
+    # The outcome: two trainings may agree in a score, and not in their weights.
     "status",
     "scores",
     "metrics",

@@ -18,7 +18,7 @@ CHOSEN_ON_REPORTED = (
 _LEAST_FALL = 0.01
 # Over fewer steps of 32 rows each a mean varied by some percent with the rows.
 _FEWEST_STEPS = 20
-# Of more classes than these, a line names the most and the least frequent one alone.
+# Where there are more classes, a line names the most and the least frequent one alone.
 _MOST_CLASSES = 3
 
 

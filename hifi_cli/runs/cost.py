@@ -355,7 +355,7 @@ class CostEstimator:
         self._machines: dict[str, Counter[Machine]] = defaultdict(Counter)
         for result in results:
             self._add(result)
-        # What was estimated already, by the settings of a run without its seed, machine and size.
+        # Estimates made already, by the settings of a run without its seed, machine and size.
         self._costs: dict[tuple[str, Machine | None, RunSize | None], Cost] = {}
 
     def _add(self, result: RunResult) -> None:

@@ -41,7 +41,7 @@ class Diverged(RunFailed):
 
 @dataclass(frozen=True)
 class _BatchShare:
-    """What one process computes of a batch.
+    """The part of a batch that one process computes.
 
     Attributes:
         parts: its examples, in micro-batches; at least one.

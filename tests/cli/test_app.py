@@ -351,7 +351,7 @@ def test_a_dry_run_says_once_what_runs_have_in_common(hifi):
     words = ["train", "--protocol", "demo", "--dry-run", "--method", "bitfit", "--seeds"]
     alone = hifi(*words, "1").out.splitlines()
     first, second = hifi(*words, "1,2").out.split("--- # as before, except for\n")
-    # Of several runs, the first one is without defaults and reasons.
+    # The first of several runs is without defaults and reasons.
     *shown, plan = first.split("# defaults and reasons: --dry-run with one run, or --format json\n")
     start = alone.index("# defaults")
     assert "".join(shown).splitlines() == alone[:start]

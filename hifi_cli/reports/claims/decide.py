@@ -244,7 +244,7 @@ def verdict_of_claim(findings: Sequence[Finding]) -> tuple[Verdict, str]:
     # The claim gets the worst verdict of its comparisons.
     from_the_worst: list[Verdict] = ["not reproduced", "not run", "undecided", "reproduced"]
     verdict = min(verdicts, key=from_the_worst.index)
-    # Of several comparisons with this verdict, the first one says why.
+    # The first of several comparisons with this verdict says why.
     first = next(finding for finding in findings if finding.verdict == verdict)
     return verdict, first.reason
 
