@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import ceil
 
-from pydantic import ValidationError
-
 from hifi_cli.config.draws import present_versions
-from hifi_cli.config.run_config import HeadsConfig, RunConfig
+from hifi_cli.config.run_config import HeadsConfig
 from hifi_cli.files import digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
@@ -51,14 +49,6 @@ def in_draws(result: RunResult, directory: RunDirectory) -> Iterator[str]:
     known = result.draws.keys() & present_versions().keys()
     if others := sorted(known - used):
         yield f"draws names {abbreviate(others)}, which the run does not draw by its configuration"
-
-
-def _configuration(result: RunResult) -> RunConfig | None:
-    """Return the configuration of a run; None: another version of the program has other keys."""
-    try:
-        return RunConfig.model_validate(result.config, strict=False)
-    except ValidationError:
-        return None
 
 
 def in_processes(result: RunResult) -> Iterator[str]:
@@ -107,7 +97,7 @@ def _of_steps(result: RunResult) -> Iterator[str]:
 
 def in_heads(result: RunResult) -> Iterator[str]:
     """Find attention heads that are not those of their digest or of the configuration."""
-    config = _configuration(result)
+    config = result.run_config()
     if config is None:
         return
     expected = None

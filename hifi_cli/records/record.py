@@ -425,6 +425,13 @@ class RunResult(StoredFile):
         """The score of the model that was kept, at its epoch."""
         return self.epoch_rule.kept
 
+    def run_config(self) -> RunConfig | None:
+        """Return the configuration; None: another version of the program wrote it, with other keys."""
+        try:
+            return RunConfig.model_validate(self.config, strict=False)
+        except ValidationError:
+            return None
+
     @property
     def epoch_rule(self) -> EpochRule:
         """The rule by which the run chose the epoch that it reports."""

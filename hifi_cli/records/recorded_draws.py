@@ -1,9 +1,6 @@
 """The random draws that a run must have made, by its record, and those of which it has no version."""
 
-from pydantic import ValidationError
-
 from hifi_cli.config.draws import unversioned_draws, used_draws
-from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import HifiError
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
@@ -23,13 +20,15 @@ def draws_made(result: RunResult, directory: RunDirectory) -> set[str] | None:
         None: not known, because another version of the program wrote the configuration, or because
         the method's YAML is not here.
     """
+    config = result.run_config()
+    if config is None:
+        return None
+    devices = [process.device_type for process in result.processes]
     try:
-        config = RunConfig.model_validate(result.config, strict=False)
         # Trust is harmless here: no code is executed.
         config = directory.with_user_yamls(config, trust=True)
-        devices = [process.device_type for process in result.processes]
         return used_draws(config, devices, selects_heads=result.heads is not None)
-    except (ValidationError, HifiError):
+    except HifiError:
         return None
 
 
