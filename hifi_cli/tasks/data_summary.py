@@ -2,11 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isnan
 from typing import Any
 
-from hifi_cli.tasks.labels import as_number, is_missing, label_name, vector_in
+from hifi_cli.tasks.labels import (
+    as_number,
+    is_decorated_number,
+    is_missing,
+    label_name,
+    vector_in,
+)
 from hifi_cli.tasks.metrics import ENTITY_TAG
 from hifi_cli.tasks.recognition import FoundLabels
 from hifi_cli.tasks.source_rows import SourceRow
@@ -103,6 +109,12 @@ def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
         yield f"{len(found.labels)} labels in {rows} rows: are these {what}"
     elif len(found.labels) > _SHOWN and are_numbers:
         yield f"{len(found.labels)} labels, all numbers: are these scores? Give kind=regression"
+    sign = _number_with_a_sign(found.labels)
+    if sign:
+        yield (
+            f"labels are numbers with signs, such as '{sign}', and each is a class: if these are scores,"
+            " write 0.5 for 0,5 or 50 for 50%"
+        )
     rare = [name for name in found.labels if found.counts[name] == 1]
     if rare:
         yield f"labels of only one row: {abbreviate(rare)}"
@@ -115,6 +127,17 @@ def _doubts_about_classes(found: FoundLabels) -> Iterator[str]:
             f"labels have parts that are labels too, as '{separator[1]}' has: do rows have"
             f" several? Give separator={separator[0]}"
         )
+
+
+def _number_with_a_sign(labels: Sequence[str]) -> str:
+    """Return the first label with a decimal comma or a unit, where all are numbers but for these.
+
+    Empty: there is none, or other labels are words.
+    """
+    others = [name for name in labels if isnan(as_number(name))]
+    if others and all(is_decorated_number(name) for name in others):
+        return others[0]
+    return ""
 
 
 def _separator_in(found: FoundLabels) -> tuple[str, str] | None:

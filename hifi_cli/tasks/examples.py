@@ -24,6 +24,10 @@ class IncompleteRow(UsageError):
     """A row has no text or no label."""
 
 
+class UnknownLabel(UsageError):
+    """A row has a label that is none of the task's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row of a task, before tokenization.

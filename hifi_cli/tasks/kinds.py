@@ -22,6 +22,7 @@ from hifi_cli.tasks.examples import (
     Output,
     Predictions,
     Row,
+    UnknownLabel,
     Values,
 )
 from hifi_cli.tasks.labels import as_number, is_missing, label_name, list_in, split_words
@@ -247,11 +248,11 @@ def _indices_in(present: Sequence[str], names: Sequence[str]) -> tuple[int, ...]
     """Return the place of each present label among the names.
 
     Raises:
-        UsageError: a label is not among them.
+        UnknownLabel: a label is not among them.
     """
     unknown = [name for name in present if name not in names]
     if unknown:
-        raise UsageError(f"unknown label '{unknown[0][:40]}'; the labels are {', '.join(names)}")
+        raise UnknownLabel(f"unknown label '{unknown[0][:40]}'; the labels are {', '.join(names)}")
     return tuple(names.index(name) for name in present)
 
 

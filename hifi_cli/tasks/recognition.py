@@ -9,7 +9,7 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.data_options import DataOptions
-from hifi_cli.tasks.file_formats import FileFormat
+from hifi_cli.tasks.file_formats import FORMATS, FileFormat
 from hifi_cli.tasks.kinds import KINDS, Kind, TaskKind
 from hifi_cli.tasks.labels import (
     as_number,
@@ -187,12 +187,29 @@ def _header_hint(format_: FileFormat | None, columns: list[str]) -> str:
             if separator in columns[0] and name != format_.separator:
                 return (
                     f". The cells seem to be separated by {name}; a .{format_.name} file has"
-                    f" {format_.separator}"
+                    f" {format_.separator}: {_remedy_for(name, format_)}"
                 )
     looks_like_a_row = any(name.count(" ") > 2 or not isnan(as_number(name)) for name in columns)
     if not looks_like_a_row:
         return ""
     return ". The first line is read as their names; if it is a row, write a line of names above it"
+
+
+def _remedy_for(separator: str, format_: FileFormat) -> str:
+    """Return what to do with a file whose cells are separated as those of another format.
+
+    Args:
+        separator: what stands between its cells, as people call it.
+        format_: the one that the file's name says.
+    """
+    for other in FORMATS.values():
+        if other.separator == separator:
+            return f"rename it so that it ends in {other.suffixes[0]}"
+    # Programs in countries with a decimal comma write semicolons and commas together.
+    return (
+        f"write it with {format_.separator}, and numbers as 0.5 instead of 0,5 (docs/data.md has"
+        " the lines for it)"
+    )
 
 
 # --- labels

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.tasks.examples import IncompleteRow, Label, Row
+from hifi_cli.tasks.examples import IncompleteRow, Label, Row, UnknownLabel
 from hifi_cli.tasks.labels import is_missing, label_name, vector_in
 from hifi_cli.tasks.source_rows import SourceRow
 from hifi_cli.tasks.task_spec import Source, TaskSpec
@@ -32,6 +32,7 @@ class _Split:
         excluded: how many rows are left out by each label that stands for none.
         places_of: where each problem is, by its text.
         has_incomplete: whether a problem is a row without a text or label.
+        has_unknown_label: whether one is a label that the task does not have.
     """
 
     rows: dict[str, Row] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class _Split:
     excluded: Counter[str] = field(default_factory=Counter)
     places_of: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     has_incomplete: bool = False
+    has_unknown_label: bool = False
 
 
 def parse_rows(
@@ -71,6 +73,9 @@ def parse_rows(
             fix = "; fill it in or remove the row"
         if split.has_incomplete and labelled:
             fix += ", or set skip_incomplete=true"
+        # The labels of a benchmark are as they are; a user's own data may have others besides.
+        if split.has_unknown_label and not spec.rows:
+            fix += "; correct it, add it to labels=, or leave its rows out by missing="
         raise UsageError(f"{origin}, {abbreviate(problems, '; ')}{fix}")
     rows = list(split.rows.values())
     _check_no_class_vanished(spec, origin, split.skipped, rows)
@@ -115,6 +120,7 @@ def _add_record(
             split.has_incomplete = True
     except UsageError as error:
         split.places_of[str(error)].append(record.where)
+        split.has_unknown_label |= isinstance(error, UnknownLabel)
     except _MALFORMED as error:
         split.places_of[_reason_of(spec, error)].append(record.where)
 

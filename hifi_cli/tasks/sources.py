@@ -71,6 +71,7 @@ def load(
         # It refuses data that lack the split.
         data.rows(split)
     _warn_of_shared_texts(spec, data)
+    _warn_of_absent_classes(spec, data)
     return data
 
 
@@ -159,6 +160,28 @@ def _warn_of_shared_texts(spec: TaskSpec, data: TaskData) -> None:
             f"note: {spec.label}: {shared:,} of {len(validation):,} validation rows have the texts of"
             " a train row"
         )
+
+
+def _warn_of_absent_classes(spec: TaskSpec, data: TaskData) -> None:
+    """Name the classes of a user's own data that no row to train on has, or none to validate on.
+
+    A mean over classes (`f1_macro`) is one over the classes that rows or predictions have. It is
+    therefore higher where a class is absent that no model predicts well.
+    """
+    is_of_benchmark = bool(spec.rows)
+    if is_of_benchmark:
+        return
+    consequences = {
+        "train": "no model learns it",
+        "validation": "no score is about it, and f1_macro leaves it out",
+    }
+    for split, consequence in consequences.items():
+        present = {row.label for row in data.splits.get(split, [])}
+        absent = [name for index, name in enumerate(spec.classes) if index not in present]
+        if present and absent:
+            logger.warning(
+                f"note: {spec.label}: no {split} row has the label {abbreviate(absent)}: {consequence}"
+            )
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, int]]:

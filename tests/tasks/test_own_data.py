@@ -219,6 +219,23 @@ def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
         assert len(data.rows("train")) == 160 and len(data.rows("validation")) == 40
 
 
+def test_a_class_without_rows_in_a_split_is_named(tmp_path, caplog):
+    rows = [row | {"label": "neg" if at % 2 else "pos"} for at, row in enumerate(reviews())]
+    rows[3]["label"] = "rare"
+    # The only row of the class is on one of the two sides of the cut.
+    load(write(tmp_path / "reviews.csv", rows), "validation=0.2")
+    assert caplog.text.count("row has the label rare: no ") == 1
+    caplog.clear()
+    dev = write(tmp_path / "dev.csv", [row for row in rows if row["label"] != "pos"])
+    train = write(tmp_path / "train.csv", [row for row in rows if row["label"] != "rare"])
+    load(train, f"validation={dev}", "labels=[neg,pos,rare]")
+    assert "no train row has the label rare: no model learns it" in caplog.text
+    assert "no validation row has the label pos: no score is about it" in caplog.text
+    caplog.clear()
+    load(train, f"validation={train}")
+    assert "row has the label" not in caplog.text
+
+
 def test_a_hub_dataset(tmp_path):
     from datasets import ClassLabel, Dataset, Features, Value
 
