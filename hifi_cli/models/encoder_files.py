@@ -117,6 +117,30 @@ def weight_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("model-*.safetensors"))
 
 
+def check_complete(backbone: BackboneConfig) -> None:
+    """Refuse a local directory that lacks an encoder's weights or its tokenizer.
+
+    Raises:
+        MissingError: it does; what to put there is named.
+    """
+    source, _ = resolve_source(backbone)
+    directory = Path(source)
+    if not directory.is_dir():
+        return
+    if not weight_files(directory):
+        raise MissingError(f"no weights in {source}: put model.safetensors beside config.json")
+    with_words = ("tokenizer.json", "vocab.json", *_TOKENIZER_OTHERS)
+    if not any(any(directory.glob(name)) for name in with_words):
+        raise no_tokenizer_error(source)
+
+
+def no_tokenizer_error(source: str) -> MissingError:
+    """Return the error about an encoder whose directory has no tokenizer."""
+    return MissingError(
+        f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json"
+    )
+
+
 def encoder_digest(directory: Path) -> str:
     """Digest all that decides what an encoder computes: weights, configuration and tokenizer.
 

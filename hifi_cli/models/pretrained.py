@@ -21,6 +21,7 @@ from hifi_cli.models.encoder_files import (
     ADAPTER_CONFIG,
     encoder_digest,
     local_directory,
+    no_tokenizer_error,
     resolve_source,
     weight_files,
     weights_digest_of_schema_1,
@@ -276,9 +277,7 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
     # Without its files, transformers makes an empty one.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise MissingError(
-            f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json"
-        )
+        raise no_tokenizer_error(source)
     end = tokenizer.eos_token
     if tokenizer.pad_token is None:
         tokenizer.pad_token = end

@@ -16,6 +16,7 @@ from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder_files import check_complete
 from hifi_cli.models.pretrained import (
     architecture_on_meta,
     load_backbone_on_meta,
@@ -121,6 +122,8 @@ class Planner:
         size = unless_missing(lambda: self.model_size(config, task))
         if size and size.missing:
             missing.append(size.missing)
+        elif size:
+            unless_missing(lambda: check_complete(config.backbone))
         start = config.start_from
         if start:
             unless_missing(lambda: run_to_start_from(start, self.workspace.results_dir))

@@ -195,6 +195,21 @@ def test_what_is_missing_is_told_and_nothing_is_asked_or_written(
     assert not Path("results").exists() and not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("files", ["model*", "*token*"])
+def test_an_encoder_without_weights_or_tokenizer_is_not_complete(hifi, encoders, tmp_path, files):
+    encoder = tmp_path / "encoder"
+    shutil.copytree(encoders["bert"], encoder)
+    words = f"train --protocol demo --task demo-entailment --method bitfit --backbone {encoder}"
+    assert "# missing    nothing" in hifi(f"{words} --dry-run --strict").out
+    for file in (*encoder.glob(files), *encoder.glob("vocab*")):
+        file.unlink()
+    answer = hifi(f"{words} --dry-run --strict")
+    assert answer.code == 3
+    what = "weights" if files == "model*" else "tokenizer"
+    assert f"# missing    no {what} in {encoder}" in answer.out
+    assert hifi(words).code == 3
+
+
 def test_the_directory_s_state_is_told(tiny, finish_run):
     def state(*words):
         said = tiny("train --method full-ft --dry-run", *words).out
