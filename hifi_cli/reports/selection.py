@@ -77,8 +77,9 @@ def require_single_table(
     for key, values in table_keys(runs).drop(columns=by, errors="ignore").items():
         if values.nunique() > 1:
             choices = ", ".join(sorted(set(values)))
+            plural = f"{key.removesuffix('s')}s"
             raise UsageError(
-                f"there are runs of several {key}: choose one with --{key} ({choices})"
+                f"there are runs of several {plural}: choose one with --{key} ({choices})"
             )
     return runs
 

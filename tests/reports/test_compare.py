@@ -396,7 +396,7 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         (
             ["full-ft", "bitfit"],
             2,
-            "several backbone: choose one with --backbone (bert-large, minilm)",
+            "several backbones: choose one with --backbone (bert-large, minilm)",
         ),
         (
             ["full-ft", "bitfit", "--shots", "few"],
