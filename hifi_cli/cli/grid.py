@@ -18,6 +18,7 @@ from hifi_cli.grids import executor, processes
 from hifi_cli.grids.cells import GridCell, GridSpec
 from hifi_cli.grids.costs import cost_lines
 from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.missing import refuse_missing_inputs
 from hifi_cli.grids.site_check import check_site
 from hifi_cli.records.signs import signs_of
 from hifi_cli.records.stored import refuse_packed
@@ -135,6 +136,8 @@ def grid(
         _log_costs(state, jobs=jobs or 1, on_site=site is not None)
     if print_only:
         return
+    if not site:
+        refuse_missing_inputs(state, name)
     directory = results_dir / "grids" / name
     workers = executor.local_executor(jobs or 1, forks=fork)
     if site:

@@ -9,7 +9,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError
 from hifi_cli.files import cached_file_digest, digest
-from hifi_cli.hub import is_offline, resolve_commit
+from hifi_cli.hub import is_offline, resolve_commit, unavailable_error
 
 # The version of the rules of `encoder_digest`; a new one gives every encoder a new digest.
 _DIGEST_VERSION = 1
@@ -117,15 +117,17 @@ def weight_files(directory: Path) -> list[Path]:
     return sorted(directory.glob("model-*.safetensors"))
 
 
-def check_complete(backbone: BackboneConfig) -> None:
-    """Refuse a local directory that lacks an encoder's weights or its tokenizer.
+def check_is_here(backbone: BackboneConfig) -> None:
+    """Refuse an encoder that is not on this machine, and which the hub may not be asked for.
 
     Raises:
-        MissingError: it does; what to put there is named.
+        MissingError: it is not, or a local directory lacks its weights or its tokenizer.
     """
-    source, _ = resolve_source(backbone)
+    source, revision = resolve_source(backbone)
     directory = Path(source)
     if not directory.is_dir():
+        if is_offline() and local_directory(source, revision) is None:
+            raise unavailable_error("model", source, OSError("HF_HUB_OFFLINE is set"))
         return
     if not weight_files(directory):
         raise MissingError(f"no weights in {source}: put model.safetensors beside config.json")

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import architecture_of
 from hifi_cli.errors import ConflictError, HifiError, MissingError
-from hifi_cli.hub import has_copy_of_dataset, is_offline, unavailable_error
+from hifi_cli.hub import is_offline
 from hifi_cli.methods.base import Stage
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.encoder_files import check_complete
+from hifi_cli.models.encoder_files import check_is_here
 from hifi_cli.models.pretrained import (
     architecture_on_meta,
     load_backbone_on_meta,
@@ -118,12 +118,12 @@ class Planner:
         if is_local:
             data = unless_missing(lambda: self.workspace.data(task))
         elif is_local is False:
-            unless_missing(lambda: _check_hub(task))
+            unless_missing(lambda: task_sources.check_is_here(task, self.workspace.data_dir))
         size = unless_missing(lambda: self.model_size(config, task))
         if size and size.missing:
             missing.append(size.missing)
         elif size:
-            unless_missing(lambda: check_complete(config.backbone))
+            unless_missing(lambda: check_is_here(config.backbone))
         start = config.start_from
         if start:
             unless_missing(lambda: run_to_start_from(start, self.workspace.results_dir))
@@ -230,17 +230,6 @@ def machine_of(device: torch.device) -> Machine:
         memory = torch.cuda.get_device_properties(device).total_memory
         return Machine(name, memory=memory)
     return Machine(name, torch.get_num_threads())
-
-
-def _check_hub(task: TaskSpec) -> None:
-    """Refuse a task of the hub where the network is forbidden and no copy is here.
-
-    Raises:
-        MissingError: it is so.
-    """
-    if task.hub and is_offline() and not has_copy_of_dataset(task.hub.id):
-        reason = OSError("HF_HUB_OFFLINE is set")
-        raise unavailable_error("dataset", task.hub.id, reason)
 
 
 def _plain_model(config: RunConfig, head: TaskHeadSpec) -> PlainModel:

@@ -11,7 +11,7 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError, logger
 from hifi_cli.files import digest, remembered
-from hifi_cli.hub import resolve_commit, unavailable_error
+from hifi_cli.hub import has_copy_of_dataset, is_offline, resolve_commit, unavailable_error
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.file_formats import FORMATS, read
 from hifi_cli.tasks.readers.parquet import class_names_of, with_class_names
@@ -73,6 +73,20 @@ def load(
     _warn_of_shared_texts(spec, data)
     _warn_of_absent_classes(spec, data)
     return data
+
+
+def check_is_here(spec: TaskSpec, data_dir: Path | None) -> None:
+    """Refuse a task whose files are not on this machine, and which the hub may not be asked for.
+
+    Raises:
+        MissingError: no split of it is here, and the network is forbidden.
+    """
+    has_directory = find_directory(spec, data_dir) is not None
+    if has_directory:
+        _files_read(spec, data_dir)
+    elif spec.hub and is_offline() and not has_copy_of_dataset(spec.hub.id):
+        reason = OSError("HF_HUB_OFFLINE is set")
+        raise unavailable_error("dataset", spec.hub.id, reason)
 
 
 def _warn_of_other_counts(spec: TaskSpec, data: TaskData) -> None:

@@ -14,11 +14,12 @@ from synthetic_grids import cells, write_cell
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import executor, watch
 from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.missing import refuse_missing_inputs
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.reports import table_spec
 
@@ -383,6 +384,31 @@ def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hi
     assert answer.code == 2 and "delete it and make it again" in answer.err
     forced = hifi(*words, "--force", "--print").out.splitlines()
     assert len(forced) == 4 and all("--force" in line for line in forced)
+
+
+def test_a_grid_without_data_and_encoder_starts_no_run(hifi):
+    answer = hifi("grid hifi-2 --tasks rte,cola --methods full-ft --seeds 1")
+    assert answer.code == 3
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("hifi: no run of grid hifi-2 can train here: the dataset 'nyu-mll/glue'")
+    assert "; the model 'google-bert/bert-large-uncased' is not available" in last
+    assert not Path("results").exists()
+    assert hifi("grid hifi-2 --tasks rte --methods full-ft --seeds 1 --print").code == 0
+
+
+def test_what_some_runs_of_a_grid_lack_is_said_before_they_start(hifi, tmp_path, caplog):
+    """A run that is done, or one that can train, is a reason to go on."""
+    some = cells(tasks=["demo-entailment", "rte"], methods=["full-ft"], seeds=[1, 2])
+    refuse_missing_inputs(GridState(some, tmp_path), "demo")
+    (line,) = caplog.messages
+    assert line.startswith("2 runs of 4 cannot train here: the dataset 'nyu-mll/glue'")
+    without = GridState([cell for cell in some if cell.task == "rte"], tmp_path)
+    with pytest.raises(MissingError, match="no run of grid demo can train here: the dataset"):
+        refuse_missing_inputs(without, "demo")
+    write_cell(without.cells[0], tmp_path)
+    assert without.add(without.cells[0])
+    refuse_missing_inputs(without, "demo")
+    assert caplog.messages[-1].startswith("1 run of 2 cannot train here: the dataset")
 
 
 def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
