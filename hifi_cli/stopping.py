@@ -1,11 +1,8 @@
 """Signals that stop a command: it saves a checkpoint, stops, and exits with 128 + the signal."""
 
-import functools
-import os
 import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -66,52 +63,3 @@ def _stop(number: int, _: FrameType | None) -> Any:
         # Terminal and shell both send SIGHUP, and the end must not be interrupted.
         signal.signal(number, signal.SIG_IGN)
     raise Terminated(number)
-
-
-# --- commands that a grid starts end with it, also where it is killed
-
-
-_GRID_PIPE = "HIFI_GRID_PIPE"
-
-
-@functools.cache
-def pipe_to_children() -> int:
-    """Return the end of a pipe for processes started here; its other end closes when this process ends."""
-    reading, _ = os.pipe()
-    return reading
-
-
-def options_of_child(environment: Mapping[str, str], files: Sequence[int] = ()) -> dict[str, Any]:
-    """Return arguments of Popen for a `hifi` command that ends with this process.
-
-    Args:
-        environment: of the command.
-        files: numbers of open files that it gets besides.
-    """
-    reading = pipe_to_children()
-    return {"env": {**environment, _GRID_PIPE: str(reading)}, "pass_fds": [reading, *files]}
-
-
-def end_with_the_grid() -> bool:
-    """In a process that a grid started: stop as by SIGTERM as soon as the grid has ended.
-
-    Returns:
-        Whether a grid started this process.
-    """
-    # Processes started from here do not have the pipe.
-    text = os.environ.pop(_GRID_PIPE, "")
-    if not text.isdecimal():
-        return False
-    threading.Thread(target=_stop_at_the_end_of, args=[int(text)], daemon=True).start()
-    return True
-
-
-def _stop_at_the_end_of(pipe: int) -> None:
-    """Send SIGTERM to the main thread when the other end of a pipe is closed."""
-    with suppress(OSError):
-        # Nothing is ever written: this returns when the other end is closed.
-        os.read(pipe, 1)
-        # A signal to the thread itself interrupts what it waits for.
-        main_thread = threading.main_thread().ident
-        if main_thread is not None:
-            signal.pthread_kill(main_thread, signal.SIGTERM)

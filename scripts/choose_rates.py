@@ -6,7 +6,7 @@ python scripts/choose_rates.py laptop-rates
 import sys
 from pathlib import Path
 
-from hifi_cli.grids import cells
+from hifi_cli.grids import grid_spec
 from hifi_cli.records.searches import tried_settings
 from hifi_cli.records.study import Study
 
@@ -16,7 +16,7 @@ RESULTS = Path("results/laptop-runs")
 def main(name: str) -> None:
     """Print the chosen rate of each method, and what to add where it is at an end of the tried ones."""
     tried = tried_settings(Study(RESULTS))
-    grid = cells.load(name, {})
+    grid = grid_spec.load(name, {})
     tried = tried[(tried["protocol"] == grid.protocol) & tried["task"].isin(grid.tasks)]
     tried = tried[tried["method"].isin(grid.varied)]
     tried["rate"] = tried["settings"].str.removeprefix("learning_rate=").astype(float)

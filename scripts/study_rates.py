@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.grids import cells
+from hifi_cli.grids import cells, grid_spec
 
 # Scores on the holdout of one class for every example: F1 on MRPC, and a correlation on the other tasks.
 ONE_CLASS = {"mrpc": 0.803}
@@ -30,7 +30,7 @@ def scores_of(name: str, results_dir: Path) -> dict[str, Scores]:
     """By method and task the score of each rate on the holdout; a method is left out until all its runs are finished."""
     found: dict[str, Scores] = {}
     unfinished = set()
-    for cell in cells.cells(cells.load(name, {}), name):
+    for cell in cells.cells(grid_spec.load(name, {}), name):
         file = results_dir / cell.config.run_path / "results.json"
         if not file.is_file():
             unfinished.add(cell.method)
@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--results-dir", type=Path, default=Path("results/study-runs"))
     parser.add_argument("--write", action="store_true", help="put them into the protocol's YAML")
     given = parser.parse_args(words)
-    protocol = registry.find("protocols", str(cells.load(given.grid, {}).protocol))
+    protocol = registry.find("protocols", str(grid_spec.load(given.grid, {}).protocol))
     for method, scores in scores_of(given.grid, given.results_dir).items():
         rate, ranks = choose(scores)
         print(f"{method}: {rate:g}")

@@ -18,8 +18,8 @@ from hifi_cli import environment, launcher, stopping
 from hifi_cli._version import __version__
 from hifi_cli.cli.streams import prepare_streams
 from hifi_cli.errors import WARNING_MARK, HifiError, RunFailed, Terminated, logger
+from hifi_cli.grids.lifeline import end_with_the_grid
 from hifi_cli.launcher import LauncherError
-from hifi_cli.stopping import end_with_the_grid
 from hifi_cli.text import printable
 
 # The run of the examples that `--help` shows: the demo trains it.

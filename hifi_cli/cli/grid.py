@@ -14,12 +14,15 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor, processes
-from hifi_cli.grids.cells import GridCell, GridSpec
+from hifi_cli.grids import grid_spec, queue, slots
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.cluster import site_executor
 from hifi_cli.grids.costs import cost_lines
-from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.forks import refuse_forks
+from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.grids.missing import refuse_missing_inputs
 from hifi_cli.grids.site_check import check_site
+from hifi_cli.grids.state import GridState
 from hifi_cli.records.signs import signs_of
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.cost import CostEstimator, results_in
@@ -99,12 +102,7 @@ def grid(
     report_to: options.ReportTo = None,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
-    if site and jobs:
-        raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
-    if site and fork:
-        raise UsageError("--fork is for this machine; with --site, every run starts anew")
-    if fork:
-        processes.refuse_forks()
+    _refuse_options(site=site, jobs=jobs, fork=fork)
     refuse_packed(results_dir)
     if site:
         check_site(site)
@@ -117,18 +115,18 @@ def grid(
         "protocol": protocol,
         "seeds": options.parse_seeds(seeds),
     }
-    spec = grid_cells.load(name, changes)
+    spec = grid_spec.load(name, changes)
     # From here on it is the name of the grid's folder, also where the user gave the path of a YAML.
     name = safe_name(Path(name).stem)
     cells = _cells(spec, name, results_dir, data_dir, tuple(overrides or ()))
     if shard:
         cells = grid_cells.shard(cells, shard)
-    given = options.arguments(data_dir=data_dir, report_to=",".join(report_to or []))
-    where = ["--results-dir", str(results_dir), *given]
-    state = executor.GridState(cells, results_dir, data_dir)
+    state = GridState(cells, results_dir, data_dir)
     # With --force no run counts as finished.
     if not force:
         state.read()
+    given = options.arguments(data_dir=data_dir, report_to=",".join(report_to or []))
+    where = ["--results-dir", str(results_dir), *given]
     if print_only:
         for cell in state.left:
             print(command_line(cell.command(where, force=force)))
@@ -139,12 +137,12 @@ def grid(
     if not site:
         refuse_missing_inputs(state, name)
     directory = results_dir / "grids" / name
-    workers = executor.local_executor(jobs or 1, forks=fork)
+    workers = slots.local_executor(jobs or 1, forks=fork)
     if site:
-        workers = executor.site_executor(site, directory / "parsl")
+        workers = site_executor(site, directory / "parsl")
     try:
         with workers as submit:
-            executor.run(state, submit, directory / "logs", where, force=force, retries=retries)
+            queue.run(state, submit, directory / "logs", where, force=force, retries=retries)
     finally:
         # Also after Ctrl-C: it says what is done, and how to repeat what failed.
         _print_summary(name, state, where, force=force)
@@ -152,8 +150,22 @@ def grid(
     command = command_line(["hifi", *_what_shows(spec), *place])
     logger.info(f"results are in {results_dir}; next: {command}")
     # A search may well try settings with which a run diverges.
-    if state.failed or (state.diverged and not _is_search(spec)):
+    if state.failed or (state.diverged and not spec.is_search):
         raise typer.Exit(1)
+
+
+def _refuse_options(*, site: str | None, jobs: int | None, fork: bool) -> None:
+    """Refuse options that do not go together, and --fork where it does not work.
+
+    Raises:
+        UsageError: names them.
+    """
+    if site and jobs:
+        raise UsageError("--jobs is for this machine; with --site, the site's YAML says how many")
+    if site and fork:
+        raise UsageError("--fork is for this machine; with --site, every run starts anew")
+    if fork:
+        refuse_forks()
 
 
 def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
@@ -185,14 +197,9 @@ def _log_costs(state: GridState, *, jobs: int, on_site: bool) -> None:
         logger.info(f"{name:9} {text}")
 
 
-def _is_search(spec: GridSpec) -> bool:
-    """Say whether keys vary in a grid."""
-    return any(spec.varied.values())
-
-
 def _what_shows(spec: GridSpec) -> list[str]:
     """Give the words of the command that shows a grid's results."""
-    if _is_search(spec):
+    if spec.is_search:
         return ["table", "search"]
     if spec.table:
         return ["table", spec.table]
@@ -216,18 +223,12 @@ def _cells(
     if spec.claims:
         return grid_cells.cells_of_claims(spec, name, overrides)
     values_of = grid_cells.stated_values
-    if _varies_settings(spec):
+    if spec.varies_settings:
         # This loads torch, which other grids do not need: a method's class has its defaults.
         from hifi_cli.methods import find
 
         values_of = find.values_of
     return grid_cells.cells(spec, name, overrides, values_of)
-
-
-def _varies_settings(spec: GridSpec) -> bool:
-    """Say whether settings of methods vary in a grid."""
-    keys: set[str] = set().union(*spec.varied.values())
-    return any("settings" in key.split(".") for key in keys)
 
 
 def _cells_of_figure(

@@ -31,7 +31,8 @@ from hifi_cli.drawing import style
 from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError, logger
 from hifi_cli.files import atomic_path, digest, read_json, write_text
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids.cells import GridCell, GridSpec
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.methods.find import values_of
 from hifi_cli.records.figure_runs import FigureRun, file_beside, write_beside
 from hifi_cli.records.record import RunResult

@@ -1,21 +1,13 @@
 """The summary of a grid before it starts: runs, steps, time, disk, memory, and jobs on a GPU."""
 
-import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hifi_cli import environment
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.grids.executor import (
-    THREADS,
-    GridState,
-    available_cores,
-    slot_environments,
-    visible_gpus,
-)
+from hifi_cli.grids.machine import available_cores, machine_here, visible_gpus
+from hifi_cli.grids.state import GridState
 from hifi_cli.runs.cost import Cost, CostEstimator, Machine
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec
@@ -163,47 +155,3 @@ def recommended_jobs(gpu: Machine, peak: float, *, gpus: int, cores: int) -> int
 def _bytes_of_process(peak: float) -> float:
     """Estimate the bytes of a GPU's memory that a process takes, by the peak of its tensors."""
     return _ALLOCATED_PER_PEAK * peak + _BYTES_OF_CONTEXT
-
-
-# --- this machine, as records will name it
-
-
-def machine_here(device: str, jobs: int) -> Machine | None:
-    """Say where the runs of a grid train on this machine; None: their GPU is not known.
-
-    Args:
-        device: the key `device` of a run.
-        jobs: processes at a time, which share the cores.
-    """
-    gpus = visible_gpus()
-    if device != "cpu" and gpus:
-        return _gpu(gpus[0])
-    if device.startswith("cuda"):
-        return None
-    # The environment of a process of the grid, whose number of threads records will name.
-    variables = {**os.environ, **slot_environments(jobs)[0]}
-    given = [variables[name] for name in THREADS if variables.get(name)]
-    threads = int(given[0]) if given and given[0].isdigit() else None
-    return Machine(environment.cpu_name(), threads)
-
-
-def _gpu(wanted: str) -> Machine | None:
-    """Read name and memory of a GPU from nvidia-smi.
-
-    Args:
-        wanted: its index or the beginning of its UUID, as CUDA_VISIBLE_DEVICES names it.
-    """
-    if not shutil.which("nvidia-smi"):
-        return None
-    command = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total"]
-    command.append("--format=csv,noheader,nounits")
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    for line in listed.stdout.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 4 or not fields[3].isdigit():
-            continue
-        index, uuid, name, mebibytes = fields
-        if index == wanted or uuid.startswith(wanted):
-            # A mebibyte has 2^20 bytes.
-            return Machine(name, memory=int(mebibytes) << 20)
-    return None

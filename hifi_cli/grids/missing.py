@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hifi_cli.errors import MissingError, logger
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.grids.executor import GridState
+from hifi_cli.grids.state import GridState
 from hifi_cli.models import encoder_files
 from hifi_cli.tasks import sources as task_sources
 from hifi_cli.tasks import task_spec

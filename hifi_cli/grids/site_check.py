@@ -6,9 +6,9 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.grids.executor import load_site
+from hifi_cli.grids.cluster import launcher_of, load_site
 
-# Arguments of Parsl's executor that `grids.executor` sets, and no site's YAML.
+# Arguments of Parsl's executor that `site_executor` sets, and no site's YAML.
 _GIVEN_BY_HIFI = {"label": "", "provider": None}
 
 
@@ -32,13 +32,10 @@ def check_site(site: str) -> None:
             f"note: Parsl is not installed here, so the names in site {site} are not checked"
         )
         return
-    of_provider = dict(spec.provider)
-    launcher = of_provider.get("launcher")
-    if isinstance(launcher, str):
-        launcher = {"kind": launcher}
+    launcher = launcher_of(spec.provider)
     if launcher:
         _check_class(f"site {site}, launcher", launchers, launcher)
-    _check_class(f"site {site}, provider", providers, of_provider)
+    _check_class(f"site {site}, provider", providers, spec.provider)
     _check_arguments(
         f"site {site}, executor", HighThroughputExecutor, spec.executor, _GIVEN_BY_HIFI
     )
@@ -72,10 +69,15 @@ def _check_arguments(
             suggestion = registry.did_you_mean(name, set(parameters) - set(others))
             raise UsageError(f"{place}: unknown argument '{name}'{suggestion}")
     for name, parameter in parameters.items():
-        is_required = parameter.default is inspect.Parameter.empty
-        has_name = parameter.kind in (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            inspect.Parameter.KEYWORD_ONLY,
-        )
-        if is_required and has_name and name not in arguments and name not in others:
+        is_given = name in arguments or name in others
+        if _is_required(parameter) and not is_given:
             raise UsageError(f"{place}: the argument '{name}' is required")
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    """Say whether a class requires an argument: it has a name and no default; `*args` has neither."""
+    has_name = parameter.kind in (
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    return has_name and parameter.default is inspect.Parameter.empty

@@ -1,33 +1,29 @@
-"""What `hifi grid` shows while it trains: how far each run is, and what the commands warn of.
+"""The runs of a grid while they train: how far each of them is, and what its commands print.
 
 A run that trains writes its losses and scores to its metrics.jsonl, wherever its process is. This is
 read here, as `hifi ls runs` reads it.
 """
 
-import logging
 import math
-import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Column
-
-from hifi_cli.errors import WARNING_MARK, logger
+from hifi_cli.errors import WARNING_MARK, HifiError, logger
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.progress import ProgressReader, RunProgress
+from hifi_cli.records.signs import signs_of
 from hifi_cli.tasks import task_spec
-from hifi_cli.text import abbreviate, format_duration, printable
+from hifi_cli.text import format_duration
 
-# Columns of a terminal that the bar takes at most, and below which there is none.
-_BAR_WIDTH = 16
-_NARROWEST_BAR = 4
-# Between two lines about the whole grid, where nothing is redrawn.
-_LINE_SECONDS = 60.0
+
+@dataclass(frozen=True)
+class _SeenStep:
+    """The step of a run at a time, by the clock of this process in seconds."""
+
+    time: float
+    step: int
 
 
 class RunWatch:
@@ -44,13 +40,14 @@ class RunWatch:
         self.label = cell.config.run_label
         self.directory = directory
         self.log = log
-        self.log_start = log.stat().st_size if log.is_file() else 0
-        self._log_read = self.log_start
+        self._log_start = log.stat().st_size if log.is_file() else 0
+        self._log_read = self._log_start
         self._reader = ProgressReader(directory.metrics)
         self._progress = RunProgress()
-        # When a step was first seen and when it was last another one, by the clock of this process.
-        self._first = (0.0, 0)
-        self._latest = (0.0, 0)
+        # The speed of the run is that between these two: the first step that was seen of the process
+        # that trains, and the last time that the step was another one.
+        self._first = _SeenStep(0.0, 0)
+        self._latest = self._first
 
     @property
     def is_training(self) -> bool:
@@ -99,24 +96,24 @@ class RunWatch:
         progress = self._reader.read()
         if progress is None:
             return
-        # Another process may have begun to train: the time until then is not of these steps.
+        seen = _SeenStep(now, progress.step)
         if progress.file_number != self._progress.file_number:
-            self._first = (now, progress.step)
-            self._latest = self._first
-        elif progress.step != self._latest[1]:
-            self._latest = (now, progress.step)
+            # Another process has begun to train: the time until now is not of its steps.
+            self._first = seen
+            self._latest = seen
+        elif seen.step != self._latest.step:
+            self._latest = seen
         self._progress = progress
 
     def seconds_left(self, now: float) -> float | None:
         """Estimate how long the run still trains; None: too few steps are known."""
-        first_time, first_step = self._first
-        latest_time, latest_step = self._latest
-        steps_seen = latest_step - first_step
+        steps_seen = self._latest.step - self._first.step
         if steps_seen <= 0 or self.steps is None:
             return None
-        seconds_per_step = (latest_time - first_time) / steps_seen
-        steps_left = max(0, self.steps - latest_step)
-        return max(0.0, seconds_per_step * steps_left - (now - latest_time))
+        seconds_per_step = (self._latest.time - self._first.time) / steps_seen
+        steps_left = max(0, self.steps - self._latest.step)
+        seconds_since = now - self._latest.time
+        return max(0.0, seconds_per_step * steps_left - seconds_since)
 
     def describe(self, now: float) -> str:
         """Say in one line how far the run is: epoch, score and loss of the last lines, time left."""
@@ -141,104 +138,50 @@ class RunWatch:
         lines = whole_lines.decode(errors="replace").split("\n")
         return [line.removeprefix(WARNING_MARK) for line in lines if line.startswith(WARNING_MARK)]
 
+    def printed_lines(self) -> list[str]:
+        """Return the lines that the run's commands have printed, without empty ones."""
+        if not self.log.is_file():
+            return []
+        content = self.log.read_bytes()[self._log_start :]
+        lines = []
+        for line in content.decode(errors="replace").split("\n"):
+            # A progress bar is written over and over in one line; its last state counts.
+            text = line.rpartition("\r")[2].strip()
+            if text:
+                lines.append(text)
+        return lines
 
-class GridDisplay:
-    """Shows how far a grid and its runs are, on stderr.
+    def signs(self) -> list[str]:
+        """Return the warnings about the score of the run that its command ends with."""
+        try:
+            result = self.directory.read_result()
+        except (HifiError, OSError):
+            # There is no result yet, or it cannot be read in this moment.
+            return []
+        config = self.cell.config
+        signs = signs_of([result], methods=[config.method], tasks=[config.task])
+        return [f"note: {sign}" for sign in signs]
 
-    On a terminal a line for the grid and one for each run that trains are redrawn in place.
-    Elsewhere a line says the same once a minute. With --quiet there is nothing.
 
-    Args:
-        cells: number of runs of the grid.
-        console: where it is shown; None: stderr.
-    """
+class WarningsOfRuns:
+    """Says what the commands of a grid warn of, once for all runs with the same warning."""
 
-    def __init__(self, cells: int, console: Console | None = None) -> None:
-        console = console or Console(stderr=True)
-        is_redrawn = console.is_terminal and not console.is_dumb_terminal
-        self.is_redrawn = is_redrawn and logger.isEnabledFor(logging.INFO)
-        # A line is cut where the terminal ends: one that is wrapped would move all below it.
-        one_line = Column(no_wrap=True, overflow="ellipsis")
-        self._bar_column = BarColumn(bar_width=_BAR_WIDTH)
-        self._text_column = TextColumn("{task.description}", markup=False, table_column=one_line)
-        self.progress = Progress(
-            self._bar_column,
-            self._text_column,
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-            refresh_per_second=2,
-            disable=not self.is_redrawn,
-        )
-        self.bar = self.progress.add_task("starting", total=cells)
-        self.bars: dict[GridCell, TaskID] = {}
-        self.said_at = time.monotonic()
+    def __init__(self) -> None:
+        self._said: set[str] = set()
 
-    def __enter__(self) -> "GridDisplay":
-        self.progress.start()
-        return self
+    def say_new(self, run: RunWatch) -> None:
+        """Repeat what the commands of a run have warned of since the last call.
 
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there is something to show now."""
-        return self.is_redrawn or time.monotonic() - self.said_at >= _LINE_SECONDS
-
-    def show(self, summary: str, ended: int, runs: Sequence[RunWatch], now: float) -> None:
-        """Show the grid as it is now.
-
-        Args:
-            summary: how far it is, in a few words.
-            ended: number of runs that will not train any more.
-            runs: those that train, as they were last looked at.
-            now: the time, by the clock of this process in seconds.
+        Signs against its score are left out: the grid says them at its end, about all runs.
         """
-        if self.is_redrawn:
-            self._redraw(summary, ended, runs, now)
+        texts = run.new_warnings()
+        if not texts:
             return
-        self.said_at = now
-        text = f"grid: {summary}"
-        if runs:
-            text += f"; {abbreviate([run.describe(now) for run in runs], '; ')}"
-        logger.info(text)
-
-    def _redraw(self, summary: str, ended: int, runs: Sequence[RunWatch], now: float) -> None:
-        """Bring the bars up to date: that of the grid, and one for each run that trains."""
-        texts = {run.cell: printable(run.describe(now)) for run in runs}
-        self._make_room([summary, *texts.values()])
-        self.progress.update(self.bar, completed=ended, description=self._fitting(summary))
-        cells = [run.cell for run in runs]
-        for cell in [*self.bars]:
-            if cell not in cells:
-                self.progress.remove_task(self.bars.pop(cell))
-        for run in runs:
-            if run.cell not in self.bars:
-                self.bars[run.cell] = self.progress.add_task("", total=None)
-            self.progress.update(
-                self.bars[run.cell],
-                total=run.steps,
-                completed=run.step,
-                description=self._fitting(texts[run.cell]),
-            )
-
-    def _make_room(self, texts: Sequence[str]) -> None:
-        """Make the bars as narrow as the longest text needs; where too little is left, there are none."""
-        # One column is between the bar and the text.
-        room = self.progress.console.width - 1 - max(map(cell_len, texts))
-        self._bar_column.bar_width = min(_BAR_WIDTH, room)
-        if room < _NARROWEST_BAR:
-            self.progress.columns = (self._text_column,)
-        else:
-            self.progress.columns = (self._bar_column, self._text_column)
-
-    def _fitting(self, text: str) -> str:
-        """Return the end of a text that is longer than a line: there are the score and the time."""
-        width = self.progress.console.width
-        if cell_len(text) <= width:
-            return text
-        start = 1
-        while cell_len(text[start:]) >= width:
-            start += 1
-        return f"…{text[start:]}"
+        signs = run.signs()
+        for text in texts:
+            if text in signs or text in self._said:
+                continue
+            self._said.add(text)
+            if not text.startswith(run.label):
+                text = f"{run.label}: {text}"
+            logger.warning(text)

@@ -29,7 +29,7 @@ from report import tables
 from setting import LARGE, SMALL, Job
 
 from hifi_cli.errors import HifiError
-from hifi_cli.grids.executor import visible_gpus
+from hifi_cli.grids.machine import visible_gpus
 from hifi_cli.runs.provenance import describe_provenance
 from hifi_cli.training.device import device_name, select_device
 

@@ -10,6 +10,7 @@ from synthetic_grids import cells, write_cell
 
 from hifi_cli import environment
 from hifi_cli.grids import costs
+from hifi_cli.grids.machine import machine_here
 from hifi_cli.runs.cost import Machine
 
 
@@ -79,7 +80,7 @@ def test_a_grid_says_before_it_starts_what_it_will_take(hifi, machine, monkeypat
     def refuse(*_, **__):
         raise AssertionError("it starts")
 
-    monkeypatch.setattr("hifi_cli.grids.executor.run", refuse)
+    monkeypatch.setattr("hifi_cli.grids.queue.run", refuse)
     answer = hifi("grid demo --tasks demo-entailment --methods full-ft --seeds 1")
     assert "runs      1: 0 finished, 1 left" in answer.err and "it starts" in answer.err
     assert answer.err.index("disk      about 3") < answer.err.index("it starts")
@@ -101,9 +102,7 @@ def cards(tmp_path, monkeypatch):
     """Two GPUs, as nvidia-smi lists them."""
     script = tmp_path / "nvidia-smi"
     script.write_text(
-        "#!/bin/sh\n"
-        'if [ "$1" = -L ]; then echo "GPU 0: Card"; echo "GPU 1: Card"; exit; fi\n'
-        'echo "0, GPU-aa, NVIDIA Card, 81920"; echo "1, GPU-bb, NVIDIA Other, 16384"\n'
+        '#!/bin/sh\necho "0, GPU-aa, NVIDIA Card, 81920"; echo "1, GPU-bb, NVIDIA Other, 16384"\n'
     )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -112,13 +111,13 @@ def cards(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
 def test_a_gpu_is_named_as_records_name_it(cards, monkeypatch):
-    assert costs.machine_here("auto", 1) == Machine("NVIDIA Card", memory=81920 << 20)
+    assert machine_here("auto", 1) == Machine("NVIDIA Card", memory=81920 << 20)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-bb")
-    assert costs.machine_here("cuda", 4) == Machine("NVIDIA Other", memory=16384 << 20)
+    assert machine_here("cuda", 4) == Machine("NVIDIA Other", memory=16384 << 20)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-cc")
-    assert costs.machine_here("auto", 1) is None
+    assert machine_here("auto", 1) is None
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert costs.machine_here("cpu", 1) == Machine(environment.cpu_name(), 3)
+    assert machine_here("cpu", 1) == Machine(environment.cpu_name(), 3)
 
 
 def test_a_number_of_processes_is_recommended_on_a_gpu(hifi, cards):

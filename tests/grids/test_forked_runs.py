@@ -143,15 +143,11 @@ def test_nothing_is_forked_from_a_process_that_has_opened_a_gpu(tmp_path):
     """CUDA works in no fork of it. A file stands for that of the driver."""
     (tmp_path / "nvidiactl").touch()
     program = f"""
-from hifi_cli.cli import template
-from hifi_cli.grids.processes import CannotFork
-template.GPU_DRIVERS = [{str(tmp_path / "nvidiactl")!r}]
-template._refuse_what_forks_lack()
+from hifi_cli.cli import fork_server
+fork_server._GPU_DRIVERS = [{str(tmp_path / "nvidiactl")!r}]
+assert fork_server._why_not_to_fork() is None
 with open({str(tmp_path / "nvidiactl")!r}):
-    try:
-        template._refuse_what_forks_lack()
-    except CannotFork as error:
-        print(error)
+    print(fork_server._why_not_to_fork())
 """
     # numpy starts no threads then.
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}

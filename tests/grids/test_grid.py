@@ -17,9 +17,9 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import executor, watch
-from hifi_cli.grids.executor import GridState
+from hifi_cli.grids import display, grid_spec, queue, slots
 from hifi_cli.grids.missing import refuse_missing_inputs
+from hifi_cli.grids.state import GridState
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.reports import table_spec
 
@@ -51,7 +51,7 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     [*registry.names("grids"), "hifi-2", "ehft-1", "figure-hifi-6-k", "claims-hifi", "claims-ehft"],
 )
 def test_every_shipped_grid_has_runs_that_differ(name):
-    grid = grid_cells.load(name, {})
+    grid = grid_spec.load(name, {})
     if grid.figure:
         return
     if grid.claims:
@@ -206,12 +206,12 @@ def scripted_run(tmp_path, script, all_cells=None, retries=0, force=False):
     if not force:
         state.read()
     submit = Scripted(all_cells, script, tmp_path)
-    executor.run(state, submit, tmp_path / "logs", WHERE, retries=retries, force=force)
+    queue.run(state, submit, tmp_path / "logs", WHERE, retries=retries, force=force)
     return state, submit.ran
 
 
 def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(watch, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(display, "_LINE_SECONDS", 0.0)
     script = {"demo-entailment/bitfit/seed1": [1, 3], "demo-entailment/full-ft/seed1": [-9, -9]}
     state, ran = scripted_run(tmp_path, script, retries=1)
     assert {cell.config.run_label: reason for cell, reason in state.failed.items()} == {
@@ -270,7 +270,7 @@ def test_a_forced_run_that_was_stopped_continues_and_one_that_never_began_has_fa
 
 def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, caplog, monkeypatch):
     """The other process finishes the first of its cells, and dies over the second."""
-    monkeypatch.setattr(executor, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(queue, "_POLL_SECONDS", 0.01)
     all_cells = cells(tasks=["demo-entailment"], seeds=[1])
     first, second, *_ = all_cells
     held = [RunDirectory.of(cell.config, tmp_path).lock for cell in (first, second)]
@@ -287,7 +287,7 @@ def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, caplog, monk
             return ended
 
         state = GridState(all_cells, tmp_path)
-        executor.run(state, then_the_other_process_ends, tmp_path / "logs", WHERE)
+        queue.run(state, then_the_other_process_ends, tmp_path / "logs", WHERE)
     names = {first.config.run_label, second.config.run_label}
     assert {*submit.ran[-2:]} == names and len(submit.ran) == len(all_cells)
     assert len(state.finished) == len(all_cells) and not state.failed
@@ -320,7 +320,7 @@ def test_the_reason_of_a_failure_is_of_this_commands_part_of_the_log(tmp_path):
             return ended
 
         state.failed.clear()
-        executor.run(state, submit, log.parent, WHERE)
+        queue.run(state, submit, log.parent, WHERE)
         return state.failed[all_cells[0]]
 
     log.write_text("hifi: an error of yesterday\n")
@@ -344,7 +344,7 @@ def test_force_is_not_advised_where_a_run_is_done(hifi, monkeypatch):
 
         yield submit
 
-    monkeypatch.setattr(executor, "local_executor", failing_executor)
+    monkeypatch.setattr(slots, "local_executor", failing_executor)
     words = ("--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
     answer = hifi("grid demo", *words)
     assert (
@@ -406,7 +406,7 @@ def test_what_some_runs_of_a_grid_lack_is_said_before_they_start(hifi, tmp_path,
     with pytest.raises(MissingError, match="no run of grid demo can train here: the dataset"):
         refuse_missing_inputs(without, "demo")
     write_cell(without.cells[0], tmp_path)
-    assert without.add(without.cells[0])
+    assert without.take_result(without.cells[0])
     refuse_missing_inputs(without, "demo")
     assert caplog.messages[-1].startswith("1 run of 2 cannot train here: the dataset")
 
@@ -429,7 +429,7 @@ def test_ehfts_searches_are_those_of_its_text():
     def tried(name):
         return {
             method: {*product(*varied.values())}
-            for method, varied in grid_cells.load(name, {}).varied.items()
+            for method, varied in grid_spec.load(name, {}).varied.items()
         }
 
     assert tried("ehft-search") == {
@@ -441,7 +441,7 @@ def test_ehfts_searches_are_those_of_its_text():
     assert tried("ehft-search-rates") == dict.fromkeys(
         ("linear-probing", "bitfit", "lora", "prefix-tuning"), rates
     )
-    assert grid_cells.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
+    assert grid_spec.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
 
 
 CLAIMS = """

@@ -10,7 +10,7 @@ import yaml
 from hifi_processes import finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.errors import UsageError
-from hifi_cli.grids.executor import site_executor
+from hifi_cli.grids.cluster import site_executor
 
 pytestmark = pytest.mark.slow
 

@@ -20,36 +20,39 @@ from hifi_processes import (
 from run_folders import run_folder
 from tiny_inputs import QUICK, QUICK_WORDS
 
-from hifi_cli.grids import executor
+from hifi_cli.grids import machine
+from hifi_cli.grids.slots import local_executor
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 
 pytestmark = pytest.mark.slow
 
 
 def test_processes_share_gpus_and_threads(monkeypatch):
-    for name in executor.THREADS:
+    for name in machine.THREADS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     cores = len(os.sched_getaffinity(0))
-    threads = dict.fromkeys(executor.THREADS, str(max(1, cores // 3)))
+    threads = dict.fromkeys(machine.THREADS, str(max(1, cores // 3)))
     expected = [{**threads, "CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6", "4")]
-    assert executor.slot_environments(3) == expected
+    assert machine.slot_environments(3) == expected
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
     monkeypatch.setenv("MKL_NUM_THREADS", "3")  # the user's own
-    assert executor.slot_environments(2) == [{}, {}]
+    assert machine.slot_environments(2) == [{}, {}]
 
 
 def test_gpus_are_those_of_nvidia_smi(tmp_path, monkeypatch):
-    lines = "".join(f"echo 'GPU {index}: Card'\necho '  MIG 1g.10gb'\n" for index in range(2))
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}")
+    # The second one shares the memory of the CPU, and a line says what is wrong with a third.
+    lines = ["0, GPU-aa, Card, 81920", "1, GPU-bb, Card, [N/A]", "Unable to determine the device"]
+    echoed = "".join(f"echo '{line}'\n" for line in lines)
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{echoed}")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert executor.visible_gpus() == []
+    assert machine.visible_gpus() == []
     monkeypatch.undo()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert executor.visible_gpus() == ["0", "1"]
+    assert machine.visible_gpus() == ["0", "1"]
 
 
 def test_a_command_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
@@ -58,7 +61,7 @@ def test_a_command_imports_nothing_from_the_working_directory(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     for name in ("statistics", "difflib"):  # the second is imported by every command
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
-    with executor.local_executor(1, forks=False) as submit:
+    with local_executor(1, forks=False) as submit:
         assert submit(["hifi", "ls", "tables/demo"], tmp_path / "log").result() == 0
     assert "table demo" in (tmp_path / "log").read_text()
     assert not (tmp_path / "imported").exists()

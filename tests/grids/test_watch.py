@@ -12,9 +12,11 @@ from synthetic_grids import cells, write_cell
 
 from hifi_cli.cli.app import StderrHandler
 from hifi_cli.files import locked
-from hifi_cli.grids import executor, watch
-from hifi_cli.grids.executor import GridState
-from hifi_cli.grids.watch import GridDisplay, RunWatch
+from hifi_cli.grids import queue
+from hifi_cli.grids import state as grid_state
+from hifi_cli.grids.display import GridDisplay
+from hifi_cli.grids.state import GridState
+from hifi_cli.grids.watch import RunWatch
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 
@@ -124,7 +126,7 @@ def test_elsewhere_a_line_a_minute_says_it_and_quiet_stays_quiet(
     run, caplog, monkeypatch, level, lines
 ):
     clock = [0.0]
-    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("hifi_cli.grids.display.time", SimpleNamespace(monotonic=lambda: clock[0]))
     write(run, STEPS.format(10))
     run.look(0.0)
     screen = io.StringIO()
@@ -143,7 +145,7 @@ def test_elsewhere_a_line_a_minute_says_it_and_quiet_stays_quiet(
 def test_what_running_runs_have_trained_counts_for_the_time_of_the_grid(run, tmp_path, monkeypatch):
     """Of two equal runs, the first is half done after 30 s: three halves are left."""
     state = GridState(cells("epochs=4", tasks=["demo-entailment"], methods=["full-ft"]), tmp_path)
-    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 30)
+    monkeypatch.setattr(grid_state.time, "monotonic", lambda: state.started + 30)
     assert state.summary() == "0/2 done, 0 failed", "nothing is known yet"
     assert run.cost_done == 0
     write(run, STEPS.format(10), '{"epoch": 1, "accuracy": 0.75}\n', STEPS.format(20))
@@ -151,12 +153,12 @@ def test_what_running_runs_have_trained_counts_for_the_time_of_the_grid(run, tmp
     assert run.cost_done == run.cell.cost / 2
     assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:30 to go"
     # Until the run says more, the clock goes on.
-    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 40)
+    monkeypatch.setattr(grid_state.time, "monotonic", lambda: state.started + 40)
     assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:20 to go"
-    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 400)
+    monkeypatch.setattr(grid_state.time, "monotonic", lambda: state.started + 400)
     assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:00:00 to go"
     # Three quarters of the first run in 60 s: five quarters are left.
-    monkeypatch.setattr(executor.time, "monotonic", lambda: state.started + 60)
+    monkeypatch.setattr(grid_state.time, "monotonic", lambda: state.started + 60)
     write(run, STEPS.format(30))
     run.look(60.0)
     assert state.summary(run.cost_done) == "0/2 done, 0 failed, about 0:01:40 to go"
@@ -204,7 +206,7 @@ def test_warnings_of_commands_appear_once_and_signs_wait_for_the_end(tmp_path, c
                 ended.set_result(0)
         return ended
 
-    executor.run(GridState(all_cells, tmp_path), submit, logs, WHERE)
+    queue.run(GridState(all_cells, tmp_path), submit, logs, WHERE)
     warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     first, second = [cell.config.run_label for cell in all_cells]
     rows = [text for text in warned if text.endswith("2 rows left out")]
@@ -219,14 +221,14 @@ def test_warnings_of_commands_appear_once_and_signs_wait_for_the_end(tmp_path, c
 def test_only_cells_that_a_process_has_begun_are_shown(tmp_path):
     all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"], seeds=[1])
     state = GridState(all_cells, tmp_path)
-    queue = executor.Queue(
+    waiting = queue.Queue(
         state, lambda *_: Future(), tmp_path / "logs", WHERE, force=False, retries=0
     )
-    queue.start_ready()
-    assert len(queue.running) == 2 and queue.training() == []
+    waiting.start_ready()
+    assert len(waiting.running) == 2 and waiting.training() == []
     lock = RunDirectory.of(all_cells[1].config, tmp_path).lock
     with locked(lock, wait=False):
-        (shown,) = queue.training()
+        (shown,) = waiting.training()
     assert shown.label == all_cells[1].config.run_label
 
 
@@ -239,7 +241,7 @@ def test_a_failed_cell_is_told_when_it_fails(tmp_path, caplog):
         ended.set_result(1)
         return ended
 
-    executor.run(GridState([cell], tmp_path), submit, tmp_path / "logs", WHERE)
+    queue.run(GridState([cell], tmp_path), submit, tmp_path / "logs", WHERE)
     assert f"{NAME}: failed: hifi: no memory" in caplog.messages
 
 

@@ -18,7 +18,7 @@ import hifi_cli
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import resolve
-from hifi_cli.grids import cells
+from hifi_cli.grids import cells, grid_spec
 from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.claims.spec import methods_of
 
@@ -61,7 +61,7 @@ def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one(tabl
     [("study", 264), ("study-ehft", 192), ("study-rates", 27), ("study-ehft-rates", 15)],
 )
 def test_the_grids_of_the_study_have_the_runs_of_the_design_page(name, runs):
-    found = cells.cells(cells.load(name, {}), name)
+    found = cells.cells(grid_spec.load(name, {}), name)
     assert len(found) == runs
     seeds = {2} if name.endswith("-rates") else {*range(4, 12)}
     assert {cell.config.seed for cell in found} == seeds

@@ -7,7 +7,7 @@ import pytest
 from project_files import ROOT, load_script
 
 from hifi_cli.config.sources import resolve
-from hifi_cli.grids import cells
+from hifi_cli.grids import cells, grid_spec
 
 study_rates = load_script("study_rates")
 
@@ -47,7 +47,7 @@ def finish(cell, results_dir, score):
 
 
 def test_a_method_is_left_out_until_all_its_runs_are_finished(tmp_path):
-    searched = cells.cells(cells.load("study-rates", {}), "study-rates")
+    searched = cells.cells(grid_spec.load("study-rates", {}), "study-rates")
     of_hifi = [cell for cell in searched if cell.method == "hifi-layerwise"]
     for cell in of_hifi[:-1]:
         finish(cell, tmp_path, cell.config.learning_rate)

@@ -13,7 +13,8 @@ from hifi_cli.config.base import parse, type_name
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.figures.figure import KINDS
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids.cells import GridSpec
+from hifi_cli.grids import grid_spec
+from hifi_cli.grids.grid_spec import GridSpec
 from hifi_cli.reports import table_spec
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
 
@@ -103,7 +104,7 @@ def test_the_examples_of_the_page_are_loaded(tmp_path):
         (tmp_path / name).write_text(content)
         names.append(name)
     assert names == ["my-grid.yaml", "my-table.yaml", "my-figure.yaml"]
-    grid = grid_cells.load(str(tmp_path / "my-grid.yaml"), {})
+    grid = grid_spec.load(str(tmp_path / "my-grid.yaml"), {})
     assert grid_cells.cells(grid, "my-grid")
     assert table_spec.load(str(tmp_path / "my-table.yaml")).methods
     assert figure_spec.load(str(tmp_path / "my-figure.yaml")).kind in KINDS

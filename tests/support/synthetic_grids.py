@@ -3,13 +3,14 @@
 from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids import grid_spec
 from hifi_cli.runs.identity import IdentityReader
 from hifi_cli.tasks import task_spec
 
 
 def cells(*words, name="demo", **changes):
     """The cells of a shipped grid, with changed keys and overrides."""
-    return grid_cells.cells(grid_cells.load(name, changes), name, words)
+    return grid_cells.cells(grid_spec.load(name, changes), name, words)
 
 
 def write_cell(cell, results_dir, state="done", score=0.5, **measured):

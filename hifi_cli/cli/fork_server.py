@@ -1,9 +1,9 @@
-"""The process that `hifi grid` forks runs from: it has imported what every training imports.
+"""The fork server of `hifi grid --fork`: it has imported what every training imports, and forks runs.
 
-`grids/processes.py` starts one for each run that may train at a time, in the environment of that run.
-It imports, and waits for commands; each gets a fork of it, which is what `python -P -m hifi_cli` would
-be after the same imports. For that, it starts no thread, uses no GPU, computes nothing and draws no
-random number.
+`grids/forks.py` starts one for each run that may train at a time, in the environment of that run, and
+has what the two send one another. Each command gets a fork of the server, which is what
+`python -P -m hifi_cli` would be after the same imports. For that, the server starts no thread, uses
+no GPU, computes nothing and draws no random number.
 """
 
 import gc
@@ -20,7 +20,7 @@ from typing import Any
 
 from hifi_cli import environment, stopping
 from hifi_cli.cli.streams import prepare_streams
-from hifi_cli.grids.processes import GPU_DRIVERS, CannotFork, Request
+from hifi_cli.grids.forks import Command, Ended, Forked, Refused
 
 # Modules that every training imports late, besides those that `hifi train` imports at its start.
 _IMPORTED_LATE = (
@@ -31,37 +31,57 @@ _IMPORTED_LATE = (
 )
 # How many threads numpy's and scipy's products of matrices have.
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+# Files of the drivers of GPUs: NVIDIA's, AMD's, and that of Linux on Windows. Every process that uses
+# a GPU has one of them open.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def main() -> None:
     """Import, fork a process for each command of the grid, and run the command in that process.
 
-    The only argument is the number of the connection to the grid. A request is answered by the number
-    of its process, and later by its exit code; or by the reason why nothing can be forked, and then
-    this process ends.
+    The only argument is the number of the connection to the grid.
     """
     grid: Connection[Any, Any] = Connection(int(sys.argv[1]))
     _import_what_trains()
-    # A scheduler may send its signals to all processes of a job. This one has to stay as long as its
-    # run, whose end it tells the grid.
-    signals = (signal.SIGINT, *stopping.SIGNALS)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    # Where this signal is ignored, nobody can wait for the end of a process.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request = None
-    # The grid may end at any time, or need this process no more: then there is nothing left to do.
-    with suppress(EOFError, OSError):
-        try:
-            _refuse_what_forks_lack()
-        except CannotFork as error:
-            grid.recv()
-            grid.send(str(error))
-            return
-        request = _fork_for_each_request(grid)
-    if request:
-        _become_a_process_of_its_own(request.log, mask)
-        sys.argv[1:] = request.words
+    usual_mask = _block_stopping_signals()
+    try:
+        command = _serve(grid)
+    except (EOFError, OSError):
+        # The grid has ended, or needs this server no more.
+        return
+    if command:
+        # From here on, this process is a fork.
+        _become_a_process_of_its_own(command.log, usual_mask)
+        sys.argv[1:] = command.words
         runpy.run_module("hifi_cli", run_name="__main__", alter_sys=True)
+
+
+def _serve(grid: "Connection[Any, Any]") -> Command | None:
+    """Fork a process for each command, one at a time; return in each fork, with its command.
+
+    The fork returns, and does not run the command here, so that nothing of the server is around it.
+    In the server itself this returns None if nothing can be forked, and else never.
+
+    Raises:
+        EOFError, OSError: the grid has ended, or needs this server no more.
+    """
+    reason = _why_not_to_fork()
+    if reason:
+        grid.recv()
+        grid.send(Refused(reason))
+        return None
+    while True:
+        command: Command = grid.recv()
+        pid = os.fork()
+        if pid == 0:
+            grid.close()
+            return command
+        grid.send(Forked(pid))
+        _, status = os.waitpid(pid, 0)
+        grid.send(Ended(os.waitstatus_to_exitcode(status)))
+
+
+# --- in the server, before it forks
 
 
 def _import_what_trains() -> None:
@@ -96,46 +116,40 @@ def _import_blas_without_threads() -> None:
     del os.environ[_BLAS_THREADS]
 
 
-def _refuse_what_forks_lack() -> None:
-    """Raise where a fork would lack something that the imports have made.
+def _block_stopping_signals() -> Collection[int]:
+    """Let no signal stop the server; return the signals that were blocked before.
 
-    Raises:
-        CannotFork: it would lack threads, or a GPU.
+    A scheduler may send its signals to all processes of a job. The server has to stay as long as its
+    run, whose end it tells the grid. The fork, which starts with the same mask, unblocks them.
     """
+    # Where this signal is ignored, nobody can wait for the end of a process.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    return signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, *stopping.SIGNALS))
+
+
+def _why_not_to_fork() -> str | None:
+    """Say what a fork would lack that the imports have made, threads or a GPU; None: nothing."""
     others = len(list(Path("/proc/self/task").iterdir())) - 1
     if others:
-        raise CannotFork(f"importing them starts {others} threads, which a fork lacks")
+        return f"importing them starts {others} threads, which a fork lacks"
     for descriptor in Path("/proc/self/fd").iterdir():
         # The directory itself was open while it was listed.
         with suppress(FileNotFoundError):
             file = str(descriptor.readlink())
-            if file in GPU_DRIVERS:
-                raise CannotFork(f"importing them opens {file}, and a fork has no GPU then")
+            if file in _GPU_DRIVERS:
+                return f"importing them opens {file}, and a fork has no GPU then"
+    return None
 
 
-def _fork_for_each_request(grid: "Connection[Any, Any]") -> Request:
-    """Fork a process for each request, one at a time; return the request in that process alone.
-
-    Raises:
-        EOFError, OSError: the grid has ended, or needs this process no more.
-    """
-    while True:
-        request: Request = grid.recv()
-        run = os.fork()
-        if run == 0:
-            grid.close()
-            return request
-        grid.send(run)
-        _, status = os.waitpid(run, 0)
-        grid.send(os.waitstatus_to_exitcode(status))
+# --- in a fork, before its command runs
 
 
-def _become_a_process_of_its_own(log: str, mask: Collection[int]) -> None:
+def _become_a_process_of_its_own(log: str, usual_mask: Collection[int]) -> None:
     """Give a fork what a process that is started anew has for itself.
 
     Args:
         log: the file that its output is appended to.
-        mask: the signals that it blocks.
+        usual_mask: the signals that it blocks.
     """
     import numpy as np
     import torch
@@ -147,8 +161,8 @@ def _become_a_process_of_its_own(log: str, mask: Collection[int]) -> None:
     with Path(log).open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    # One that has come since the fork is heard now.
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # A signal that has come since the fork is heard now.
+    signal.pthread_sigmask(signal.SIG_SETMASK, usual_mask)
     _start_blas_threads()
     provenance.share_memory()
     # Where nobody sets a seed, no two processes draw the same numbers.
