@@ -1,4 +1,8 @@
-"""Signals that stop a command: it saves a checkpoint, stops, and exits with 128 + the signal."""
+"""Signals that stop a command: it saves a checkpoint, stops, and exits with 128 + the signal.
+
+A signal raises an exception, wherever the command is (`listen`). While a run trains or stores its
+results, it is only noted (`deferred_signals`): the run stops where its state is whole.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -21,6 +25,14 @@ def listen() -> None:
             signal.signal(number, _stop)
 
 
+def _stop(number: int, _: FrameType | None) -> Any:
+    """Raise Terminated, as the handler of a signal."""
+    if number not in _URGENT:
+        # Terminal and shell both send SIGHUP: the second one must not interrupt the end.
+        signal.signal(number, signal.SIG_IGN)
+    raise Terminated(number)
+
+
 def exception_of(number: int) -> BaseException:
     """Return the exception that a signal stands for."""
     if number == signal.SIGINT:
@@ -39,27 +51,23 @@ def deferred_signals() -> Iterator[list[int]]:
         if is_repeated and number in _URGENT:
             raise exception_of(number)
 
-    previous = {number: signal.signal(number, note) for number in _heard()}
+    handlers = {number: signal.signal(number, note) for number in _deferrable()}
     try:
         yield received
     finally:
-        for number, handler in previous.items():
-            is_done_with = number in received and number not in _URGENT
-            signal.signal(number, signal.SIG_IGN if is_done_with else handler)
+        for number, handler in handlers.items():
+            if number in received and number not in _URGENT:
+                # The command ends because of this signal, and another one must not interrupt the end.
+                handler = signal.SIG_IGN
+            signal.signal(number, handler)
 
 
-def _heard() -> list[signal.Signals]:
-    """Return the signals to note: none that is ignored, nor one that the user's own program handles."""
-    heard = [number for number in _URGENT if signal.getsignal(number) != signal.SIG_IGN]
-    for number in SIGNALS:
-        if signal.getsignal(number) is _stop and number not in heard:
-            heard.append(number)
-    return heard
-
-
-def _stop(number: int, _: FrameType | None) -> Any:
-    """Raise Terminated, as the handler of a signal."""
-    if number not in _URGENT:
-        # Terminal and shell both send SIGHUP, and the end must not be interrupted.
-        signal.signal(number, signal.SIG_IGN)
-    raise Terminated(number)
+def _deferrable() -> list[signal.Signals]:
+    """Return the signals to note: none that is ignored, nor a warning that the user's own program handles."""
+    deferrable = []
+    for number in (signal.SIGINT, *SIGNALS):
+        handler = signal.getsignal(number)
+        is_urgent = number in _URGENT and handler != signal.SIG_IGN
+        if is_urgent or handler is _stop:
+            deferrable.append(number)
+    return deferrable
