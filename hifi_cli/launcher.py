@@ -29,6 +29,13 @@ def rank() -> int:
     return _number("RANK")
 
 
+def _world_size() -> int:
+    """Return the number of processes of the run; 1 if no launcher started this one."""
+    if _missing():
+        return 1
+    return _number("WORLD_SIZE")
+
+
 def ignore_leftovers() -> None:
     """Remove the variables of a launcher that started no other process; a line names incomplete ones.
 
@@ -36,11 +43,10 @@ def ignore_leftovers() -> None:
         LauncherError: they speak of several processes, and some of them are missing.
     """
     found = [name for name in _LEFTOVERS if name in os.environ]
-    if not found:
-        return
     missing = _missing()
     means_several = any(_number(name) > _lowest(name) for name in found)
     if means_several and not missing:
+        # A launcher has started this process and others.
         return
     said = " ".join(f"{name}={os.environ[name]}" for name in found)
     absent = ", ".join(missing)
@@ -49,9 +55,11 @@ def ignore_leftovers() -> None:
             f"{said} in the environment means several processes, but not set are {absent}: start"
             f" all with torchrun or accelerate launch, or unset {', '.join(found)} to use one process"
         )
+    # A launcher has started this process alone, or its variables are left in the shell: because of
+    # them, accelerate would look for other processes.
     for name in found:
         del os.environ[name]
-    if missing:
+    if found and missing:
         logger.warning(f"{said} in the environment is ignored: {absent} of a launcher are not set")
 
 
@@ -64,7 +72,7 @@ def waiting_for_the_others() -> Iterator[None]:
     Raises:
         LauncherError: the first process does not answer.
     """
-    processes = 1 if _missing() else _number("WORLD_SIZE")
+    processes = _world_size()
     if processes == 1:
         yield
         return
@@ -72,6 +80,7 @@ def waiting_for_the_others() -> Iterator[None]:
     said = f"RANK={os.environ['RANK']} WORLD_SIZE={processes} in the environment"
     if rank() > 0:
         _wait_for_the_first(where, said)
+    # Nothing in the block can print while it waits: a timer does.
     line = f"waiting for {processes} processes at {where}, as {said} says"
     timer = threading.Timer(_SILENCE_SECONDS, logger.warning, [line])
     timer.daemon = True
@@ -92,15 +101,15 @@ def _wait_for_the_first(where: str, said: str) -> None:
     Raises:
         LauncherError: nothing listens there in time.
     """
+    address = (os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
     start = time.monotonic()
-    is_silent = True
+    has_said_it = False
     while time.monotonic() < start + _PATIENCE_SECONDS:
-        address = (os.environ["MASTER_ADDR"], _number("MASTER_PORT"))
         with suppress(OSError), socket.create_connection(address, timeout=5):
             return
-        if is_silent and time.monotonic() > start + _SILENCE_SECONDS:
+        if not has_said_it and time.monotonic() > start + _SILENCE_SECONDS:
             logger.error(f"{said}: waiting for the first process at {where}")
-            is_silent = False
+            has_said_it = True
         time.sleep(0.2)
     raise LauncherError(
         f"{said}, but no process answers at {where} (MASTER_ADDR, MASTER_PORT): start all"
