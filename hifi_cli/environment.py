@@ -46,6 +46,14 @@ def set_variables() -> None:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", given)
 
 
+def draw_into_files() -> None:
+    """Set the backend of matplotlib that opens no window.
+
+    A notebook names its own in the environment, which other processes cannot import.
+    """
+    os.environ["MPLBACKEND"] = "agg"
+
+
 def import_without_garbage_collection() -> None:
     """Switch the garbage collector off until `collect_garbage`, and for the end of the process.
 
@@ -61,17 +69,6 @@ def collect_garbage() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
-
-
-def cpu_name() -> str:
-    """Return the name of the CPU."""
-    # On Linux, `platform` knows the architecture alone.
-    cpus = Path("/proc/cpuinfo")
-    if cpus.is_file():
-        model = re.search(r"model name\s*: (.+)", cpus.read_text())
-        if model:
-            return model[1]
-    return platform.processor() or platform.machine()
 
 
 def check() -> None:
@@ -91,5 +88,14 @@ def check() -> None:
             "PYTHONOPTIMIZE=2 (python -OO) removes docstrings, without which transformers does not"
             " work: unset it, or set PYTHONOPTIMIZE=1"
         )
-    # A notebook names its own backend, which other processes cannot import. Figures go into files.
-    os.environ["MPLBACKEND"] = "agg"
+
+
+def cpu_name() -> str:
+    """Return the name of the CPU."""
+    # On Linux, `platform` knows the architecture alone.
+    cpus = Path("/proc/cpuinfo")
+    if cpus.is_file():
+        model = re.search(r"model name\s*: (.+)", cpus.read_text())
+        if model:
+            return model[1]
+    return platform.processor() or platform.machine()

@@ -280,6 +280,7 @@ def main() -> None:
         is_first_process = launcher.rank() == 0
         logger.setLevel(logging.INFO if is_first_process else logging.ERROR)
         environment.check()
+        environment.draw_into_files()
         code = app(standalone_mode=False)
         if code == 130:
             # typer answers Ctrl-C with this code instead of an exception.
