@@ -1,9 +1,7 @@
-"""Files that are written whole, JSON with errors of one line, locks, digests, file names and command lines."""
+"""Files: their names, writing them whole, and reading them with errors of one line."""
 
 import errno
-import fcntl
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -12,34 +10,23 @@ import shlex
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import uuid4
 
-from filelock import FileLock, SoftFileLock, Timeout
 from pydantic_core import from_json
 
-from hifi_cli.errors import MissingError, PlaceTaken, RunFailed, UsageError, logger
+from hifi_cli.digests import digest
+from hifi_cli.errors import HifiError, MissingError, PlaceTaken, RunFailed, UsageError, logger
 from hifi_cli.text import printable
 
-# `is_locked` of another process holds a lock for less than this.
-_LOCK_TIMEOUT_SECONDS = 0.5
-# The clock's resolution is finer: a file that is older and has the same times has not changed.
-_SETTLED_SECONDS = 2.0
 # A record has far less; a file with a line for each run or prediction may have more.
 MAX_JSON_BYTES = 1 << 28
 MAX_LINES_BYTES = 1 << 33
 # Advice about most damaged files.
 MAKE_AGAIN = "delete it and make it again"
-# A table of data with more columns is none.
-MAX_COLUMNS = 10_000
-# Any Parquet file may declare this much, and this many times more for each of its bytes.
-_SMALL_ROWS = 100_000
-_SMALL_BYTES = 1 << 28
-_MAX_ROWS_PER_BYTE = 4
-_MAX_COMPRESSION = 200
 # A rename to a directory that has files fails with one of these.
 _IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -54,7 +41,6 @@ _DAY_SECONDS = 24 * 60 * 60
 _BLOCK = 1 << 20
 # Parts of the messages of torch.save where a write fails: its errors have no class of their own.
 _TORCH_WRITERS = ("inline_container", "PytorchStreamWriter", "basic_ios", "iostream")
-_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 # --- names and commands
@@ -134,18 +120,26 @@ def atomic_path(path: Path) -> Iterator[Path]:
         for folder in changed_folders:
             _reach_the_disk(folder)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _IS_TAKEN and path.is_dir():
-            raise PlaceTaken(
-                f"{path} exists, another process wrote it meanwhile: remove it, or name another place"
-            ) from None
-        reason = _why_not_written(error, path.parent)
-        if reason is None:
+        failure = _failure_of_writing(error, path)
+        if failure is None:
             raise
-        raise RunFailed(
-            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
-        ) from None
+        raise failure from None
     finally:
         _remove_part(temporary)
+
+
+def _failure_of_writing(error: Exception, path: Path) -> HifiError | None:
+    """Return the error that a user can understand; None: the path was not written for other reasons."""
+    if isinstance(error, OSError) and error.errno in _IS_TAKEN and path.is_dir():
+        return PlaceTaken(
+            f"{path} exists, another process wrote it meanwhile: remove it, or name another place"
+        )
+    reason = _why_not_written(error, path.parent)
+    if reason is None:
+        return None
+    return RunFailed(
+        f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
+    )
 
 
 def _why_not_written(error: Exception, folder: Path) -> str | None:
@@ -171,10 +165,10 @@ def _share(written: Path) -> None:
     """Give files the permissions of new ones: safetensors makes them unreadable for others."""
     for part in (written, *written.rglob("*")):
         permissions = 0o777 if part.is_dir() else 0o666
-        part.chmod(_allowed(permissions))
+        part.chmod(allowed_permissions(permissions))
 
 
-def _allowed(permissions: int) -> int:
+def allowed_permissions(permissions: int) -> int:
     """Return those of some permissions that new files may have."""
     # The permissions that new files lack can only be read by setting others.
     umask = os.umask(0)
@@ -255,18 +249,24 @@ def _writer_is_dead(part: Path) -> bool:
     """Whether the process that wrote a part has ended; on another machine, after a day of rest."""
     writer = _WRITER.search(part.name)
     if writer and writer["machine"] == _machine():
-        # Signal 0 only asks whether the process is there.
-        try:
-            os.kill(int(writer["process"]), 0)
-        except ProcessLookupError:
-            return True
-        except (PermissionError, OverflowError):
-            pass
-        return False
+        return not _is_running(int(writer["process"]))
     try:
-        return time.time() - part.lstat().st_mtime > _DAY_SECONDS
+        seconds_of_rest = time.time() - part.lstat().st_mtime
     except OSError:
         return False
+    return seconds_of_rest > _DAY_SECONDS
+
+
+def _is_running(process: int) -> bool:
+    """Whether a process of this machine runs; one that cannot be asked counts as running."""
+    try:
+        # Signal 0 only asks whether the process is there.
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def _remove_part(part: Path) -> None:
@@ -394,74 +394,6 @@ def _open_regular(path: Path, limit: int | None) -> Iterator[BinaryIO]:
         os.close(handle)
 
 
-def read_parquet(path: Path) -> Any:
-    """Read a Parquet file as a table of pyarrow, if what it declares fits to its size.
-
-    A file of a few kilobytes may declare millions of equal rows, or gigabytes of zeros.
-
-    Raises:
-        MissingError: there is no such file.
-        UsageError: it is no Parquet file, or declares far more than files of data do.
-    """
-    # The import takes a tenth of a second, which readers of other files need not wait for.
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    content = read_file(path)
-    largest = _SMALL_BYTES + _MAX_COMPRESSION * len(content)
-    try:
-        about = parquet.read_metadata(pa.BufferReader(content))
-        if _declares_too_much(about, len(content)):
-            raise UsageError(
-                f"{path} declares {about.num_rows:,} rows and {about.num_columns:,} columns in"
-                f" {len(content):,} bytes: no file of data is like that"
-            )
-        schema = about.schema.to_arrow_schema()
-        texts = [field.name for field in schema if _holds_texts(field)]
-        # Texts stay numbers in a list of distinct texts until their sizes are known.
-        table = parquet.read_table(pa.BufferReader(content), read_dictionary=texts)
-        if sum(_decoded_bytes(table[name]) for name in texts) > largest:
-            raise UsageError(f"{path} repeats large texts: no file of data is like that")
-        for name in texts:
-            at = table.schema.get_field_index(name)
-            plain = schema.field(name).type
-            table = table.set_column(at, name, table[name].cast(plain))
-        return table
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"{path} is damaged: {' '.join(str(error).split()):.160}") from None
-
-
-def _declares_too_much(about: Any, size: int) -> bool:
-    """Whether the metadata of a Parquet file of `size` bytes declare more than a file of data does."""
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    declared_bytes = sum(group.total_byte_size for group in groups)
-    has_many_rows = about.num_rows > _SMALL_ROWS + _MAX_ROWS_PER_BYTE * size
-    has_many_columns = about.num_columns > MAX_COLUMNS
-    is_large = declared_bytes > _SMALL_BYTES + _MAX_COMPRESSION * size
-    return has_many_rows or has_many_columns or is_large
-
-
-def _holds_texts(field: Any) -> bool:
-    """Whether a column of Parquet holds texts, or bytes."""
-    from pyarrow import types
-
-    return bool(types.is_string(field.type) or types.is_binary(field.type))
-
-
-def _decoded_bytes(column: Any) -> int:
-    """Return the bytes of a column of texts without its list of distinct ones."""
-    from pyarrow import compute, types
-
-    total = 0
-    for chunk in column.chunks:
-        if types.is_dictionary(chunk.type):
-            lengths = compute.binary_length(chunk.dictionary).take(chunk.indices)
-        else:
-            lengths = compute.binary_length(chunk)
-        total += compute.sum(lengths).as_py() or 0
-    return total
-
-
 def json_object(text: bytes, origin: str, *, advice: str = MAKE_AGAIN) -> dict[str, Any]:
     """Return a JSON object, with U+FFFD in place of the control characters of its texts.
 
@@ -496,125 +428,3 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     return value
-
-
-# --- digests
-
-
-def digest(value: Any, length: int = 16) -> str:
-    """Return the first `length` hex digits of the SHA-256 of a value as canonical JSON."""
-    # Names of files need not be UTF-8.
-    content = _CANONICAL.encode(value).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(content).hexdigest()[:length]
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cached_file_digest(path: Path) -> str:
-    """Return `file_digest`, remembered for a file of the same path, size and times.
-
-    Weights take seconds to read, and a command that finds a run finished needs nothing else of them.
-    """
-    return str(remembered("sha256", [path], lambda: file_digest(path)))
-
-
-def remembered(what: str, files: Sequence[Path], compute: Callable[[], Any]) -> Any:
-    """Return a JSON value that some files decide, computed once for files of the same path, size and times.
-
-    It is kept in the user's cache directory. A cache that cannot be read or written costs time only.
-
-    Args:
-        what: what is computed of the files, and with which settings.
-        files: all files that decide the value.
-        compute: computes it.
-    """
-    identities = []
-    newest = 0.0
-    for file in files:
-        about = file.stat()
-        times = [about.st_mtime_ns, about.st_ctime_ns]
-        identities.append([str(file.resolve()), about.st_size, *times, about.st_ino])
-        newest = max(newest, about.st_mtime)
-    if abs(time.time() - newest) < _SETTLED_SECONDS:
-        # A file that has just been written may be written again within the clock's resolution.
-        return compute()
-    key = digest([what, identities], 32)
-    store = _cache_directory() / key[:2] / f"{key}.json"
-    with suppress(OSError, ValueError):
-        return json.loads(store.read_bytes())
-    value = compute()
-    with suppress(RunFailed, OSError):
-        write_text(store, json.dumps(value))
-    return value
-
-
-def _cache_directory() -> Path:
-    """Return `~/.cache/hifi/digests`, or its place where XDG_CACHE_HOME says."""
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "hifi" / "digests"
-
-
-# --- locks
-
-
-@contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it is held.
-
-    The kernel releases the lock of a process that ended. Where the disk has no locks (as NFS and
-    Lustre may be mounted), the lock is that the file exists.
-
-    Args:
-        path: of the lock file.
-        wait: whether to wait until no other process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
-    kind = FileLock if has_flock else SoftFileLock
-    # filelock gives others no right to write, and then a group's next member could not lock the file.
-    lock = kind(path, mode=_allowed(0o666))
-    if not has_flock and path.exists():
-        logger.warning(
-            f"{path} is in the way: if the process that it names has ended, delete this file"
-        )
-    # filelock waits without an end where the timeout is negative.
-    timeout = -1 if wait else _LOCK_TIMEOUT_SECONDS
-    with suppress(Timeout):
-        lock.acquire(timeout=timeout)
-    try:
-        yield lock.is_locked
-    finally:
-        lock.release()
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock file at `path`, on a read-only disk too."""
-    return path.exists() and _flock_error(path) != 0
-
-
-def is_held_by_a_process(path: Path) -> bool:
-    """Whether the kernel knows a living process that holds the lock file at `path`.
-
-    Unlike `is_locked`, it is false where the lock is that the file exists: nobody may be left to
-    remove it, and waiting for that would never end.
-    """
-    return path.exists() and _flock_error(path) == errno.EWOULDBLOCK
-
-
-def _flock_error(path: Path) -> int:
-    """Return 0 where the kernel's lock of a file is free, and EWOULDBLOCK where it is held.
-
-    Another number is the error of a disk that has no locks.
-    """
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno or errno.EIO
-    finally:
-        os.close(handle)
-    return 0

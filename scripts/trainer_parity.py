@@ -34,7 +34,7 @@ from transformers import (
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.files import locked
+from hifi_cli.locks import locked
 from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.runs.inputs import load_task
 from hifi_cli.runs.prepare import own_encoder

@@ -31,7 +31,7 @@ from hifi_cli.config.decides import Decides, Effect, values_that_decide
 from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
 from hifi_cli.config.registry import NameWithFile, plain_name
 from hifi_cli.config.specs import Origin
-from hifi_cli.files import digest
+from hifi_cli.digests import digest
 from hifi_cli.run_paths import relative_run_path, run_path_of
 
 # The keys whose values name something registered, or a file of the user's own by its name alone.

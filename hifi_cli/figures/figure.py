@@ -27,9 +27,10 @@ from hifi_cli.config.draws import draws_of
 from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
+from hifi_cli.digests import digest
 from hifi_cli.drawing import style
 from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError, logger
-from hifi_cli.files import atomic_path, digest, read_json, write_text
+from hifi_cli.files import atomic_path, read_json, write_text
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import GridSpec

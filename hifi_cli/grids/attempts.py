@@ -6,9 +6,9 @@ from pathlib import Path
 
 from hifi_cli import stopping
 from hifi_cli.errors import ConflictError, RecordingFailed, logger
-from hifi_cli.files import is_held_by_a_process
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.watch import RunWatch
+from hifi_cli.locks import is_held_by_a_process
 from hifi_cli.records.layout import RunDirectory
 
 # Exit codes of a run told to stop, as by a cluster that wants its node back.

@@ -12,8 +12,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.config.specs import code_file, method_spec
+from hifi_cli.digests import file_digest
 from hifi_cli.errors import UsageError
-from hifi_cli.files import file_digest
 from hifi_cli.methods.base import Method, MethodContext
 
 # --- find and build the method of a configuration

@@ -7,8 +7,9 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
+from hifi_cli.digest_cache import cached_file_digest
+from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError
-from hifi_cli.files import cached_file_digest, digest
 from hifi_cli.hub import is_offline, resolve_commit, unavailable_error
 
 # The version of the rules of `encoder_digest`; a new one gives every encoder a new digest.

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.files import MAX_LINES_BYTES, digest, read_file
+from hifi_cli.files import MAX_LINES_BYTES, read_file
 from hifi_cli.records import (
     check_files,
     check_predictions,

@@ -13,7 +13,8 @@ import numpy as np
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.files import file_digest, read_file, read_jsonl
+from hifi_cli.digests import file_digest
+from hifi_cli.files import read_file, read_jsonl
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import Pruned, RunResult
 from hifi_cli.text import abbreviate

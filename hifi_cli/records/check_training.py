@@ -9,7 +9,7 @@ from math import ceil
 
 from hifi_cli.config.draws import present_versions
 from hifi_cli.config.run_config import HeadsConfig
-from hifi_cli.files import digest
+from hifi_cli.digests import digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import SCHEMA, RunResult
 from hifi_cli.records.recorded_draws import draws_made, draws_without_version

@@ -7,8 +7,9 @@ from uuid import UUID
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.sources import override_value
+from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError
-from hifi_cli.files import atomic_path, digest, json_text, safe_name
+from hifi_cli.files import atomic_path, json_text, safe_name
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.share import refuse_existing
 from hifi_cli.records.study import Study

@@ -8,7 +8,7 @@ runs have a file of their own, which names the bytes of the CSV that it belongs 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hifi_cli.files import file_digest
+from hifi_cli.digests import file_digest
 from hifi_cli.records.record import Record, RunResult, StoredFile, labelled_splits
 
 # A training or measurement of the figure's own shares these with the study's run of its name.

@@ -14,7 +14,8 @@ from hifi_cli.config.run_config import RunConfig, paths_in_place_of_names
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.specs import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, is_locked, locked, read_jsonl, write_text
+from hifi_cli.files import TEMPORARY_SUFFIX, read_jsonl, write_text
+from hifi_cli.locks import is_locked, locked
 from hifi_cli.records.record import SCHEMA, MetricsLine, Prediction, RunResult, validated
 from hifi_cli.records.stored import is_packed
 from hifi_cli.run_paths import RUN_PATTERNS

@@ -16,8 +16,9 @@ import pandas as pd
 from huggingface_hub import HfApi
 
 from hifi_cli.config import registry
+from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
-from hifi_cli.files import atomic_path, file_digest, json_text, read_json
+from hifi_cli.files import atomic_path, json_text, read_json
 from hifi_cli.hub import hub_errors
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.stored import PACKED, refuse_packed

@@ -20,8 +20,9 @@ from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
 from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.unused import SECTIONS_OF_HEADS
+from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError, MissingError, UsageError, logger
-from hifi_cli.files import digest, read_parquet
+from hifi_cli.parquet_files import read_parquet
 from hifi_cli.records.layout import USER_FILES, RunDirectory, begun_runs
 from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.recorded_draws import draws_without_version

@@ -15,8 +15,8 @@ from typing import Any
 
 from hifi_cli.config.decides import keys_that_decide
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError, logger
-from hifi_cli.files import digest
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.stored import read_records
 from hifi_cli.runs.size import RunSize

@@ -11,8 +11,9 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_path, file_digest, well_formed
+from hifi_cli.files import atomic_path, well_formed
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained

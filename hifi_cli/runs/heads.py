@@ -19,11 +19,13 @@ import torch
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest, file_digest
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.files import digest, file_digest, locked, safe_name
+from hifi_cli.files import safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
 from hifi_cli.heads.ranking import Ranked, check_k, rank_heads, select_top_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_examples
+from hifi_cli.locks import locked
 from hifi_cli.methods.base import Heads
 from hifi_cli.methods.find import implementation_of, user_code
 from hifi_cli.models.encoder import Encoder

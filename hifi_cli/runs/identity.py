@@ -14,8 +14,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.draws import changed_draws, present_versions
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.specs import code_file
+from hifi_cli.digests import digest, file_digest
 from hifi_cli.errors import ConflictError, MissingError, logger
-from hifi_cli.files import digest, file_digest
 from hifi_cli.models.encoder_files import digest_of_backbone
 from hifi_cli.records.layout import OTHER_PLACE, RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec

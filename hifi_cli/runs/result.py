@@ -11,7 +11,7 @@ import torch
 
 from hifi_cli.config.draws import draws_of
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.files import digest
+from hifi_cli.digests import digest
 from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.record import (

@@ -9,8 +9,8 @@ import torch
 
 from hifi_cli.config.draws import draws_of
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest, file_digest
 from hifi_cli.errors import Terminated, logger
-from hifi_cli.files import digest, file_digest
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult, labelled_splits
 from hifi_cli.records.stored import refuse_packed

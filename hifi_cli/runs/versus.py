@@ -13,8 +13,8 @@ import torch
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
-from hifi_cli.files import digest
 from hifi_cli.methods.find import check_settings
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.layout import CANARY

@@ -11,8 +11,9 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
+from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.files import file_digest, safe_name, write_text
+from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks import data_summary
 from hifi_cli.tasks.data_options import HELD_OUT, DataOptions, parse_options
 from hifi_cli.tasks.file_formats import (

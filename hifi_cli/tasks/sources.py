@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
+from hifi_cli.digest_cache import remembered
+from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.files import digest, remembered
 from hifi_cli.hub import has_copy_of_dataset, is_offline, resolve_commit, unavailable_error
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.file_formats import FORMATS, read

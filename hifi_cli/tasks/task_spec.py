@@ -9,8 +9,8 @@ from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, one_of, parse
+from hifi_cli.digests import digest, file_digest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest, file_digest
 from hifi_cli.tasks.examples import EncodedExample, Row
 from hifi_cli.tasks.file_formats import FORMATS
 from hifi_cli.tasks.kinds import Kind, TaskKind, class_of

@@ -13,8 +13,9 @@ from accelerate.utils import reduce, set_seed
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.digests import digest
 from hifi_cli.errors import RunFailed, Terminated, UsageError, logger
-from hifi_cli.files import digest, has_room
+from hifi_cli.files import has_room
 from hifi_cli.methods.base import Method, Stage
 from hifi_cli.records.record import EpochMetrics, MetricsLine, StepMetrics, metrics_line
 from hifi_cli.stopping import deferred_signals, exception_of

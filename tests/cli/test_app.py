@@ -247,7 +247,7 @@ def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
 LOCKING = """
 import sys
 from pathlib import Path
-from hifi_cli.files import locked
+from hifi_cli.locks import locked
 with locked(Path(sys.argv[1]), wait=False):
     print("locked", flush=True)
     sys.stdin.read()

@@ -13,7 +13,7 @@ from synthetic_runs import write_run
 
 import hifi_cli
 from hifi_cli.errors import MissingError
-from hifi_cli.files import locked
+from hifi_cli.locks import locked
 from hifi_cli.records.layout import RunDirectory
 
 

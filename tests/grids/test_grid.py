@@ -15,11 +15,11 @@ from synthetic_grids import cells, write_cell
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import display, grid_spec, queue, slots
 from hifi_cli.grids.missing import refuse_missing_inputs
 from hifi_cli.grids.state import GridState
+from hifi_cli.locks import locked
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.reports import table_spec
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from synthetic_grids import cells, write_cell
 
 from hifi_cli.cli.app import StderrHandler
-from hifi_cli.files import locked
 from hifi_cli.grids import queue
 from hifi_cli.grids import state as grid_state
 from hifi_cli.grids.display import GridDisplay
 from hifi_cli.grids.state import GridState
 from hifi_cli.grids.watch import RunWatch
+from hifi_cli.locks import locked
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.signs import CHOSEN_ON_REPORTED
 

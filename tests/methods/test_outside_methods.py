@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from run_folders import run_folder
 
-from hifi_cli.files import file_digest
+from hifi_cli.digests import file_digest
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from hifi_cli.config.run_config import config_hash_of
-from hifi_cli.files import digest
+from hifi_cli.digests import digest
 from hifi_cli.records.check import check
 from hifi_cli.records.study import PREDICTIONS
 

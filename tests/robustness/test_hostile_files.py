@@ -20,7 +20,8 @@ from run_folders import run_folder
 from safetensors.torch import load_file, save_file
 
 from hifi_cli.config import registry
-from hifi_cli.files import file_digest, read_file
+from hifi_cli.digests import file_digest
+from hifi_cli.files import read_file
 from hifi_cli.models.encoder_files import encoder_digest
 
 

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from hifi_cli.files import atomic_path, is_locked, locked
+from hifi_cli.files import atomic_path
+from hifi_cli.locks import is_locked, locked
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from synthetic_runs import write_run
 
 from hifi_cli.config import draws, registry
-from hifi_cli.files import file_digest
+from hifi_cli.digests import file_digest
 from hifi_cli.models.encoder_files import encoder_digest
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import task_digest

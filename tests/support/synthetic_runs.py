@@ -9,8 +9,8 @@ import pandas as pd
 from run_folders import run_folder
 
 from hifi_cli.config.sources import resolve
+from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError
-from hifi_cli.files import digest
 from hifi_cli.reports.table_spec import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.files import LFS_POINTER, read_parquet
+from hifi_cli.files import LFS_POINTER
+from hifi_cli.parquet_files import read_parquet
 from hifi_cli.tasks.readers.texts import PARQUET_MARK, POINTER_OF_LFS, Refused, content_of
 from hifi_cli.tasks.source_rows import SourceRow
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.files import MAX_COLUMNS
+from hifi_cli.parquet_files import MAX_COLUMNS
 from hifi_cli.tasks.readers.texts import Refused, text_of
 from hifi_cli.tasks.source_rows import SourceRow
 
