@@ -112,7 +112,7 @@ def cells(
         values_of: gives the values of a configuration, by which a variant differs from the usual run.
 
     Raises:
-        UsageError: a name, key or value is wrong, or there are too many runs.
+        UsageError: a name, key or value is wrong, or two runs are the same.
     """
     # Keys that are set for several methods: some of them may not use such a key.
     common_keys = [*_keys_of(overrides), *grid.vary]
