@@ -1,7 +1,7 @@
 """Scores and training losses while runs trained, a line and a band per method."""
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 
 from matplotlib.figure import Figure
 
@@ -27,12 +27,16 @@ def draw_curves(data: style.Frame, looks: Mapping[str, Look] | None = None) -> F
         legend_rows = ceil(data["label"].nunique() / 2)
     # The losses of a task stand beside its scores.
     has_losses = not is_score.all()
+    # A mean and its deviation may lie beyond what a score can be; a loss has no highest value.
+    lowest, highest = style.score_limits(data["metric"])
+    limits = (lowest.where(is_score, -inf), highest.where(is_score, inf))
     figure = style.line_panels(
         data.assign(panel=named),
         "x",
         "mean",
         by="label",
         spread="std",
+        limits=limits,
         labels=("", ""),
         looks=looks,
         height=2.2 + 0.13 * max(0, legend_rows - 2),

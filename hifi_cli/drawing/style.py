@@ -15,6 +15,7 @@ from matplotlib.rcsetup import cycler
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.drawing.looks import LINES, Look, looks_of
+from hifi_cli.tasks.metrics import range_of
 
 # A pandas DataFrame, whose cells have a union type that no annotation narrows.
 Frame = Any
@@ -125,6 +126,7 @@ def line_panels(
     by: str,
     band: tuple[str, str] | None = None,
     spread: str = "",
+    limits: tuple[Any, Any] = (-math.inf, math.inf),
     labels: tuple[str, str],
     looks: Mapping[str, Look] | None = None,
     **of_facets: Any,
@@ -139,12 +141,17 @@ def line_panels(
         by: the column that distinguishes lines.
         band: two columns between which the area is shaded.
         spread: instead, a column to subtract from y and to add to it, as a standard deviation.
+        limits: the lowest and the highest value that y can have, of all rows or of each row; the
+            shade of a spread ends there.
         labels: of the axes.
         looks: of the methods; None: those of a picture that has no other panels.
         of_facets: arguments of `facets`.
     """
     if spread:
-        data = data.assign(low=data[y] - data[spread], high=data[y] + data[spread])
+        lowest, highest = limits
+        low = (data[y] - data[spread]).clip(lower=lowest)
+        high = (data[y] + data[spread]).clip(upper=highest)
+        data = data.assign(low=low, high=high)
         band = ("low", "high")
     figure, groups = facets(data, data["panel"], **of_facets)
     line_styles: dict[str, dict[str, Any]] = {}
@@ -165,6 +172,17 @@ def line_panels(
         label_outer(ax, *labels)
     shared_legend(figure)
     return figure
+
+
+def score_limits(metrics: Frame) -> tuple[Frame, Frame]:
+    """Return the lowest and the highest value of each row's score in percent, as `line_panels` takes them.
+
+    Args:
+        metrics: the name of each row's score.
+    """
+    lowest = metrics.map(lambda metric: range_of(metric)[0])
+    highest = metrics.map(lambda metric: range_of(metric)[1])
+    return lowest, highest
 
 
 def line_looks(data: Frame, by: str, methods: Mapping[str, Look]) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ import timeit
 from collections.abc import Iterator
 from functools import partial
 from itertools import combinations, product
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ class Richness(ScoresBySetting):
             "mean",
             by="setting",
             spread="std",
+            # It is a number of singular values.
+            limits=(0.0, inf),
             labels=("head", "richness $I_h$"),
             columns=4,
             height=1.6,
@@ -195,6 +198,7 @@ class SingularValues(Kind):
             "mean",
             by="line",
             spread="std",
+            limits=(0.0, 1.0),
             labels=("first t singular values", "fraction of their sum"),
             sharey=True,
         )

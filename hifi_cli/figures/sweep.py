@@ -95,7 +95,8 @@ class Sweep(Kind):
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
         data = data.assign(panel=style.panels(data), line=lines)
-        scores = data.groupby(["panel", "method", "line", "x"], sort=False)["score"]
+        # A panel shows one task, and so one metric.
+        scores = data.groupby(["panel", "metric", "method", "line", "x"], sort=False)["score"]
         # One seed has no deviation.
         table = (100 * scores.agg(["mean", "std"]).fillna(0)).reset_index()
         metric = "score"
@@ -107,6 +108,7 @@ class Sweep(Kind):
             "mean",
             by="line",
             spread="std",
+            limits=style.score_limits(table["metric"]),
             labels=(self.label or self.key, f"{metric} [%]"),
         )
 

@@ -3,6 +3,7 @@
 A new metric is one entry of the list: tables, records, exports and tasks read what they need from it.
 """
 
+import math
 import re
 import string
 import warnings
@@ -530,9 +531,19 @@ def within_range(low: float, high: float, score: str) -> tuple[float, float]:
         high: the interval's upper end.
         score: as of `metric_of`.
     """
+    lowest, highest = range_of(score)
+    return max(low, lowest), min(high, highest)
+
+
+def range_of(score: str) -> tuple[float, float]:
+    """Return the lowest and the highest value of a score in percent; infinite where it is not known.
+
+    Args:
+        score: as of `metric_of`.
+    """
     if metric_of(score) is None or is_lower_better(score):
-        return low, high
-    return max(low, 100 * lowest_score(score)), min(high, 100.0)
+        return -math.inf, math.inf
+    return 100 * lowest_score(score), 100.0
 
 
 def is_lower_better(score: str | None) -> bool:
