@@ -217,6 +217,27 @@ def shared_legend(figure: Figure) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=columns)
 
 
+def over_seeds(counts: Frame, deviation: str = "") -> str:
+    """Say over how many seeds means are, without a period.
+
+    Args:
+        counts: the number of seeds of each mean.
+        deviation: what shows the standard deviation in the picture; empty: nothing does.
+    """
+    fewest = min(counts)
+    most = max(counts)
+    # A single seed has no deviation.
+    if most == 1:
+        return "One seed"
+    number = f"{most}"
+    if fewest < most:
+        number = f"{fewest} to {most}"
+    text = f"Mean over {number} seeds"
+    if deviation:
+        text += f"; {deviation}: standard deviation"
+    return text
+
+
 def colorbar(figure: Figure, image: Any, label: str, **settings: Any) -> None:
     """Add one color scale for all panels, at the right.
 

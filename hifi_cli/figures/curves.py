@@ -16,7 +16,6 @@ from hifi_cli.reports.curves import curves
 class Curves(OfFinishedRuns):
     """Score by epoch and training loss by optimizer step, a line per method."""
 
-    explanation = "Mean over seeds; shade: standard deviation."
     losses: bool = True
     """Whether the training loss is shown too, where the runs' own directories are there: a packed
     study has none."""
@@ -32,6 +31,10 @@ class Curves(OfFinishedRuns):
         if self.losses and study.is_packed:
             logger.warning("note: a packed study has no training losses; scores alone are shown")
         yield from curves(study, runs, with_losses=with_losses)
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what line and shade are."""
+        return f"{style.over_seeds(data['seeds'], 'shade')}."
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and curve, with a line and a band per method."""

@@ -1,9 +1,10 @@
 """`hifi figure`: compute a figure's numbers once, as a CSV, and draw it.
 
-A kind of figure is a class with `rows(request)`, the numbers, and `draw(data) -> Figure`; its
-fields are the `settings` of a figure's YAML. One that is drawn from runs of its own has
-`cells(request)` too, which `hifi grid figure-NAME` trains. `FigureRequest.runs` gives the results of
-these runs, and `train` trains a run whose weights a figure needs step by step.
+A kind of figure is a class with `rows(request)`, the numbers, `draw(data) -> Figure`, and
+`explanation(data)`, the words below the picture; its fields are the `settings` of a figure's YAML.
+One that is drawn from runs of its own has `cells(request)` too, which `hifi grid figure-NAME`
+trains. `FigureRequest.runs` gives the results of these runs, and `train` trains a run whose weights
+a figure needs step by step.
 """
 
 import json
@@ -71,8 +72,6 @@ Row = dict[str, Any]
 class Kind(ConfigModel):
     """A kind of figure, with its settings."""
 
-    explanation: ClassVar[str] = ""
-    """How to read the picture; printed below it, with the settings in braces."""
     shows_finished_runs: ClassVar[bool] = False
     """Whether the figure shows the finished runs that there are, whichever these are. It is
     computed in a moment, and so each time anew: runs may have come."""
@@ -84,6 +83,10 @@ class Kind(ConfigModel):
     @abstractmethod
     def rows(self, request: "FigureRequest") -> Iterable[Row]:
         """Yield the numbers row by row, a value for each column of the CSV."""
+
+    @abstractmethod
+    def explanation(self, data: style.Frame) -> str:
+        """Say how to read the picture, below it: what is drawn of these numbers, and nothing else."""
 
     @abstractmethod
     def draw(self, data: style.Frame) -> Figure:
@@ -323,7 +326,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     title = f"{spec.description}: {tasks}; {registry.name_of(spec.backbone)}"
     if request.kind.shows_finished_runs:
         title += f", protocol {spec.protocol}"
-    notes = [request.kind.explanation.format(**request.kind.model_dump()), spec.note]
+    notes = [request.kind.explanation(data), spec.note]
     # Figures of finished runs leave limited ones out.
     limit = None
     if not request.kind.shows_finished_runs:

@@ -17,10 +17,6 @@ from hifi_cli.reports.pairs import difference_rows, pair
 class Forest(OfFinishedRuns):
     """Differences of methods, with intervals."""
 
-    explanation = (
-        "Runs are paired by seed: mean and 95 % t-interval for new seeds on these tasks. hifi compare has the tests"
-        " and verdicts."
-    )
     reference: str | None = None
     """The method that the others are compared with; null: the first of the figure's methods, or
     full-ft where it names none."""
@@ -62,6 +58,14 @@ class Forest(OfFinishedRuns):
             raise MissingError(
                 f"no method shares a task and seed with {reference}, which the others are compared with"
             )
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what marks and lines are."""
+        drawn = "mean"
+        # A single pair has no interval.
+        if data["low"].notna().any():
+            drawn = "mean and 95 % t-interval for new seeds on these tasks"
+        return f"Runs are paired by seed: {drawn}. hifi compare has the tests and verdicts."
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a row per method, the highest difference at the top, and a panel per task."""

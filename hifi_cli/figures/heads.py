@@ -5,7 +5,7 @@ CSV; each class's `rows` says which columns they have.
 """
 
 import timeit
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations, product
 from math import inf
@@ -57,19 +57,52 @@ def _layer(data: style.Frame) -> style.Frame:
     return "layer " + (data["layer"] + 1).astype(str)
 
 
+def _in_words(keys: Mapping[str, Any]) -> str:
+    """Say what keys of a setting are, of those that have an effect."""
+    warm_steps = keys.get("scoring.warm_steps")
+    words = []
+    if warm_steps == 0:
+        words.append("the pretrained encoder, as in Algorithm 1")
+    if warm_steps != 0 and "batch_size" in keys:
+        words.append(f"batch {keys['batch_size']}")
+    if warm_steps != 0 and "learning_rate" in keys:
+        words.append(f"learning rate {keys['learning_rate']:g}".replace("e-0", "e-"))
+    if "scoring.max_length" in keys:
+        words.append(f"{keys['scoring.max_length']} tokens")
+    if "scoring.samples" in keys:
+        words.append(f"up to {keys['scoring.samples']} samples")
+    if warm_steps:
+        words.append(f"after {warm_steps} steps of full fine-tuning")
+    return ", ".join(words)
+
+
 class ScoresBySetting(Kind):
     """Scores of heads under several settings."""
 
-    explanation = (
-        "ST: batch 32, learning rate 2e-5, 128 tokens, 300 samples. BS: batch 16. LR: learning rate 5e-5. SL: 64 tokens."
-        " SS: 1000 samples. All are scored after {warm_steps} steps of full fine-tuning, as BS and LR would change nothing"
-        " on the pretrained encoder. PT: the pretrained encoder, as in Algorithm 1."
-    )
     warm_steps: int = 115
     """Full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size
     have no effect on the pretrained encoder, and BS and LR must differ from ST in these alone."""
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what the shown settings are: ST in full, and of the others what differs from it."""
+        shown = list(dict.fromkeys(data["setting"]))
+        usual = {**STANDARD, "scoring.warm_steps": self.warm_steps}
+        sentences = []
+        if "ST" in shown:
+            sentences.append(f"ST: {_in_words(usual)}.")
+            shown.remove("ST")
+            if shown:
+                sentences.append("The others differ from it in this alone.")
+                usual = {}
+        for setting in shown:
+            sentences.append(f"{setting}: {_in_words({**usual, **VARIANTS[setting]})}.")
+        of_training = [setting for setting in shown if setting in ("BS", "LR")]
+        if of_training:
+            names = " and ".join(of_training)
+            sentences.append(f"{names} would change nothing on the pretrained encoder.")
+        return " ".join(sentences)
 
     def scores(self, request: FigureRequest) -> Iterator[tuple[dict[str, str], HeadScores]]:
         """Yield the columns `task` and `setting`, and the scores of heads of that task and setting.
@@ -88,8 +121,6 @@ class ScoresBySetting(Kind):
 class Richness(ScoresBySetting):
     """Information richness I_h of every head (figure 3)."""
 
-    explanation = f"{ScoresBySetting.explanation} Shades: standard deviation over samples."
-
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield mean and deviation of I_h over samples, by task, setting, layer and head.
 
@@ -99,6 +130,10 @@ class Richness(ScoresBySetting):
             for (layer, head), mean in np.ndenumerate(scores.richness):
                 std = scores.richness_std[layer][head]
                 yield {**names, "layer": layer, "head": head, "mean": mean, "std": std}
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what the settings are, and what line and shade are."""
+        return f"{super().explanation(data)} Mean over samples; shades: standard deviation."
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per layer and a line per setting."""
@@ -120,8 +155,6 @@ class Richness(ScoresBySetting):
 class Correlation(ScoresBySetting):
     """Correlation r_hh' between the heads of a layer (figures 4 and 8 to 11)."""
 
-    explanation = f"{ScoresBySetting.explanation} Values are divided by the layer's largest."
-
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield r_hh' and its ratio to the layer's largest, for every pair of heads.
 
@@ -138,6 +171,10 @@ class Correlation(ScoresBySetting):
                     "correlation": value,
                     "normalized": value / correlation[layer].max(),
                 }
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what the settings are, and what the values are."""
+        return f"{super().explanation(data)} Values are divided by the layer's largest."
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per layer and setting, all in one color scale."""
@@ -161,10 +198,6 @@ class Correlation(ScoresBySetting):
 class SingularValues(Kind):
     """How fast the singular values of a head's output add up (figure 5)."""
 
-    explanation = (
-        "One head of each layer, drawn at random. Mean over samples; shades: standard deviation."
-        " Gray line: xi = 0.9."
-    )
     layers: int = 4
     """Number of layers, evenly spaced from the first to the last."""
 
@@ -189,6 +222,13 @@ class SingularValues(Kind):
                 place = {"task": task, "layer": layer, "head": heads[layer]}
                 for t, values in enumerate(samples.T, start=1):
                     yield {**place, "t": t, "mean": values.mean(), "std": values.std()}
+
+    def explanation(self, data: style.Frame) -> str:  # noqa: ARG002
+        """Say which heads are shown, and what lines and shades are."""
+        return (
+            "One head of each layer shown, drawn at random. Mean over samples; shades: standard"
+            " deviation. Gray line: xi = 0.9."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per layer; a horizontal line marks xi = 0.9."""
@@ -256,10 +296,6 @@ _LABELS = {
 class Damping(Kind):
     """PageRank's iterations and time against the damping factor d (figure 6, right)."""
 
-    explanation = (
-        "Time: the shortest of {repeats} measurements."
-        " Lines: mean over layers; shades: from minimum to maximum."
-    )
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
     """Values of PageRank's damping factor d."""
     repeats: int = 20
@@ -294,6 +330,13 @@ class Damping(Kind):
                     "seconds": min(timeit.repeat(rank, number=1, repeat=self.repeats)),
                 }
 
+    def explanation(self, data: style.Frame) -> str:  # noqa: ARG002
+        """Say what a time is, and what lines and shades are."""
+        return (
+            f"Time: the shortest of {self.repeats} measurements."
+            " Lines: mean over layers; shades: from minimum to maximum."
+        )
+
     def draw(self, data: style.Frame) -> Figure:
         """Draw iterations and milliseconds by d, a line per task."""
         data = data.assign(task=data["task"].map(lambda task: label_of("tasks", task)))
@@ -314,11 +357,6 @@ class Damping(Kind):
 
 class HeadRanking(Kind):
     """Rankings of heads side by side."""
-
-    explanation = (
-        "Dots: chosen heads, the top k of a layer. Where a heatmap has one color, its values give no basis for a choice:"
-        " PageRank as printed gives all heads of a layer one value."
-    )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield a row per task, layer, ranking and head.
@@ -346,6 +384,13 @@ class HeadRanking(Kind):
                         "rank": ranks[head],
                         "chosen": ranks[head] <= how.k,
                     }
+
+    def explanation(self, data: style.Frame) -> str:  # noqa: ARG002
+        """Say what the dots are, and why a heatmap may have none."""
+        return (
+            "Dots: chosen heads, the top k of a layer. Where a heatmap has one color, its values give"
+            " no basis for a choice: PageRank as printed gives all heads of a layer one value."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per task and ranking, with the chosen heads marked."""
@@ -379,13 +424,16 @@ class HeadRanking(Kind):
         return figure
 
 
+# The methods that rank heads by the loss, which a task head computes.
+_RANKINGS_OF_LOSS = {
+    "hifi-gradient": "gradient",
+    "hifi-ablation": "ablation",
+    "hifi-fisher": "Fisher",
+}
+
+
 class HeadBench(Kind):
     """The agreement of the rankings by which methods select heads."""
-
-    explanation = (
-        "Kendall's tau over a layer's heads, mean over the layers. Gray numbers are as small as between unrelated"
-        " rankings. Without warm steps, gradient, ablation and Fisher are those of a randomly initialized task head."
-    )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield a row per task and pair of methods.
@@ -403,6 +451,25 @@ class HeadBench(Kind):
             for first, second in combinations(ranked, 2):
                 names = {"task": task, "method": first, "other": second}
                 yield {**names, **rank_correlation(ranked[first], ranked[second])}
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what the numbers are, and which rankings depend on a task head."""
+        text = (
+            "Kendall's tau over a layer's heads, mean over the layers. Gray numbers are as small as"
+            " between unrelated rankings."
+        )
+        shown = {*data["method"], *data["other"]}
+        of_loss = [name for method, name in _RANKINGS_OF_LOSS.items() if method in shown]
+        if not of_loss:
+            return text
+        *others, last = of_loss
+        names = last
+        if others:
+            names = f"{', '.join(others)} and {last}"
+        return (
+            f"{text} Without warm steps, what {names} measure is the loss of a randomly initialized"
+            " task head."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a heatmap per task with the number of each pair."""

@@ -49,7 +49,6 @@ Floats = NDArray[np.float64]
 class Features(Kind):
     """The distance between the features of the pretrained encoder and of trained ones."""
 
-    explanation = "Models of the reported epoch. Mean over seeds; error bars: standard deviation."
     examples: int = 1000
     """Highest number of training examples."""
     stages: bool = False
@@ -102,6 +101,17 @@ class Features(Kind):
             states[name] = features(encoder, examples, prepared.pad)
         return states
 
+    def explanation(self, data: style.Frame) -> str:
+        """Say which models are compared, and what bars and error bars are."""
+        models = "Models of the reported epoch."
+        if self.stages:
+            models = (
+                "stage1: the model after stage 1, trained again for this figure; stage2: the model"
+                " of the reported epoch."
+            )
+        seeds = data.groupby(["task", "method", "pair"])["seed"].nunique()
+        return f"{models} {style.over_seeds(seeds, 'error bars')}."
+
     def draw(self, data: style.Frame) -> Figure:
         """Draw a bar per method and pair with its number: mean over seeds of the mean distance."""
         count = data["method"].nunique()
@@ -142,11 +152,6 @@ class Features(Kind):
 class Tsne(Kind):
     """A map of the examples as task heads see them before full fine-tuning."""
 
-    explanation = (
-        "Every head reads the pretrained backbone. Training and development examples share one map, that of the first"
-        " seed; the numbers are means over seeds. Silhouette: separation of the labels in all hidden dimensions, from -1"
-        " to 1; 0 is no separation."
-    )
     examples: int = 300
     """Highest number of examples of each split."""
     perplexity: float = 30.0
@@ -214,6 +219,19 @@ class Tsne(Kind):
         tsne = TSNE(perplexity=perplexity, random_state=0, init="pca")
         of_train, of_dev = np.split(tsne.fit_transform(both), [len(train)])
         return {"train": of_train, "dev": of_dev}
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what the heads read, which seed is mapped, and what the numbers are."""
+        seeds = "Training and development examples share one map."
+        if data["seed"].nunique() > 1:
+            seeds = (
+                "Training and development examples share one map, that of the first seed; the"
+                " numbers are means over seeds."
+            )
+        return (
+            f"Every head reads the pretrained backbone. {seeds} Silhouette: separation of the labels"
+            " in all hidden dimensions, from -1 to 1; 0 is no separation."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a column per task head, training examples above, development examples below."""
@@ -358,10 +376,6 @@ class TrajectoryRecorder(Callback):
 class TrainingCurves(Kind):
     """Curves of trainings with several methods."""
 
-    explanation = (
-        "Mean over seeds, running mean over 5 % of the iterations. Gradients are those before clipping. EH-FT: stage 2,"
-        " which starts from the pretrained backbone."
-    )
     stage1_fractions: list[float] = []
     """Fractions of the steps for stage 1 of two-stage methods; empty: as configured."""
     every: int = 1
@@ -414,19 +428,37 @@ class TrainingCurves(Kind):
                 "loss": losses[row["step"]],
             }
 
+    def explanation(self, data: style.Frame) -> str:
+        """Say what is averaged, and which part of a training with several stages is shown."""
+        data = _last_stages(data)
+        lines = data.groupby(["task", "label"])
+        words = style.over_seeds(lines["seed"].nunique())
+        if lines["stage_step"].nunique().map(_window).max() > 1:
+            words += ", running mean over 5 % of the iterations"
+        sentences = [f"{words}."]
+        if any("gradient" in curve for curve in self.curves):
+            sentences.append("Gradients are those before clipping.")
+        after_another = data[data["stage"] > 1]
+        # Stage 1 of these trains a task head, which stage 2 takes to the pretrained backbone.
+        has_stage1 = after_another["stage1_fraction"] > 0
+        two_stages = ", ".join(
+            dict.fromkeys(after_another["method"][has_stage1].map(_method_label))
+        )
+        if two_stages:
+            sentences.append(f"{two_stages}: stage 2, which starts from the pretrained backbone.")
+        others = ", ".join(dict.fromkeys(after_another["method"][~has_stage1].map(_method_label)))
+        if others:
+            sentences.append(f"{others}: the last stage.")
+        return " ".join(sentences)
+
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a panel per task and curve, over the stage that fine-tunes the whole model."""
-        # The last stage of each method fine-tunes the whole model; methods may have one stage or two.
-        last = data.groupby(["method", "stage1_fraction"])["stage"].transform("max")
-        data = data[data["stage"] == last]
-        fractions = data["stage1_fraction"].map(lambda part: f", {100 * part:g} % stage 1")
-        data = data.assign(label=data["label"] + fractions.where(data["stage1_fraction"] > 0, ""))
+        """Draw a panel per task and curve, over the last stage of each method."""
+        data = _last_stages(data)
         by_step = data.groupby(["task", "method", "label", "stage_step"], sort=False)
         means = by_step[self.curves].mean()
         curves = means.groupby(["task", "method", "label"], sort=False, group_keys=False)
-        # A running mean over 5 % of the iterations.
         smooth = curves.apply(
-            lambda curve: curve.rolling(max(1, len(curve) // 20), min_periods=1).mean()
+            lambda curve: curve.rolling(_window(len(curve)), min_periods=1).mean()
         )
         long = smooth.melt(var_name="curve", ignore_index=False).reset_index()
         long = long.assign(panel=style.panels(long, long["curve"].map(_TITLES)))
@@ -435,7 +467,7 @@ class TrainingCurves(Kind):
             "stage_step",
             "value",
             by="label",
-            labels=("iterations of full fine-tuning", ""),
+            labels=("iterations", ""),
             columns=max(2, len(self.curves)),
         )
         for ax in figure.axes:
@@ -443,6 +475,23 @@ class TrainingCurves(Kind):
             if "gradient" in ax.get_title():
                 ax.set_yscale("log")
         return figure
+
+
+def _last_stages(data: style.Frame) -> style.Frame:
+    """Give the rows of each method's last stage, with the fraction of stage 1 in its `label`."""
+    last = data.groupby(["method", "stage1_fraction"])["stage"].transform("max")
+    data = data[data["stage"] == last]
+    fractions = data["stage1_fraction"].map(lambda part: f", {100 * part:g} % stage 1")
+    return data.assign(label=data["label"] + fractions.where(data["stage1_fraction"] > 0, ""))
+
+
+def _window(points: int) -> int:
+    """Return over how many points of a curve its running mean is: 5 % of the iterations."""
+    return max(1, points // 20)
+
+
+def _method_label(method: str) -> str:
+    return label_of("methods", method)
 
 
 def norm(tensors: Iterable[Tensor]) -> float:
@@ -483,10 +532,6 @@ class SnapshotRecorder(Callback):
 class Landscape(Kind):
     """The loss on a plane through the trained weights, and the way that training took there."""
 
-    explanation = (
-        "Loss of up to {examples} training examples without dropout, on {points} x {points} points; first seed."
-        " Star: the trained model."
-    )
     shots: list[int | None] = [None, 16]
     """Rows per class of each regime; null: the full training set."""
     few_shot_epochs: int = 50
@@ -546,6 +591,17 @@ class Landscape(Kind):
         weights = trained(trainer.model)
         for x, y, loss in surface(trainer.runner, weights, directions, axes, examples):
             yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say on what the loss was measured, and what the marks are."""
+        seed = ""
+        if data["seed"].nunique() > 1:
+            seed = "; first seed"
+        return (
+            f"Loss of up to {self.examples} training examples without dropout, on {self.points} x"
+            f" {self.points} points{seed}. Orange: the weights during training. Star: the trained"
+            " model."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""

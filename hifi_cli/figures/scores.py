@@ -19,9 +19,6 @@ from hifi_cli.tasks.metrics import within_range
 class Scores(OfFinishedRuns):
     """The scores of methods: every seed, their mean and its interval."""
 
-    explanation = (
-        "Small marks: seeds. Large marks: means over seeds, with 95 % t-intervals for new seeds."
-    )
     score: EpochChoice | None = None
     """Which epoch's score; null: the one that the protocol reports."""
 
@@ -50,6 +47,14 @@ class Scores(OfFinishedRuns):
                     "low": low,
                     "high": high,
                 }
+
+    def explanation(self, data: style.Frame) -> str:
+        """Say what marks and lines are."""
+        means = "means over seeds"
+        # A single seed has no interval.
+        if data["low"].notna().any():
+            means += ", with 95 % t-intervals for new seeds"
+        return f"Small marks: seeds. Large marks: {means}."
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a row per method, the best on average at the top, and a panel per task."""

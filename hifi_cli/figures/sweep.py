@@ -24,7 +24,6 @@ from hifi_cli.text import counted_noun
 class Sweep(Kind):
     """The scores of runs that differ in one configuration key."""
 
-    explanation = "Mean over seeds; shade: standard deviation."
     key: str
     """A configuration key."""
     values: list[int | float]
@@ -91,6 +90,11 @@ class Sweep(Kind):
                 "trained_share": run.params.trainable_backbone / run.params.total,
             }
 
+    def explanation(self, data: style.Frame) -> str:
+        """Say what line and shade are."""
+        seeds = data.groupby(["task", "method", "x"])["seed"].nunique()
+        return f"{style.over_seeds(seeds, 'shade')}."
+
     def draw(self, data: style.Frame) -> Figure:
         """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
@@ -115,11 +119,6 @@ class Sweep(Kind):
 
 class SearchBudget(Kind):
     """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
-
-    explanation = (
-        "Settings are drawn with replacement from those that were tried."
-        " Bands: first to third quartile."
-    )
 
     def rows(self, request: FigureRequest) -> Iterator[Row]:
         """Yield the expected best score and its quartiles, by task, method and number of settings.
@@ -162,6 +161,13 @@ class SearchBudget(Kind):
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
             for row in expected_maximum(scores).to_dict("records"):
                 yield {"task": task, "method": method, "label": label_of("methods", method), **row}
+
+    def explanation(self, data: style.Frame) -> str:  # noqa: ARG002
+        """Say how settings are drawn, and what the bands are."""
+        return (
+            "Settings are drawn with replacement from those that were tried."
+            " Bands: first to third quartile."
+        )
 
     def draw(self, data: style.Frame) -> Figure:
         """Draw a panel per task and a line per method, with a band between the quartiles."""

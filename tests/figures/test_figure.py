@@ -260,3 +260,55 @@ def test_a_search_is_drawn(ask, workspace, encoders, caplog):
         figure.draw(asked, table, out)
         notes[out.stem] = "Rows are limited" in out.read_text()
     assert notes == {"0": False, "1": True}
+
+
+def explanation_of(name, data, **changes):
+    """The words below a picture of the project, drawn of some numbers."""
+    return request_of(name, None, **changes).kind.explanation(data)
+
+
+def test_the_words_below_a_picture_name_its_curves_and_stages():
+    stored = next(path for path in STORED if path.stem.startswith("ehft-5"))
+    data = pd.read_csv(stored)
+    of_distances = explanation_of("ehft-5", data)
+    assert of_distances == (
+        "Mean over 6 seeds, running mean over 5 % of the iterations."
+        " EH-FT (BitFit): stage 2, which starts from the pretrained backbone."
+    )
+    assert "Gradients are those before clipping." in explanation_of("ehft-7", data)
+    few = data[(data["method"] == "full-ft") & (data["seed"] == 1) & (data["step"] < 30)]
+    assert explanation_of("ehft-5", few) == "One seed."
+    # Another method of several stages need not start anew from the pretrained backbone.
+    other = few.assign(method="diff-pruning", stage=2)
+    assert explanation_of("ehft-5", other) == "One seed. Diff-Pruning: the last stage."
+
+
+def test_the_words_below_a_picture_name_the_settings_that_it_shows():
+    names = {"hifi-4": "ST", "hifi-8": "BS", "hifi-9": "LR", "hifi-10": "SL", "hifi-11": "SS"}
+    for name, setting in names.items():
+        words = explanation_of(name, pd.DataFrame({"setting": [setting]}))
+        assert words.startswith(f"{setting}: batch ") and "after 115 steps" in words
+        others = {*names.values(), "PT"} - {setting}
+        assert not any(f"{other}:" in words for other in others)
+    all_settings = explanation_of("hifi-3", pd.DataFrame({"setting": [*names.values(), "PT"]}))
+    assert "The others differ from it in this alone. BS: batch 16. LR: learning rate 5e-5." in (
+        all_settings
+    )
+    assert "PT: the pretrained encoder, as in Algorithm 1." in all_settings
+
+
+def test_the_words_below_a_picture_name_no_deviation_of_one_seed():
+    bars = pd.DataFrame({"task": "rte", "method": "lora", "pair": "a-b", "seed": [1, 2, 3]})
+    assert explanation_of("ehft-1", bars).endswith(
+        "Mean over 3 seeds; error bars: standard deviation."
+    )
+    assert explanation_of("ehft-1", bars[:1]) == "Models of the reported epoch. One seed."
+    assert "stage1: the model after stage 1" in explanation_of("ehft-stages", bars)
+    points = pd.DataFrame({"task": "rte", "method": "lora", "x": [1, 1, 2], "seed": [1, 2, 1]})
+    assert (
+        explanation_of("hifi-6-k", points) == "Mean over 1 to 2 seeds; shade: standard deviation."
+    )
+    interval = pd.DataFrame({"low": [None, 3.0]})
+    for name in ("scores", "forest"):
+        assert "t-interval" in explanation_of(name, interval)
+        assert "t-interval" not in explanation_of(name, interval[:1])
