@@ -23,6 +23,7 @@ from hifi_cli.reports.table import Table
 from hifi_cli.reports.versus import (
     Baselines,
     CanaryResult,
+    RateChoice,
     claims_of,
     further_seeds,
     joined,
@@ -143,11 +144,11 @@ def versus(
         repeated = repeat_canary(plan, workspace)
         logger.info(str(repeated))
         _refuse_failed_canary(repeated)
-        rate = None
+        choice = None
         if plan.search_runs:
-            rate = train_search(plan, workspace)
-        configs = train_method(plan, workspace, rate)
-        conditions = [_learning_rates(plan, rate), *plan.left_out]
+            choice = train_search(plan, workspace)
+        configs = train_method(plan, workspace, choice)
+        conditions = [_learning_rates(plan, choice), *plan.left_out]
         tables = _tables(plan, configs, workspace, cost, repeated, conditions)
     if prints_both:
         emit(tables, None, None)
@@ -379,12 +380,12 @@ def _devices(plan: "VersusPlan") -> str:
     )
 
 
-def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
+def _learning_rates(plan: "VersusPlan", choice: RateChoice | None) -> str:
     """Say which learning rates are tried, on what, and which one was chosen.
 
     Args:
         plan: of the command.
-        chosen: the best one; None: not known yet, or nothing is searched.
+        choice: the best one; None: not known yet, or nothing is searched.
     """
     search = plan.search
     allowed = "no baseline of the study was searched"
@@ -400,8 +401,8 @@ def _learning_rates(plan: "VersusPlan", chosen: float | None) -> str:
     )
     if search.selection == "holdout":
         text += f" {search.holdout:g} of the train split"
-    if chosen is not None:
-        text += f"; chosen: {chosen:g}"
+    if choice is not None:
+        text += f"; {choice}"
     return text
 
 

@@ -410,8 +410,36 @@ def canary_limit(baselines: Baselines, method: str) -> float | None:
 # --- the learning rate
 
 
-def best_rate(study: Study, paths: Collection[str]) -> float:
-    """Return the learning rate with the best mean rank over tasks; the lower one of equal ones.
+@dataclass(frozen=True)
+class RateChoice:
+    """The learning rate that a search chose.
+
+    Attributes:
+        rate: the best one.
+        failed_on: the tasks on which a tried rate learnt nothing, by the rate: every run of it
+            collapsed to one class, or one diverged.
+    """
+
+    rate: float
+    failed_on: dict[float, list[str]]
+
+    def __str__(self) -> str:
+        """Say which rate was chosen, and which ones learnt nothing."""
+        parts = []
+        for rate, tasks in self.failed_on.items():
+            parts.append(f"{rate:g} on {', '.join(label_of('tasks', task) for task in tasks)}")
+        failed = ""
+        if parts:
+            failed = f"collapsed to one class or diverged: {'; '.join(parts)}; "
+        return f"{failed}chosen: {self.rate:g}"
+
+
+def best_rate(study: Study, paths: Collection[str]) -> RateChoice:
+    """Choose the learning rate with the best mean rank over tasks; the lower one of equal ones.
+
+    Runs that collapsed to one class have the score of the majority-class baseline, which may be
+    above that of runs that learn. The rates that learnt nothing on the fewest tasks are therefore
+    the candidates.
 
     Args:
         study: has the runs of the search.
@@ -427,8 +455,14 @@ def best_rate(study: Study, paths: Collection[str]) -> float:
     rates = tried["settings"].str.extract(r"(?:^| )learning_rate=(\S+)")[0].astype(float)
     # A run that diverged has no score, and the last rank.
     ranks = tried.groupby("task")["score"].rank(ascending=False, na_option="bottom")
-    means = ranks.groupby(rates).mean()
-    return float(means.idxmin())
+    mean_ranks = ranks.groupby(rates).mean()
+    has_failed = tried["all_collapsed"] | tried["score"].isna()
+    failed_tasks = has_failed.groupby(rates).sum()
+    candidates = mean_ranks[failed_tasks == failed_tasks.min()]
+    failed_on: dict[float, list[str]] = {}
+    for rate, of_rate in tried[has_failed].groupby(rates):
+        failed_on[float(rate)] = sorted(of_rate["task"])
+    return RateChoice(float(candidates.idxmin()), failed_on)
 
 
 # --- after training

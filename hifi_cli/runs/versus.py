@@ -26,6 +26,7 @@ from hifi_cli.reports.versus import (
     Baselines,
     CanaryResult,
     Outlook,
+    RateChoice,
     Search,
     best_rate,
     canary_limit,
@@ -390,8 +391,8 @@ def canary_workspace(workspace: Workspace) -> Workspace:
 # --- the new method's runs
 
 
-def train_search(plan: VersusPlan, workspace: Workspace) -> float:
-    """Try the learning rates, and give the best one."""
+def train_search(plan: VersusPlan, workspace: Workspace) -> RateChoice:
+    """Try the learning rates, and choose the best one."""
     for index, config in enumerate(plan.search_runs, start=1):
         logger.info(f"search, run {index} of {len(plan.search_runs)}: {config.run_label}")
         run(config, workspace)
@@ -399,17 +400,19 @@ def train_search(plan: VersusPlan, workspace: Workspace) -> float:
     return best_rate(Study(workspace.results_dir), paths)
 
 
-def train_method(plan: VersusPlan, workspace: Workspace, rate: float | None) -> list[RunConfig]:
+def train_method(
+    plan: VersusPlan, workspace: Workspace, choice: RateChoice | None
+) -> list[RunConfig]:
     """Train the new method's runs, and give their configurations.
 
     Args:
         plan: of the command.
         workspace: of the command.
-        rate: the learning rate that the search chose; None: nothing was searched.
+        choice: the learning rate that the search chose; None: nothing was searched.
     """
     configs = plan.method_runs
-    if rate is not None:
-        configs = [_with_rate(config, rate) for config in configs]
+    if choice is not None:
+        configs = [_with_rate(config, choice.rate) for config in configs]
     for index, config in enumerate(configs, start=1):
         logger.info(f"run {index} of {len(configs)}: {config.run_label}")
         run(config, workspace)

@@ -75,9 +75,43 @@ def test_the_rate_with_the_best_mean_rank_wins_and_the_lower_one_of_equal_ones(p
     write_search(new, "lora", "cola", [0.5, 0.4, 0.9])
     study = Study(new)
     # Mean ranks: (2 + 2) / 2, (1 + 3) / 2 and (3 + 1) / 2
-    assert best_rate(study, set(study.runs["path"])) == 1e-5
+    choice = best_rate(study, set(study.runs["path"]))
+    assert choice.rate == 1e-5
+    assert str(choice) == "collapsed to one class or diverged: 3e-05 on RTE; chosen: 1e-05"
     of_rte = study.runs["path"][study.runs["task"] == "rte"]
-    assert best_rate(study, set(of_rte)) == 2e-5
+    assert best_rate(study, set(of_rte)).rate == 2e-5
+
+
+def write_rate(directory, task, rate, score, **keys):
+    """A run of LoRA with a learning rate."""
+    variant = {"variant": f"learning_rate--{rate:g}", "keys": {"learning_rate": rate}}
+    write_run(directory, "lora", task, 1, score, **variant, **keys)
+
+
+@pytest.mark.parametrize("score", [0.5, 0.55, 0.9])
+def test_a_rate_whose_runs_collapsed_loses_to_one_that_learns(places, score):
+    """It has the score of the majority-class baseline, lower, equal or higher."""
+    _, new = places
+    write_rate(new, "rte", 1e-5, score, collapsed=True)
+    write_rate(new, "rte", 2e-5, 0.55)
+    # On other tasks it is the best.
+    for task in ("cola", "mrpc"):
+        write_rate(new, task, 1e-5, 0.9)
+        write_rate(new, task, 2e-5, 0.8)
+    study = Study(new)
+    choice = best_rate(study, set(study.runs["path"]))
+    assert (choice.rate, choice.failed_on) == (2e-5, {1e-5: ["rte"]})
+
+
+def test_where_every_rate_collapsed_the_rank_decides_and_is_named(places):
+    _, new = places
+    write_rate(new, "rte", 1e-5, 0.5, collapsed=True)
+    write_rate(new, "rte", 2e-5, 0.6, collapsed=True)
+    study = Study(new)
+    choice = best_rate(study, set(study.runs["path"]))
+    assert str(choice) == (
+        "collapsed to one class or diverged: 1e-05 on RTE; 2e-05 on RTE; chosen: 2e-05"
+    )
 
 
 @pytest.mark.parametrize(
