@@ -1,6 +1,6 @@
 """The table of file formats. A new one is an entry of it, with a reader."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -101,7 +101,10 @@ def format_of(path: Path) -> FileFormat:
 def read(
     path: Path, reader: str, header: list[str] | None = None, *, quotes: bool = False
 ) -> Iterator[SourceRow]:
-    """Read the records of a file.
+    """Read the records of a file, without those at its end of which every cell is empty.
+
+    A program of sheets writes such rows as lines of commas alone. Elsewhere they stay, so that the
+    number of a row is its place in the file: whoever needs its cells refuses it.
 
     Args:
         path: the file.
@@ -116,10 +119,23 @@ def read(
     if not path.exists():
         raise MissingError(f"no file {path}")
     try:
-        yield from FORMATS[reader].read(path, header, quotes=quotes)
+        yield from _without_empty_end(FORMATS[reader].read(path, header, quotes=quotes))
     except Refused as error:
         raise UsageError(f"{path}{error}") from None
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _without_empty_end(records: Iterable[SourceRow]) -> Iterator[SourceRow]:
+    """Yield records up to the last one that has a cell with something in it."""
+    empty: list[SourceRow] = []
+    for record in records:
+        if record.is_empty:
+            # Whether it stands at the end is not known yet.
+            empty.append(record)
+            continue
+        yield from empty
+        empty = []
+        yield record

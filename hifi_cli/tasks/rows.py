@@ -103,6 +103,8 @@ def _add_record(
         labelled: see `parse_rows`.
     """
     try:
+        if record.is_empty:
+            raise IncompleteRow("the row is empty")
         if labelled:
             word = _word_for_no_label(spec, record, source)
             if word is not None:

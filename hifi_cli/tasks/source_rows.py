@@ -24,6 +24,16 @@ class SourceRow:
     id: str = ""
     label: Label | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every cell is empty, as in a line of commas alone; an object of JSON may have none."""
+        for value in self.values.values():
+            # The cells beyond the named columns are a list.
+            cells = value if isinstance(value, list) else [value]
+            if not all(is_missing(cell) for cell in cells):
+                return False
+        return True
+
     def present(self, name: str) -> Any:
         """Return the value of a column that must be there."""
         if name not in self.values:

@@ -127,6 +127,14 @@ CASES = {
     "one-of-two-texts": Case("a.jsonl", "".join(json.dumps({"t": "" if row == 1 else "x", "u": text_of(row) if row else "", "label": "ab"[row % 2]}) + "\n" for row in range(30)), ["inputs=[t,u]", "skip_incomplete=true"], rows=30, first=(("x", ""), "a"), says="empty cells: t 1, u 1"),
     "both-texts-empty": Case("a.jsonl", "".join(json.dumps({"t": "" if row < 2 else "x", "u": "" if row == 1 else text_of(row), "label": "ab"[row % 2]}) + "\n" for row in range(30)), ["inputs=[t,u]", "skip_incomplete=true"], rows=29),
     "one-of-two-texts-refused": Case("a.csv", 'title,body,label\n,b,x\n"t",b,y\n', ["inputs=[title,body]"], "line 2: title is empty"),
+    # Rows without anything: at the end they are as empty lines, elsewhere other rows would move up.
+    "empty-rows-at-end": Case("a.csv", TWO + ",\n , \n", labels=["neg", "pos"], rows=30),
+    "empty-rows-at-end-wide": Case("a.csv", TWO + ",,,\n", labels=["neg", "pos"], rows=30),
+    "empty-rows-at-end-tsv": Case("a.tsv", table("text\tlabel", "neg", "pos", separator="\t") + "\t\n  \n\n", labels=["neg", "pos"], rows=30),
+    "empty-rows-at-end-json": Case("a.jsonl", json_lines("label", "a", "b") + '{"text": "", "label": null}\n{}\n', labels=["a", "b"], rows=30),
+    "empty-row-within": Case("a.csv", TWO + ',\nlast,pos\n,\n', message="line 32: the row is empty; fill it in or remove the row, or set skip_incomplete=true"),
+    "empty-row-within-json": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', message="line 31: the row is empty"),
+    "empty-row-within-skip": Case("a.jsonl", json_lines("label", "a", "b") + '{}\n{"text": "last", "label": "a"}\n', ["skip_incomplete=true"], labels=["a", "b"], rows=31),
     # Numbers among which other cells stand.
     "scores-na": Case("a.csv", table("text,label", *SCORES[:29], "NA"), message="line 31: label is 'NA', no number, where 29 of 30 rows have numbers"),
     "scores-percent": Case("a.csv", table("text,label", *(f"{score}%" for score in SCORES)), message="label is '0.1%', '0.2%', '0.3%' and 27 more, no number"),

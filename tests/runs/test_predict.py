@@ -176,6 +176,38 @@ def test_every_row_is_predicted_under_its_own_number(tmp_path):
         read(task, path)
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "row", "empty"),
+    [
+        ("new.csv", "question1,question2\n", "{},b\n", ",\n"),
+        ("new.tsv", "question1\tquestion2\n", "{}\tb\n", " \t\n"),
+        ("new.jsonl", "", '{{"question1": "{}", "question2": "b"}}\n', '{"question1": null}\n'),
+    ],
+)
+def test_an_empty_row_is_left_out_at_the_end_and_refused_before(tmp_path, name, header, row, empty):
+    """Behind one that is left out, every row would get another number than its place in the file."""
+    task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / name
+    lines = [header, row.format("a"), row.format("c"), empty, empty]
+    path.write_text("".join(lines))
+    assert [(row.id, row.sequences[0][0]) for row in read(task, path)] == [("0", "a"), ("1", "c")]
+    path.write_text("".join([*lines, row.format("e")]))
+    line = 4 if header else 3
+    with pytest.raises(UsageError, match=f"line {line}, line {line + 1}: the row is empty"):
+        read(task, path)
+
+
+def test_an_empty_row_at_the_end_is_in_no_csv_of_predictions(trained, hifi, tmp_path):
+    run, pairs, _ = trained
+    table = pd.DataFrame(pairs[:3], columns=["sentence1", "sentence2"])
+    table.to_csv(tmp_path / "new.csv", index=False)
+    with (tmp_path / "new.csv").open("a") as file:
+        file.write(",\n")
+    answer = hifi(f"predict {run} new.csv --out said.csv")
+    assert answer.code == 0, answer.err
+    said = pd.read_csv(tmp_path / "said.csv")
+    assert said[[*table]].equals(table) and said["prediction"].notna().all()
+
+
 def test_a_csv_has_the_predictions_beside_the_users_columns(trained, hifi, tmp_path):
     run, pairs, stored = trained
     table = pd.DataFrame(pairs, columns=["sentence1", "sentence2"]).assign(note="x, y")
