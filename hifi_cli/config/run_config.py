@@ -97,6 +97,11 @@ def _kernels_of_today(kernels: str) -> str:
     return KERNELS_BEFORE.get(kernels, kernels)
 
 
+# What stands in the place of the directories above a local encoder, in what was packed on another
+# machine. No shipped encoder lies there.
+ELSEWHERE = "elsewhere/"
+
+
 class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
 
@@ -479,6 +484,26 @@ def paths_in_place_of_names(content: Mapping[str, Any]) -> dict[str, str]:
             except ValueError as error:
                 problems[key] = str(error)
     return problems
+
+
+def without_places(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as in config.yaml without the places of a machine, for other machines.
+
+    The hash does not depend on them, and the record has the digests of the encoder and of the run
+    that it started from.
+
+    Returns:
+        The same, but for the encoder's directory, of which the name is left behind `ELSEWHERE`, and
+        the place of `start_from`, which begins at `runs/`.
+    """
+    shared = dict(content)
+    path = PurePath(content["backbone"].get("path") or "")
+    # The path in a shipped YAML is relative.
+    if path.is_absolute():
+        shared["backbone"] = {**content["backbone"], "path": f"{ELSEWHERE}{path.name}"}
+    if content.get("start_from"):
+        shared["start_from"] = relative_run_path(content["start_from"])
+    return shared
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import BackboneConfig
+from hifi_cli.config.run_config import ELSEWHERE, BackboneConfig
 from hifi_cli.digest_cache import cached_file_digest
 from hifi_cli.digests import digest
 from hifi_cli.errors import MissingError
@@ -51,6 +51,12 @@ def resolve_source(backbone: BackboneConfig) -> tuple[str, str | None]:
         MissingError: neither the directory, nor the package, nor a hub id is there, or not the
             library that the tokenizer needs.
     """
+    if backbone.path and backbone.path.startswith(ELSEWHERE):
+        name = backbone.path.removeprefix(ELSEWHERE)
+        raise MissingError(
+            f"the encoder '{backbone.name}' was in a directory '{name}' of the machine where the run"
+            " was packed; --backbone names where it is"
+        )
     if backbone.path:
         # A user's own path is absolute.
         directory = registry.configs_directory() / "backbones" / backbone.path

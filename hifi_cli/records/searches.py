@@ -90,8 +90,10 @@ def _settings(runs: pd.DataFrame) -> pd.Series:
 def _varied_settings(runs: pd.DataFrame) -> pd.Series:
     """Return the keys in which some of a method's runs on one task differ, with their values in each."""
     configs = []
-    for config in runs["config"]:
-        configs.append({key: override_value(value) for key, value in flatten(config).items()})
+    for config, encoder in zip(runs["config"], runs["weights"], strict=True):
+        # Where the encoder lies is no setting; its digest says which one it is.
+        keys = flatten({**config, "backbone": {"digest": encoder}})
+        configs.append({key: override_value(value) for key, value in keys.items()})
     frame = pd.DataFrame(configs, index=runs.index).drop(columns=["seed", "variant", "task"])
     # The largest number of different values that a key has on one task.
     values_on_a_task = frame.groupby(runs["task"]).nunique(dropna=False).max()

@@ -16,6 +16,7 @@ import pandas as pd
 from huggingface_hub import HfApi
 
 from hifi_cli.config import registry
+from hifi_cli.config.run_config import without_places
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, PlaceTaken, UsageError
 from hifi_cli.files import atomic_path, json_text, read_json
@@ -79,7 +80,8 @@ def pack(source: Path, out: Path) -> int:
     with atomic_path(out) as folder:
         folder.mkdir()
         for path, files in _files(study, [_OWN_YAMLS]).items():
-            line = {"path": path, "record": study.records[path]}
+            record = study.records[path]
+            line = {"path": path, "record": {**record, "config": without_places(record["config"])}}
             lines.append(json.dumps(line) + "\n")
             table = study.predictions(path)
             if table is not None:

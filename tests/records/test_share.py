@@ -42,6 +42,13 @@ def change(run, **keys):
 # --- packed studies
 
 
+def without_directory(record):
+    """A record as another machine gets it: of the encoder's directory, which is not there, the name is left."""
+    backbone = record["config"]["backbone"]
+    place = f"elsewhere/{Path(backbone['path']).name}"
+    return record | {"config": record["config"] | {"backbone": backbone | {"path": place}}}
+
+
 def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, finish_run):
     assert hifi("results pack results").code == 3
     for method in ("full-ft", "bitfit"):
@@ -50,7 +57,8 @@ def test_a_packed_study_holds_every_record_and_prediction_and_no_weights(hifi, f
     assert (answer.code, answer.out) == (0, "results-packed\n")
     assert sorted(files_of("results-packed")) == ["predictions.parquet", "runs.jsonl"]
     stored, packed = Study(Path("results")), Study(Path("results-packed"))
-    assert packed.records == stored.records and list(packed.records) == sorted(stored.records)
+    shared = {path: without_directory(record) for path, record in stored.records.items()}
+    assert packed.records == shared and list(packed.records) == sorted(stored.records)
     for path in stored.records:
         pd.testing.assert_frame_equal(packed.predictions(path), stored.predictions(path))
         assert len(packed.predictions(path)) == stored.records[path]["n_examples"]["reported"]
@@ -91,7 +99,8 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     assert hifi("results pack results --out packed").code == 0
     assert hifi("results merge packed --results-dir mine").code == 0
     assert names("mine") == FILES - {"metrics.jsonl", "delta.safetensors"}
-    assert read_json(Path("mine") / RUN / "results.json") == read_json(run / "results.json")
+    record = read_json(run / "results.json")
+    assert read_json(Path("mine") / RUN / "results.json") == without_directory(record)
     assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (
         run / "predictions.jsonl"
     ).read_bytes()
@@ -109,6 +118,44 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
         and "predictions.parquet is damaged" in answer.err
         and not [*Path("yours").rglob("*.json*")]
     )
+
+
+def test_a_packed_run_is_found_wherever_its_encoder_lies(
+    hifi, tiny, finish_run, encoders, data, tmp_path
+):
+    """It holds no directory of the machine; the encoder's digest says which one it is."""
+    finish_run()
+    assert hifi("results pack results --out packed").code == 0
+    text = Path("packed/runs.jsonl").read_text()
+    assert str(encoders["bert"].parent) not in text and str(tmp_path) not in text
+    assert "hash" not in hifi("results check packed").out
+    assert "1 same" in hifi("results merge packed --results-dir results").out
+    assert hifi("results merge packed --results-dir mine").code == 0
+    settings = Path("mine") / RUN / "config.yaml"
+    answer = hifi("train", "-c", settings, "--data-dir", data, "--results-dir", "yours")
+    assert answer.code == 3
+    assert f"in a directory '{encoders['bert'].name}' of the machine where the run was packed" in (
+        answer.err
+    )
+    moved = tmp_path / "moved" / encoders["bert"].name
+    shutil.copytree(encoders["bert"], moved)
+    # The later option wins.
+    found = tiny("train --method full-ft --results-dir mine --backbone", moved)
+    assert found.code == 0 and "finished" in found.err, found.err
+    weights = moved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    refused = tiny("train --method full-ft --results-dir mine --backbone", moved)
+    assert refused.code == 4 and "another encoder" in refused.err
+
+
+def test_a_packed_run_names_the_run_that_it_started_from_by_its_place_in_the_results(hifi):
+    run = write_run("results", "lora", "rte", 1, 0.5)
+    start = run_folder("runs/of/somebody/results", method="full-ft").as_posix()
+    config = read_json(run / "results.json")["config"] | {"start_from": f"/home/{start}"}
+    change(run, config=config)
+    assert hifi("results pack results --out packed").code == 0
+    (record,) = Study(Path("packed")).records.values()
+    assert record["config"]["start_from"] == run_folder("", method="full-ft").as_posix()
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"path": "runs/x"}', '{"path": ["x"], "record": 1}'])

@@ -122,3 +122,17 @@ def test_the_usual_run_is_a_setting_of_its_search_and_no_second_time(tmp_path):
         assert rows["settings"].is_unique and rows["best"].sum() == 1, method
     rates = tried["settings"][tried["method"] == "full-ft"]
     assert {*rates} == {"learning_rate=0.0005", "learning_rate=0.002"}
+
+
+def test_where_the_encoder_lies_is_no_setting(hifi):
+    """Runs of two machines are seeds of one setting; those of two encoders are not."""
+    encoders = {"/home/a/bert": "1" * 64, "/home/b/bert": "1" * 64, "/home/c/bert": "2" * 64}
+    for seed, (place, digest) in enumerate(encoders.items(), start=1):
+        for rate in (1e-5, 2e-5):
+            keys = {"learning_rate": rate, "backbone": {"name": "bert-large", "path": place}}
+            variant = f"learning_rate--{rate:g}"
+            more = {"keys": keys, "variant": variant, "backbone_weights": digest}
+            write_run("results", "lora", "rte", seed, 0.5, **more)
+    tried = tried_settings(Study(Path("results")))
+    assert sorted(tried["seeds"]) == [1, 1, 2, 2]
+    assert not tried["settings"].str.contains("/home").any()
