@@ -78,8 +78,8 @@ class Attempts:
             command.append("record_steps=false")
         return command
 
-    def is_repeated(self, code: int) -> bool:
-        """Note that a command has left no result; say whether another attempt is to follow.
+    def note_failure(self, code: int) -> None:
+        """Note that a command has ended without a result.
 
         Args:
             code: the command's exit code.
@@ -87,24 +87,23 @@ class Attempts:
         if code == RecordingFailed.exit_code and self._records_steps:
             self._records_steps = False
             logger.info(f"{self.label}: its steps cannot be recorded; once more without")
-            return True
-        if code == ConflictError.exit_code and self._met_another_process():
-            return True
+            return
+        if code == ConflictError.exit_code:
+            # Another process trains the cell, or has trained it when the command looked. So the command
+            # is repeated a few times before the directory counts as that of another run.
+            if self.is_trained_elsewhere():
+                return
+            self._conflicts += 1
+            if self._conflicts < _CONFLICTS:
+                return
         self._goes_on = True
         if code not in _STOPPED:
             self._failures += 1
-        return self._failures <= self._retries
 
-    def _met_another_process(self) -> bool:
-        """Say whether a command may have been refused because another process trained the cell.
-
-        That process may have ended too since then. So the command is repeated a few times before
-        the directory counts as that of another run.
-        """
-        if self.is_trained_elsewhere():
-            return True
-        self._conflicts += 1
-        return self._conflicts < _CONFLICTS
+    @property
+    def are_over(self) -> bool:
+        """Whether the cell has failed for good."""
+        return self._failures > self._retries
 
     def reason(self, code: int) -> str:
         """Say why the last command failed: the signal that killed it, its error, or its last line.

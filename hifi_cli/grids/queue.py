@@ -177,11 +177,12 @@ class Queue:
         code = future.result()
         if self._state.take_result(attempts.cell, code):
             return attempts
-        if attempts.is_repeated(code):
-            self._start(attempts)
-            return None
-        self._state.failed[attempts.cell] = attempts.reason(code)
-        return attempts
+        attempts.note_failure(code)
+        if attempts.are_over:
+            self._state.failed[attempts.cell] = attempts.reason(code)
+            return attempts
+        self._start(attempts)
+        return None
 
     def training(self) -> list[RunWatch]:
         """Give the cells that train now; of this grid's commands, some wait for a free process."""
