@@ -46,11 +46,13 @@ def cost_lines(
     lines = [("runs", counts)]
     if not left:
         return lines
+    # The key `device` may differ between the runs of a grid.
     machines: dict[str, Machine | None] = {}
     for device in {cell.config.device for cell in left}:
         machines[device] = None if on_site else machine_here(device, jobs)
-    gpus = [machine for machine in machines.values() if machine and machine.memory]
     cost = _cost_of(left, estimator, machines, state.data_dir)
+    # A machine whose memory is known is a GPU.
+    gpus = [machine for machine in machines.values() if machine and machine.memory]
     lines.append(("steps", cost.steps.sentence(f"{cost.steps.value:,.0f}")))
     for name, text in cost.lines:
         if name == "time" and cost.seconds.is_known:
@@ -79,13 +81,14 @@ def _cost_of(
     """
     tasks: dict[str, TaskSpec] = {}
     rows: dict[str, dict[str, int]] = {}
+    # Each task once, in the order of the cells: reading its rows may warn.
+    for name in dict.fromkeys(cell.config.task for cell in cells):
+        task = task_spec.load(name)
+        tasks[name] = task
+        rows[name] = estimator.rows_of(task, name) or _rows_here(task, data_dir)
     costs = []
     for cell in cells:
         config = cell.config
-        if config.task not in tasks:
-            tasks[config.task] = task_spec.load(config.task)
-            known = estimator.rows_of(tasks[config.task], config.task)
-            rows[config.task] = known or _rows_here(tasks[config.task], data_dir)
         machine = machines[config.device]
         costs.append(estimator.cost(config, tasks[config.task], machine, rows[config.task]))
     return Cost.of_all(costs)
@@ -109,10 +112,10 @@ def _at_a_time(seconds: float, jobs: int, *, is_gpu: bool) -> str:
     if is_gpu:
         # Processes that share a GPU gain less than their number; see `_GAIN`.
         at_a_time = min(jobs, len(visible_gpus()))
-    text = ""
+    on_top = "; the start of each process and the scoring of heads come on top"
     if at_a_time > 1:
-        text = f"; {at_a_time} at a time about {format_hours(seconds / at_a_time)}"
-    return f"{text}; the start of each process and the scoring of heads come on top"
+        return f"; {at_a_time} at a time about {format_hours(seconds / at_a_time)}{on_top}"
+    return on_top
 
 
 def _free_bytes(directory: Path) -> int:
