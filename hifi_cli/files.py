@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import shutil
 import stat
 import time
@@ -20,7 +19,7 @@ from pydantic_core import from_json
 
 from hifi_cli.digests import digest
 from hifi_cli.errors import HifiError, MissingError, PlaceTaken, RunFailed, UsageError, logger
-from hifi_cli.text import printable
+from hifi_cli.text import printable, well_formed
 
 # A record has far less; a file with a line for each run or prediction may have more.
 MAX_JSON_BYTES = 1 << 28
@@ -35,15 +34,13 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Files and directories that are being written end in this.
 TEMPORARY_SUFFIX = ".hifi-part"
 _WRITER = re.compile(r"\.(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.hifi-part$")
-# Python has a surrogate for a byte that is not UTF-8.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _DAY_SECONDS = 24 * 60 * 60
 _BLOCK = 1 << 20
 # Parts of the messages of torch.save where a write fails: its errors have no class of their own.
 _TORCH_WRITERS = ("inline_container", "PytorchStreamWriter", "basic_ios", "iostream")
 
 
-# --- names and commands
+# --- names
 
 
 def safe_name(name: str) -> str:
@@ -51,24 +48,10 @@ def safe_name(name: str) -> str:
     return _UNSAFE.sub("--", name).strip(".-") or "unnamed"
 
 
-def well_formed(text: str) -> str:
-    """Return a text with U+FFFD for each byte that is not UTF-8, as names of files may hold them."""
-    return _SURROGATE.sub("\ufffd", text)
-
-
 def without_directory(word: str) -> str:
     """Return a word of a command; of an absolute path its name: what is shared names no directory of a machine."""
     path = Path(word)
     return path.name if path.is_absolute() else word
-
-
-def command_line(words: Iterable[str]) -> str:
-    """Return words quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
-    letters = list(shlex.join(words))
-    for index, letter in enumerate(letters):
-        if not letter.isprintable():
-            letters[index] = "\ufffd"
-    return "".join(letters)
 
 
 def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:

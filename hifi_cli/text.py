@@ -1,7 +1,8 @@
-"""Texts of messages and tables: control characters, counts, lists, durations, cells of CSV."""
+"""Texts of messages and tables: control characters, command lines, counts, lists, durations, cells of CSV."""
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from math import copysign
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 # Control characters but for tabs and line breaks, and those that override the direction of a text,
 # so that it reads as another one.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Python has a surrogate for a byte that is not UTF-8.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SECONDS_PER_HOUR = 3600
 # Rounding errors of a mean are smaller, and differences that a reader sees are larger.
 _LESS_THAN_PRINTED = 1e-9
@@ -20,6 +23,20 @@ def printable(text: str) -> str:
     Likewise what overrides the direction of a text.
     """
     return _CONTROL.sub("\ufffd", text)
+
+
+def well_formed(text: str) -> str:
+    """Return a text with U+FFFD for each byte that is not UTF-8, as names of files may hold them."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Return words quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
+    letters = list(shlex.join(words))
+    for index, letter in enumerate(letters):
+        if not letter.isprintable():
+            letters[index] = "\ufffd"
+    return "".join(letters)
 
 
 def counted_noun(count: int, noun: str) -> str:

@@ -7,8 +7,8 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
-from hifi_cli.files import well_formed
 from hifi_cli.records import share
+from hifi_cli.text import well_formed
 
 
 def export(

@@ -12,7 +12,7 @@ from hifi_cli.cli import options
 from hifi_cli.config import figure_spec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError, logger
-from hifi_cli.files import command_line, safe_name
+from hifi_cli.files import safe_name
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, queue, slots
 from hifi_cli.grids.cells import GridCell
@@ -27,7 +27,7 @@ from hifi_cli.records.signs import signs_of
 from hifi_cli.records.stored import refuse_packed
 from hifi_cli.runs.cost import CostEstimator, results_in
 from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.text import format_duration
+from hifi_cli.text import command_line, format_duration
 
 # The module that imports torch is imported by the function below that calls it.
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve, stored_name
 from hifi_cli.errors import MissingError, UsageError, logger
-from hifi_cli.files import well_formed
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.data_options import check_has_data, split_options
 from hifi_cli.tasks.own_data import is_data_source, task_named
+from hifi_cli.text import well_formed
 
 # Headings under which --help lists the options.
 WHAT = "What to run or read"

@@ -11,7 +11,7 @@ from hifi_cli.cli.claims import verdict_tables, verdicts_in
 from hifi_cli.cli.table import built_table
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError
-from hifi_cli.files import command_line, suffix_of_output, without_directory, write_text
+from hifi_cli.files import suffix_of_output, without_directory, write_text
 from hifi_cli.records.stored import command_for_new_runs
 from hifi_cli.records.study import Study
 from hifi_cli.reports import searches as search_tables
@@ -22,6 +22,7 @@ from hifi_cli.reports.claims import spec as claims_spec
 from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_spec import TableSpec
+from hifi_cli.text import command_line
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import parse_override, repeats_run
 from hifi_cli.config.unused import may_be_unused, why_unused
 from hifi_cli.errors import MissingError, RunFailed, UsageError, logger
-from hifi_cli.files import MAX_JSON_BYTES, command_line, read_file
+from hifi_cli.files import MAX_JSON_BYTES, read_file
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.records.signs import signs_of
 from hifi_cli.records.stored import refuse_packed
-from hifi_cli.text import abbreviate
+from hifi_cli.text import abbreviate, command_line
 
 # The modules that import torch are imported by the functions below that call them, because torch
 # takes seconds to import, and `hifi train --help` needs none of them.

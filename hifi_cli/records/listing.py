@@ -10,12 +10,11 @@ import pandas as pd
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.files import well_formed
 from hifi_cli.records.layout import RunDirectory, begun_runs
 from hifi_cli.records.progress import ProgressReader
 from hifi_cli.records.study import SCORES, Study
 from hifi_cli.run_paths import names_in
-from hifi_cli.text import format_duration
+from hifi_cli.text import format_duration, well_formed
 
 # The columns that every listed run has. Those of single metrics, `metrics.NAME`, follow them.
 _COLUMNS = (

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import HifiError, UsageError
-from hifi_cli.files import MAX_LINES_BYTES, command_line, json_object, read_json, read_lines
+from hifi_cli.files import MAX_LINES_BYTES, json_object, read_json, read_lines
 from hifi_cli.records.record import RunResult, validated
 from hifi_cli.run_paths import RESULTS, RUN_PATTERNS
+from hifi_cli.text import command_line
 
 # The file of a packed study: one line a run, sorted by path.
 PACKED = "runs.jsonl"

@@ -16,7 +16,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.config.specs import method_spec
 from hifi_cli.errors import UsageError
-from hifi_cli.files import atomic_path, command_line
+from hifi_cli.files import atomic_path
 from hifi_cli.models.encoder_files import resolve_source
 from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.records.record import RunResult
@@ -25,6 +25,7 @@ from hifi_cli.runs.prepare import PreparedRun
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.metrics import hub_name_of
 from hifi_cli.tasks.task_spec import HubDataset, TaskSpec
+from hifi_cli.text import command_line
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
 # It stands in the card for a directory of this machine.

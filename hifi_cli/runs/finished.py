@@ -13,7 +13,7 @@ from torch import Tensor
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import file_digest
 from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_path, well_formed
+from hifi_cli.files import atomic_path
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
@@ -21,6 +21,7 @@ from hifi_cli.records.layout import RunDirectory
 from hifi_cli.records.record import RunResult
 from hifi_cli.runs.prepare import PreparedRun, enter_last_stage, prepare_run
 from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.text import well_formed
 from hifi_cli.training.device import set_up_device
 
 _TRAIN_AGAIN = "copy it from where the run was trained, or train it again (--force)"

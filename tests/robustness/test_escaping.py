@@ -8,9 +8,9 @@ from markdown_it import MarkdownIt
 from project_files import copy_yaml
 from tiny_inputs import QUICK_WORDS
 
-from hifi_cli.files import command_line
 from hifi_cli.reports.render import render
 from hifi_cli.reports.table import Cell, Row, Table, std_column, value_column
+from hifi_cli.text import command_line
 
 HTML = "<img src=x onerror=alert(1)>"
 BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]

@@ -14,11 +14,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hifi_cli
 from hifi_cli.errors import MissingError
-from hifi_cli.files import command_line
 from hifi_cli.records.layout import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.encode import collate
+from hifi_cli.text import command_line
 
 pytestmark = pytest.mark.slow
 

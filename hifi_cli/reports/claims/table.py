@@ -11,7 +11,6 @@ from hifi_cli.config import registry
 from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import stored_name
-from hifi_cli.files import command_line
 from hifi_cli.records.stored import command_for_new_runs, results_dir_option
 from hifi_cli.records.study import Study
 from hifi_cli.reports.calibration import MEASURES
@@ -44,7 +43,7 @@ from hifi_cli.reports.options import ReportOptions
 from hifi_cli.reports.selection import select_runs
 from hifi_cli.reports.table import Cell, Column, Row, Table, interval_columns, value_column
 from hifi_cli.reports.table_spec import check_names, shots_of
-from hifi_cli.text import abbreviate, format_number
+from hifi_cli.text import abbreviate, command_line, format_number
 
 HEADINGS = {
     "verdict": "Verdict",
