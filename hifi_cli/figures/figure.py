@@ -374,9 +374,9 @@ def train(
         # only one.
         max_steps = plan.stage_steps[-1].start
     trainer = Trainer(
-        prepared,
-        prepared.method,
-        splits,
+        runner=prepared,
+        method=prepared.method,
+        splits=splits,
         callback=callback,
         max_steps=max_steps,
         # A callback reads all gradients and weights in every step.

@@ -19,7 +19,10 @@ from hifi_cli.training.runner import ModelRunner
 
 @dataclass
 class PreparedRun(ModelRunner):
-    """A run ready to train, or a finished one ready to predict.
+    """The runner of a run, with the method that has prepared its model: ready to train or predict.
+
+    `prepare_run` makes it: for `run`, which trains it, and for `rebuild` of `runs/finished.py`,
+    which loads the delta of a finished run into it. Whatever takes a `ModelRunner` takes it too.
 
     Attributes:
         task: with the primary metric that the configuration names.

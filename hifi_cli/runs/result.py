@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hifi_cli.config.draws import draws_of
+from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import digest
 from hifi_cli.methods.base import Heads, Method
@@ -37,83 +38,88 @@ from hifi_cli.text import format_number
 from hifi_cli.training import processes
 from hifi_cli.training.loop import Progress, Splits, Trainer, measure_reported
 
-# --- the model that is kept, and its scores
+# --- the epoch that is kept, and its scores
 
 
 @dataclass(frozen=True)
-class KeptModel:
-    """The model of the epoch that a run keeps, as its scores and predictions say it.
+class KeptEpoch:
+    """The epoch whose model a run keeps, with what that model predicts on the reported split.
 
     Attributes:
-        epoch: counted from 1.
-        metrics: every metric on the reported and on extra splits, of each epoch that was measured.
-        logits: of the reported split at that epoch.
-        predictions: of the reported split at that epoch.
+        number: counted from 1.
+        metrics_by_epoch: every metric on the reported and on extra splits, of each epoch that was
+            measured.
+        logits: of the reported split.
+        predictions: of the reported split, which follow from the logits.
     """
 
-    epoch: int
-    metrics: dict[int, dict[str, float]]
+    number: int
+    metrics_by_epoch: dict[int, dict[str, float]]
     logits: Values
     predictions: Predictions
 
 
-def kept_model(trainer: Trainer, prepared: PreparedRun, splits: Splits) -> KeptModel:
-    """Say what the model of the kept epoch predicts.
+def kept_epoch(trainer: Trainer) -> KeptEpoch:
+    """Say which epoch is kept, and what its model predicts.
 
-    Its logits are usually those of the epoch's own evaluation. Where other rows than the reported
+    The logits are usually those of the epoch's own evaluation. Where other rows than the reported
     ones selected the epoch, the reported rows may not have been evaluated then. The delta of that
     epoch is then loaded, and they are evaluated now.
 
     Args:
         trainer: has trained to the end.
-        prepared: the model that it has trained.
-        splits: the examples of the run.
     """
     progress = trainer.progress
-    epoch = progress.best_epoch
-    if prepared.config.epoch_rule.kept == "last":
-        epoch = progress.epoch
+    number = progress.best_epoch
+    if trainer.config.epoch_rule.kept == "last":
+        number = progress.epoch
     by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
     if trainer.logits is not None:
         logits = trainer.logits.numpy()
     else:
         with torch.no_grad():
-            prepared.method.load_delta(prepared.encoder.model, trainer.delta)
-        by_epoch[epoch], logits = measure_reported(prepared, splits)
-    predictions = prepared.task.rules.predictions(splits.reported, logits)
-    return KeptModel(epoch, by_epoch, logits, predictions)
+            trainer.method.load_delta(trainer.model, trainer.delta)
+        by_epoch[number], logits = measure_reported(trainer.runner, trainer.splits)
+    predictions = trainer.runner.task.rules.predictions(trainer.splits.reported, logits)
+    return KeptEpoch(number, by_epoch, logits, predictions)
 
 
-def run_scores(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> RunScores:
+def run_scores(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str) -> RunScores:
     """Give a metric after the last, the best and the highest epoch.
 
     Args:
-        config: says whether every epoch was measured.
+        rule: says whether every epoch was measured.
         progress: how far training came.
         kept: has the metrics by epoch.
         metric: its name, on an extra split with the split's suffix.
     """
     # The last and the kept epoch were always measured; the others only where the rule asks for it.
-    known = {epoch: values[metric] for epoch, values in kept.metrics.items() if metric in values}
+    known = {}
+    for epoch, metrics in kept.metrics_by_epoch.items():
+        if metric in metrics:
+            known[epoch] = metrics[metric]
     highest = None
-    if config.epoch_rule.has_max:
+    if rule.has_max:
         highest = max(known.values())
     return RunScores(last=known[progress.epoch], best=known[progress.best_epoch], max=highest)
 
 
-def run_epochs(config: RunConfig, progress: Progress, kept: KeptModel, metric: str) -> Epochs:
+def run_epochs(rule: EpochRule, progress: Progress, kept: KeptEpoch, metric: str) -> Epochs:
     """Give the epochs of `run_scores`, counted from 1; of equal scores the first one is the highest.
 
     Args:
-        config: says whether every epoch was measured.
+        rule: says whether every epoch was measured.
         progress: how far training came.
         kept: has the metrics by epoch.
         metric: by which the highest epoch is told.
     """
     highest = None
-    if config.epoch_rule.has_max:
+    if rule.has_max:
         # An epoch without metrics was not evaluated on the reported split.
-        scores = {epoch: values[metric] for epoch, values in kept.metrics.items() if values}
+        scores = {}
+        for epoch, metrics in kept.metrics_by_epoch.items():
+            if metrics:
+                scores[epoch] = metrics[metric]
         highest = max(scores, key=scores.__getitem__)
     return Epochs(total=progress.epoch, last=progress.epoch, best=progress.best_epoch, max=highest)
 
@@ -159,30 +165,24 @@ class Outcome:
 
 
 def outcome_of(
-    trainer: Trainer,
-    prepared: PreparedRun,
-    splits: Splits,
-    params: ParameterCounts,
-    kept: KeptModel,
-    delta: StoredDelta | None,
+    trainer: Trainer, params: ParameterCounts, kept: KeptEpoch, delta: StoredDelta | None
 ) -> Outcome:
     """Say what became of a run that has trained to its end.
 
     Args:
         trainer: has trained the model.
-        prepared: the model, and its task.
-        splits: the examples of the run.
         params: what trains in the last stage.
-        kept: what the model of the kept epoch predicts.
+        kept: the kept epoch, and what its model predicts.
         delta: None: another process of the run stores it.
     """
-    task = prepared.task
-    config = prepared.config
+    task = trainer.runner.task
+    rule = trainer.config.epoch_rule
+    splits = trainer.splits
     progress = trainer.progress
     extra = {}
     for split in splits.extra_validation:
         metric = task.on_split(f"validation_{split}").primary
-        extra[split] = run_scores(config, progress, kept, f"{metric}_{split}")
+        extra[split] = run_scores(rule, progress, kept, f"{metric}_{split}")
     step_lines = [line for line in progress.log_history if isinstance(line, StepMetrics)]
     return Outcome(
         params,
@@ -190,9 +190,9 @@ def outcome_of(
         collapsed=task.rules.is_collapsed(kept.predictions),
         classes=class_counts(task, splits.reported, kept.predictions),
         losses=losses_of(step_lines, trainer.plan.per_epoch),
-        scores=run_scores(config, progress, kept, task.primary),
-        epochs=run_epochs(config, progress, kept, task.primary),
-        metrics=kept.metrics[kept.epoch],
+        scores=run_scores(rule, progress, kept, task.primary),
+        epochs=run_epochs(rule, progress, kept, task.primary),
+        metrics=kept.metrics_by_epoch[kept.number],
         extra_validation=extra,
         time_s=round(progress.seconds, 3),
         delta_sha256=delta.sha256 if delta else None,
@@ -250,6 +250,7 @@ def result_of(
     # the processes before it, which a signal or a kill ended.
     seconds_before = sum(process["seconds"] for process in trained_by[:-1])
     return RunResult(
+        # Every field of an outcome is a field of the record, under the same name.
         **vars(outcome),
         schema_version=SCHEMA,
         task=config.task,

@@ -26,7 +26,7 @@ from hifi_cli.runs.result import (
     Outcome,
     StoredDelta,
     count_parameters,
-    kept_model,
+    kept_epoch,
     outcome_of,
     prediction_rows,
     result_of,
@@ -109,8 +109,14 @@ def run(
         if processes.is_main():
             log = MetricLogger(config, directory, report_to, shows_memory=memory_is_own)
         process = describe_process(config, device)
+        # A prepared run is itself the runner: the model on its device, with task and configuration.
         trainer = Trainer(
-            prepared, prepared.method, splits, callback=log, checkpoint=checkpoint, process=process
+            runner=prepared,
+            method=prepared.method,
+            splits=splits,
+            callback=log,
+            checkpoint=checkpoint,
+            process=process,
         )
         # Everything that can refuse the run has been done, so a former run's files may be removed.
         # Until here, a setting refused under --force would have cost the user the old results.
@@ -125,7 +131,7 @@ def run(
         # A signal that comes from here on waits: storing takes seconds, and what was trained since
         # the last checkpoint would be lost.
         with deferred_signals() as signals:
-            outcome = _store(trainer, prepared, splits, directory, reason)
+            outcome = _store(trainer, prepared, directory, reason)
             # `_store` may evaluate the kept epoch once more, which is a part of what the run takes.
             costs = Costs(time.monotonic() - start, peak_memory(device), memory_is_own)
             progress = trainer.progress
@@ -248,18 +254,21 @@ def _train(trainer: Trainer, directory: RunDirectory) -> str:
 
 
 def _store(
-    trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory, reason: str
+    trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, reason: str
 ) -> Outcome:
     """Store delta and predictions of the kept epoch, and say what became of the run.
 
     Args:
+        trainer: has trained the model, or stopped where it diverged.
+        prepared: what the trainer was made of.
+        directory: where the files belong.
         reason: why the run diverged; it then leaves no model. Empty: it has trained to its end.
     """
     params = count_parameters(prepared)
     if reason:
         return Outcome(params, reason=reason)
     # Every process takes part, because they share the batches of an evaluation. One of them writes.
-    kept = kept_model(trainer, prepared, splits)
+    kept = kept_epoch(trainer)
     delta = None
     if processes.is_main():
         belongs_to = {
@@ -270,6 +279,7 @@ def _store(
         }
         save_delta(directory.delta, trainer.delta, belongs_to)
         delta = StoredDelta(file_digest(directory.delta), directory.delta.stat().st_size)
-        rows = prediction_rows(prepared.task, splits.reported, kept.logits, kept.predictions)
+        reported = trainer.splits.reported
+        rows = prediction_rows(prepared.task, reported, kept.logits, kept.predictions)
         directory.write_predictions(rows)
-    return outcome_of(trainer, prepared, splits, params, kept, delta)
+    return outcome_of(trainer, params, kept, delta)

@@ -558,7 +558,13 @@ def measured_step(config: RunConfig, workspace: Workspace) -> float:
     prepared = prepare_run(config, task, inputs.pretrained, device, heads)
     splits = load_splits(inputs)
     clock = _StepClock()
-    trainer = Trainer(prepared, prepared.method, splits, callback=clock, max_steps=_MEASURED_STEPS)
+    trainer = Trainer(
+        runner=prepared,
+        method=prepared.method,
+        splits=splits,
+        callback=clock,
+        max_steps=_MEASURED_STEPS,
+    )
     trainer.train()
     durations = [end - start for start, end in pairwise(clock.times)]
     release_memory()
