@@ -17,7 +17,6 @@ import pandas as pd
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.draws import COMMON_DRAWS, changed_draws
-from hifi_cli.config.epoch_rule import EpochRule
 from hifi_cli.config.sources import override_value
 from hifi_cli.config.unused import SECTIONS_OF_HEADS
 from hifi_cli.digests import digest
@@ -88,7 +87,7 @@ _PLACES = {
     "heads": ("heads_sha256",),
 }
 # Columns that are computed.
-_COMPUTED = ("path", "config", "max_epochs", "data", "draws", "common_draws")
+_COMPUTED = ("path", "config", "kept", "max_epochs", "data", "draws", "common_draws")
 _COLUMNS = [*_SAME_NAMES, *_PLACES, *_COMPUTED]
 # Columns that hold the value of a key of the configuration under another name.
 COLUMN_OF_KEY = {"epochs": "max_epochs", "primary_metric": "metric"}
@@ -287,7 +286,8 @@ class Study:
         `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
         primary metric at these epochs, fractions of 1; `epoch_last` (as many were trained),
         `epoch_best`, `epoch_max`; `max_epochs`: as many as early stopping allows;
-        `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
+        `kept`: the epoch whose model, metrics and predictions are stored, `last` or `best`;
+        `metrics`: every metric at that epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `memory_is_own`, `delta_bytes`,
         `device`, `threads`, `precision`; what must agree where runs are averaged or compared: `data`,
@@ -323,6 +323,7 @@ class Study:
         row["path"] = path
         row["task"], row["method"] = self.own_names(path)
         row["config"] = result.config
+        row["kept"] = result.epoch_rule.kept
         # Runs that stopped early may be compared where they were allowed the same epochs.
         row["max_epochs"] = row["epoch_last"]
         if result.config.get("patience"):
@@ -480,7 +481,7 @@ class Study:
         if metric == run.metric:
             return getattr(run, name)
         # The record's `metrics` are those of the kept epoch; other epochs have lines of their own.
-        if name == EpochRule(run.report, run.selection).kept:
+        if name == run.kept:
             return run.metrics.get(metric)
         lines = self.results[run.path].epoch_metrics
         by_epoch = {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hifi_cli.config.epoch_rule import EpochChoice, EpochRule
+from hifi_cli.config.epoch_rule import EpochChoice
 from hifi_cli.errors import HifiError
 from hifi_cli.records.study import Study
 from hifi_cli.tasks import task_spec
@@ -47,9 +47,8 @@ def measure(study: Study, runs: pd.DataFrame, score: EpochChoice | None, metric:
     # The predictions of the runs that have them, by the index of `runs`.
     known: dict[Any, pd.DataFrame] = {}
     for index, run in runs.iterrows():
-        # Predictions are stored of the epoch that was kept.
-        kept = EpochRule(run.report, run.selection).kept
-        if score not in (None, kept):
+        # Predictions are stored of the kept epoch alone.
+        if score not in (None, run.kept):
             continue
         predictions = _stored(study, run.path, run.task)
         if predictions is not None:

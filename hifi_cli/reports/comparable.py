@@ -54,10 +54,9 @@ class ComparableRuns:
         options: which epoch's score is meant, and which flags do not exclude a run.
         row_key: what is compared, methods or backbones.
         metric: what the scores are; None: each run's primary metric.
-        frame: the rows of `Study.runs`, in which `report` is the epoch of the score, with further
-            columns:
+        frame: the rows of `Study.runs`, in which `report` is the epoch that `--score` asks for, if it
+            asks for one, with further columns:
             `row`: the run's method or backbone, as `row_key` says.
-            `own_report`: the epoch that the run itself reports, and whose predictions it stores.
             `changed`: settings that are not the protocol's, in words; empty: none.
             `own_epochs`: whether the epochs are not the protocol's. A protocol may train one method
             longer than another, as HiFi trains BitFit as long as BitFit's own paper does.
@@ -91,11 +90,7 @@ class ComparableRuns:
             row_key: what is compared, methods or backbones.
             metric: a metric, or a measure of the stored predictions; None: each run's primary one.
         """
-        frame = runs.assign(
-            row=runs[row_key],
-            report=options.score or runs["report"],
-            own_report=runs["report"],
-        )
+        frame = runs.assign(row=runs[row_key], report=options.score or runs["report"])
         frame = _with_settings(frame)
         reasons = _reasons_to_exclude(frame, options.included)
         frame = frame.assign(excluded_because=reasons, points=float("nan"))
@@ -196,8 +191,6 @@ def _points(
         score: the epoch of the score; None: the one that each run reports.
         metric: a metric or measure; None: each run's primary metric.
     """
-    # Which epoch a run's metrics and predictions are of follows from what it reports itself.
-    runs = runs.assign(report=runs["own_report"])
     if metric in MEASURES:
         return measure(study, runs, score, metric)
     return 100 * study.scores(runs, score, metric)
