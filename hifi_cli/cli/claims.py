@@ -108,6 +108,6 @@ def verdict_tables(
     )
     data_option = options.arguments(data_dir=data_dir)
     return [
-        claims_table.evaluate(name, file, study, how, given=given, data_option=data_option)
+        claims_table.table_of_verdicts(name, file, study, how, given=given, data_option=data_option)
         for name, file in files.items()
     ]

@@ -11,7 +11,7 @@ from hifi_cli.reports.claims.decide import (
     Condition,
     decide_comparison,
     most_telling,
-    verdict_of_interval,
+    verdict_of_values,
 )
 from hifi_cli.reports.claims.evidence import Evidence
 
@@ -38,7 +38,7 @@ SUPERIOR, NOT_WORSE, EQUAL = ((0, inf), (0.5, inf)), ((-1, inf), (-1, inf)), ((-
 )
 def test_the_verdict_follows_from_the_interval(bounds, mean, verdict):
     deviations = 0.55 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
-    assert verdict_of_interval([(mean + deviations).tolist()], *bounds) == verdict
+    assert verdict_of_values([(mean + deviations).tolist()], *bounds) == verdict
 
 
 def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced():
@@ -46,7 +46,7 @@ def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced
     for truth, wrong in ((0.0, "reproduced"), (0.5, "not reproduced")):
         groups = truth + rng.standard_t(4, size=(1500, 3, 4))
         errors = np.mean(
-            [verdict_of_interval(group.tolist(), *SUPERIOR) == wrong for group in groups]
+            [verdict_of_values(group.tolist(), *SUPERIOR) == wrong for group in groups]
         )
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
 

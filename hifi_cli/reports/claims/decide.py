@@ -18,18 +18,18 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Condition:
-    """When a claim is true.
+    """When a claim is reproduced, and when it is refuted; anything between leaves it undecided.
 
     Attributes:
-        required: the bounds that our effect must be shown to lie within.
-        possible: the bounds outside of which the claim is refuted. They are narrower than
-            `required` by the claim's margin: a difference that is shown, but shown to be smaller
-            than the margin, refutes the claim.
+        reproduced_within: the bounds within which our effect must be shown to lie.
+        refuted_outside: the bounds outside of which our effect must be shown to lie. They are
+            narrower than the others by the claim's margin: a difference that is shown, but shown to
+            be smaller than the margin, refutes the claim.
         is_ratio: the effect is a ratio; it is averaged and decided as a logarithm.
     """
 
-    required: Bounds
-    possible: Bounds
+    reproduced_within: Bounds
+    refuted_outside: Bounds
     is_ratio: bool = False
 
 
@@ -64,19 +64,37 @@ def condition_of(claim: Claim, published: float | None = None, smallest: float =
         smallest: the smallest difference that counts, where the claim has neither bounds nor margin
             and no difference is published.
     """
-    if isinstance(claim, DifferenceClaim) and claim.at_least is None and claim.at_most is None:
-        # An effect above 0 is required, and one shown to be below half of the published difference
-        # refutes the claim.
-        refuted_below = smallest
-        if published and published > 0:
-            refuted_below = published / 2
-        # A margin of the claim's own comes before both.
-        return Condition((0.0, inf), (claim.margin or refuted_below, inf))
+    has_bounds = claim.at_least is not None or claim.at_most is not None
+    if isinstance(claim, DifferenceClaim) and not has_bounds:
+        return _condition_of_being_above(claim, published, smallest)
+    return _condition_of_bounds(claim)
+
+
+def _condition_of_being_above(
+    claim: DifferenceClaim, published: float | None, smallest: float
+) -> Condition:
+    """Return what is required of a difference that is claimed to be above 0.
+
+    It is refuted where it is shown to be below the claim's margin, or else below half of the
+    published difference, or else below the smallest difference that counts.
+    """
+    refuted_below = smallest
+    if published and published > 0:
+        refuted_below = published / 2
+    if claim.margin:
+        refuted_below = claim.margin
+    return Condition((0.0, inf), (refuted_below, inf))
+
+
+def _condition_of_bounds(claim: Claim) -> Condition:
+    """Return what is required of an effect that is claimed to lie within bounds of the claim's own.
+
+    Without a margin, one bound serves both: above it the claim is reproduced, below it refuted. With
+    one, an effect that is shown to lie between bound and margin is there, but too small, and refutes
+    the claim.
+    """
     low = -inf if claim.at_least is None else claim.at_least
     high = inf if claim.at_most is None else claim.at_most
-    # Without a margin, one bound serves both: above it the claim is reproduced, below it refuted. With
-    # one, an effect that is shown to lie between bound and margin is there, but too small, and refutes
-    # the claim.
     refuted_below = low
     if claim.margin and low > -inf:
         refuted_below = claim.margin
@@ -99,25 +117,25 @@ def decide_comparison(evidence: Evidence, condition: Condition, level: float = L
         verdict: Verdict = "undecided" if evidence.reason else "not run"
         return Finding(evidence, verdict, evidence.reason)
     groups = [np.array(values) for values in evidence.values.values()]
-    required = condition.required
-    possible = condition.possible
+    required = condition.reproduced_within
+    tolerated = condition.refuted_outside
     if condition.is_ratio:
         groups = [_logarithms(values) for values in groups]
         required = _logarithms_of_bounds(required)
-        possible = _logarithms_of_bounds(possible)
+        tolerated = _logarithms_of_bounds(tolerated)
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval(groups)
     # Values that can decide nothing, such as those of one seed, get no verdict whatever they are.
     verdict = "undecided"
-    reason = _why_undecidable(evidence, interval)
+    reason = _lack_of_evidence(evidence, interval)
     if not reason:
-        verdict = verdict_of_interval(groups, required, possible, level)
+        verdict = verdict_of_values(groups, required, tolerated, level)
         if verdict == "undecided":
-            reason = _why_undecided(groups, required, possible, level)
+            reason = _why_undecided(groups, required, tolerated, level)
         # The interval lies above the required bound, and yet the claim is refuted, by its margin:
         # the reader sees an effect and must be told why it is not enough.
         elif verdict == "not reproduced" and interval and interval[0] > required[0] > -inf:
-            least = condition.possible[0]
+            least, _ = condition.refuted_outside
             reason = f"there is a difference, but smaller than {least:.3g}"
     if condition.is_ratio:
         effect, interval = _exponentials(effect, interval)
@@ -145,8 +163,8 @@ def _exponentials(effect: float, interval: Bounds | None) -> tuple[float, Bounds
     return ratio, (low, high)
 
 
-def _why_undecidable(evidence: Evidence, interval: Bounds | None) -> str:
-    """Say why values decide nothing, whatever they are; empty: they can decide."""
+def _lack_of_evidence(evidence: Evidence, interval: Bounds | None) -> str:
+    """Say what is lacking for any verdict, whatever the values are; empty: nothing is."""
     if evidence.reason:
         return evidence.reason
     if len(evidence.values) < len(evidence.tasks):
@@ -156,36 +174,38 @@ def _why_undecidable(evidence: Evidence, interval: Bounds | None) -> str:
     return ""
 
 
-def verdict_of_interval(
-    groups: Groups, required: Bounds, possible: Bounds, level: float = LEVEL
+def verdict_of_values(
+    groups: Groups, required: Bounds, tolerated: Bounds, level: float = LEVEL
 ) -> Verdict:
     """Return the verdict of the values of several tasks.
 
     Args:
         groups: of each task, one value per seed.
-        required: the bounds within which the mean must be shown to be.
-        possible: the bounds outside of which it must be shown to be to refute the claim.
+        required: the bounds within which the mean must be shown to be, to reproduce the claim.
+        tolerated: the bounds outside of which it must be shown to be, to refute the claim.
         level: at which it is refuted.
     """
     # `shows_above` tests one direction only: a mean is below a bound if its negative is above the
     # negative bound.
     negated = [[-value for value in values] for values in groups]
-    is_below = possible[0] > -inf and shows_above(negated, -possible[0], level)
-    is_beyond = possible[1] < inf and shows_above(groups, possible[1], level)
-    if is_below or is_beyond:
+    lowest, highest = tolerated
+    is_too_low = lowest > -inf and shows_above(negated, -lowest, level)
+    is_too_high = highest < inf and shows_above(groups, highest, level)
+    if is_too_low or is_too_high:
         return "not reproduced"
     # A bound that is not there is always kept.
-    is_above = required[0] == -inf or shows_above(groups, required[0])
-    is_within = required[1] == inf or shows_above(negated, -required[1])
-    if is_above and is_within:
+    low, high = required
+    keeps_low = low == -inf or shows_above(groups, low)
+    keeps_high = high == inf or shows_above(negated, -high)
+    if keeps_low and keeps_high:
         return "reproduced"
     return "undecided"
 
 
-def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: float) -> str:
+def _why_undecided(groups: Groups, required: Bounds, tolerated: Bounds, level: float) -> str:
     """Say why neither verdict follows: interval and sign-flip test must agree on it.
 
-    The arguments are those of `verdict_of_interval`.
+    The arguments are those of `verdict_of_values`.
     """
     # The sign-flip test's p is smallest where all n values lie on one side of the bound: two of 2^n
     # patterns of signs are that extreme.
@@ -196,7 +216,7 @@ def _why_undecided(groups: Groups, required: Bounds, possible: Bounds, level: fl
     low, high = mean_interval(groups) or (-inf, inf)
     least, most = mean_interval(groups, level) or (-inf, inf)
     is_inside = required[0] < low and high < required[1]
-    is_outside = most < possible[0] or least > possible[1]
+    is_outside = most < tolerated[0] or least > tolerated[1]
     if is_inside or is_outside:
         return "the sign-flip test does not agree with the interval"
     return "interval too wide"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import get_args
@@ -62,6 +61,8 @@ RULE = (
 class RunsOfClaims:
     """The runs that claims ask for; each selection is judged and scored once.
 
+    One is made for all claims of a file, several of which ask for the same runs.
+
     Attributes:
         study: all runs.
         options: which epoch's score is meant, and which runs count. Runs with other settings than
@@ -71,10 +72,9 @@ class RunsOfClaims:
     def __init__(self, study: Study, options: ReportOptions) -> None:
         self.study = study
         self.options = replace(options, included=options.included - {"changed"})
-        # Several claims ask for the same runs, which take long to judge.
-        self.of = cache(self._of)
+        self._judged: dict[tuple[str | None, ...], ComparableRuns] = {}
 
-    def _of(
+    def of(
         self, protocol: str, backbone: str, metric: str | None, score: EpochChoice | None
     ) -> ComparableRuns:
         """Return the runs of a protocol and backbone, with their scores.
@@ -85,11 +85,15 @@ class RunsOfClaims:
             metric: what they are scored by; None: each run's primary metric.
             score: the epoch of the score; None: the one that each run's protocol reports.
         """
-        runs = select_runs(
-            self.study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
-        )
-        options = replace(self.options, score=score)
-        return ComparableRuns.of(self.study, runs, options, metric=metric)
+        key = (protocol, backbone, metric, score)
+        # Runs take long to judge.
+        if key not in self._judged:
+            runs = select_runs(
+                self.study.runs, protocol=protocol, backbone=backbone, shots=shots_of(protocol)
+            )
+            options = replace(self.options, score=score)
+            self._judged[key] = ComparableRuns.of(self.study, runs, options, metric=metric)
+        return self._judged[key]
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ class DecidedClaim:
     command_of_figure: Sequence[str] = ()
 
 
-def evaluate(
+def table_of_verdicts(
     name: str,
     file: ClaimsFile,
     study: Study,
@@ -306,7 +310,7 @@ def _row(decided: DecidedClaim) -> Row:
 
 def _required(claim: Claim) -> str:
     """Return the bounds of our effect: `> 0`, `<= 2` or `-1 to 1`."""
-    low, high = condition_of(claim).required
+    low, high = condition_of(claim).reproduced_within
     if low == -inf:
         return f"<= {high:g}"
     if high == inf:
