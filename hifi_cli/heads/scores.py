@@ -4,15 +4,15 @@ head_outputs: O_h(x)                          section 3.1; Algorithm 1, line 3
 information_richness: I_h(W_h|x)              equation 2; Algorithm 1, line 4
 head_correlation: r(O_h, O_h'|x)              equations 5 and 6; Algorithm 1, line 5
 
-The means over the examples (equations 1, 3, 4 and 7; Algorithm 1, line 7) are taken where scores are
-stored: `HeadSelector.compute_scores` in `runs/heads.py`.
+The file goes from the whole to its parts: `score_examples` cuts batches, `score_batches` scores each
+by the two equations, and `head_outputs` captures what they are computed from. The means over the
+examples (equations 1, 3, 4 and 7; Algorithm 1, line 7) are taken where scores are stored:
+`HeadSelector.compute_scores` in `runs/heads.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,29 @@ def score_examples(
             correlation.append(batch_correlation)
     return torch.stack(in_order(batches, richness)), torch.stack(in_order(batches, correlation))
 
+
+@torch.inference_mode()
+def score_batches(
+    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Score every head for every example, all layers together.
+
+    Args:
+        batches: as for `head_outputs`.
+        xi: fraction of the sum of the singular values that the counted ones must reach (equation
+            2).
+
+    Yields:
+        The richness, int64 [examples, layers, heads], and the correlation, float64 [examples,
+        layers, heads, heads], on the CPU.
+    """
+    for outputs, token_mask in head_outputs(encoder, batches):
+        richness = [information_richness(layer, token_mask, xi) for layer in outputs]
+        correlation = [head_correlation(layer, token_mask) for layer in outputs]
+        yield torch.stack(richness, 1).cpu(), torch.stack(correlation, 1).cpu()
+
+
+# --- the scores of heads, from their outputs
 
 # Eigenvalues are computed on the CPU, also for head outputs on a GPU. There are many small (64 x
 # 64) float64 matrices, of which a GPU's solver handles only a few at a time. `make gpu-check`
@@ -148,34 +171,6 @@ def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
 # --- the outputs of an encoder's heads
 
 
-@contextmanager
-def _before_output_projections(
-    encoder: Encoder, act: Callable[[int, Tensor], Any]
-) -> Iterator[None]:
-    """In this context, call `act(layer, input)` with what goes into each layer's output projection.
-
-    The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
-    it is None.
-    """
-    hooks = []
-    for layer in range(encoder.num_layers):
-        projection = encoder.model.get_submodule(encoder.module_path(layer, "output"))
-        act_in_layer = partial(_act_on_input, act, layer)
-        hooks.append(projection.register_forward_pre_hook(act_in_layer))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _act_on_input(
-    act: Callable[[int, Tensor], Any], layer: int, _: nn.Module, inputs: tuple[Tensor]
-) -> Any:
-    """Call `act` in a hook that PyTorch calls with a module and its inputs."""
-    return act(layer, inputs[0])
-
-
 @torch.inference_mode()
 def head_outputs(
     encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]
@@ -189,39 +184,22 @@ def head_outputs(
         For every layer [examples, heads, tokens, head size], and which tokens are real, bool
         [examples, tokens].
     """
-    captured: dict[int, Tensor] = {}
+    joined_by_layer: dict[int, Tensor] = {}
+
+    def keep(layer: int, joined: Tensor) -> None:
+        joined_by_layer[layer] = joined
+
     encoder.model.eval()
-    with _before_output_projections(encoder, captured.__setitem__):
+    with _before_output_projections(encoder, keep):
         for cpu_batch in batches:
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
-            # The pass is run for what the hooks capture; its result is not used.
+            # The pass is run for what `keep` gets; its result is not used.
             encoder.base(**batch)
             outputs = []
             for layer in range(encoder.num_layers):
-                by_head = captured[layer].unflatten(-1, (encoder.num_heads, -1))
+                by_head = joined_by_layer[layer].unflatten(-1, (encoder.num_heads, -1))
                 outputs.append(by_head.transpose(1, 2))
             yield outputs, batch["attention_mask"].bool()
-
-
-@torch.inference_mode()
-def score_batches(
-    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Score every head for every example, all layers together.
-
-    Args:
-        batches: as for `head_outputs`.
-        xi: fraction of the sum of the singular values that the counted ones must reach (equation
-            2).
-
-    Yields:
-        The richness, int64 [examples, layers, heads], and the correlation, float64 [examples,
-        layers, heads, heads], on the CPU.
-    """
-    for outputs, token_mask in head_outputs(encoder, batches):
-        richness = [information_richness(layer, token_mask, xi) for layer in outputs]
-        correlation = [head_correlation(layer, token_mask) for layer in outputs]
-        yield torch.stack(richness, 1).cpu(), torch.stack(correlation, 1).cpu()
 
 
 @contextmanager
@@ -242,3 +220,34 @@ def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
 
     with _before_output_projections(encoder, multiply):
         yield
+
+
+@contextmanager
+def _before_output_projections(
+    encoder: Encoder, act: Callable[[int, Tensor], Tensor | None]
+) -> Iterator[None]:
+    """In this context, call `act(layer, joined)` with what goes into each layer's output projection.
+
+    That is `joined`, the outputs of all heads side by side, [sequences, tokens, heads x head size].
+    What `act` returns takes its place, unless it is None.
+    """
+    hooks = []
+    for layer in range(encoder.num_layers):
+        projection = encoder.model.get_submodule(encoder.module_path(layer, "output"))
+        hooks.append(projection.register_forward_pre_hook(_hook_of_layer(layer, act)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook_of_layer(
+    layer: int, act: Callable[[int, Tensor], Tensor | None]
+) -> Callable[[nn.Module, tuple[Tensor]], Tensor | None]:
+    """Make what PyTorch calls with a module and its inputs: a call of `act` with layer and input."""
+
+    def hook(_: nn.Module, inputs: tuple[Tensor]) -> Tensor | None:
+        return act(layer, inputs[0])
+
+    return hook
