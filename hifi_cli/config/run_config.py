@@ -171,8 +171,12 @@ class HeadsConfig(ConfigModel):
         """
         how = self.model_dump(exclude={"given", "seed"})
         if self.rank == "random":
-            how["seed"] = run_seed if self.seed is None else self.seed
+            how["seed"] = self.seed_of_random(run_seed)
         return how
+
+    def seed_of_random(self, run_seed: int) -> int:
+        """Return the seed of the ranking `random`: the section's own, or else that of the run."""
+        return run_seed if self.seed is None else self.seed
 
 
 class TaskHeadConfig(ConfigModel):

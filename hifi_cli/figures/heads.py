@@ -208,7 +208,7 @@ class SingularValues(Kind):
         """
         for task in request.spec.tasks:
             config = request.config(task)
-            runner, examples = request.head_selector(config).load()
+            runner, examples = request.head_selector(config).model_and_examples()
             encoder = runner.encoder
             # The heads are drawn as the examples are, by the seed of the scoring.
             rng = np.random.default_rng(config.scoring.seed)

@@ -2,9 +2,11 @@
 
 All seeds and methods of a backbone and task share a scoring.
 
+HeadSelector.heads_to_tune calls these, each of which calls the next:
 HeadSelector.select: the k highest of each layer                              Algorithm 2, line 10
 HeadSelector.rank: by the scores, or by what a measured ranking measures      Algorithm 2, equations 8 to 10
-HeadSelector.score: information richness and correlation                      Algorithm 1, equations 1 to 7
+HeadSelector.score: read the stored scores, or else compute and store them
+HeadSelector.compute_scores: information richness and correlation             Algorithm 1, equations 1 to 7
 
 `methods/hifi.py` trains the heads that are selected here: Algorithm 3.
 """
@@ -23,7 +25,13 @@ from hifi_cli.digests import digest, file_digest
 from hifi_cli.errors import UsageError, logger
 from hifi_cli.files import safe_name
 from hifi_cli.heads.measures import MEASURES, HeadMeasure, measure_heads
-from hifi_cli.heads.ranking import Ranked, check_k, rank_heads, select_top_heads
+from hifi_cli.heads.ranking import (
+    Ranked,
+    RankingFunction,
+    check_k,
+    rank_heads,
+    select_top_heads,
+)
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE, score_examples
 from hifi_cli.locks import locked
 from hifi_cli.methods.base import Heads
@@ -142,49 +150,66 @@ class HeadSelector:
             UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
         """
         config = self.config
+        how = config.heads
         # Scoring may take minutes, so a k that is too large is refused before it.
-        check_k(config.heads.k, Encoder(self.inputs.pretrained.model).num_heads)
-        chosen = select_top_heads(self.rank(), config.heads.k, config.heads.strategy)
-        how = config.heads.selection_arguments(config.seed)
+        check_k(how.k, Encoder(self.inputs.pretrained.model).num_heads)
+        chosen = select_top_heads(self.rank(), how.k, how.strategy)
+        arguments = how.selection_arguments(config.seed)
         selection = HeadSelection(
-            backbone=config.backbone.name, task=config.task, **how, **asdict(chosen)
+            backbone=config.backbone.name, task=config.task, **arguments, **asdict(chosen)
         )
         # Two selections share a file only if they were asked for in the same way and chose from the
         # same values.
-        path = out or self._path("heads", digest([how, chosen.values]))
+        path = out or self._path("heads", digest([arguments, chosen.values]))
         # A selection is cheap to make, so a file that is there already, damaged or not, is replaced.
         selection.write(path)
         return selection, path
 
     def rank(self) -> list[Ranked]:
         """Rank the heads of every layer as configured, by their scores or by what is measured."""
-        config = self.config
-        name = config.heads.rank
-        # The user's own ranking defines `rank`, which reads HiFi's scores, or `measure`, which
-        # reads the model.
-        file = registry.own_file(name)
-        own = user_code(name, file) if file else {}
-        if file and own.keys().isdisjoint(("rank", "measure")):
-            raise UsageError(f"{file} must define a function rank or measure")
-        measure = own.get("measure") or MEASURES.get(name)
+        own_functions = self._own_functions()
+        measure = own_functions.get("measure") or MEASURES.get(self.config.heads.rank)
         if measure:
             measured = self._importance(measure)
             return [Ranked(np.array(values)) for values in measured.values]
-        # Only `random` draws; its seed is that of the section `heads`, or else the run's.
-        seed = 0
-        if name == "random":
-            run_seed = config.heads.selection_arguments(config.seed)["seed"]
-            seed = seed_of_random_heads(run_seed, config.task)
+        return self._rank_by_scores(own_functions.get("rank"))
+
+    def _own_functions(self) -> dict[str, Any]:
+        """Return what the user's own ranking defines; empty: the ranking is one of this program.
+
+        It is a function `rank`, which reads HiFi's scores, or `measure`, which reads the model.
+
+        Raises:
+            UsageError: the file has neither.
+        """
+        name = self.config.heads.rank
+        file = registry.own_file(name)
+        if file is None:
+            return {}
+        defined = user_code(name, file)
+        if defined.keys().isdisjoint(("rank", "measure")):
+            raise UsageError(f"{file} must define a function rank or measure")
+        return defined
+
+    def _rank_by_scores(self, function: RankingFunction | None) -> list[Ranked]:
+        """Rank the heads of every layer by HiFi's scores, which are read or computed.
+
+        Args:
+            function: the user's own; None: the one that the configuration names.
+        """
+        how = self.config.heads
+        # Only `random` draws. The run's seed gives every task other heads.
+        seed = seed_of_random_heads(how.seed_of_random(self.config.seed), self.config.task)
         scores, _ = self.score()
         richness, correlation = scores.arrays
         return rank_heads(
             richness,
             correlation,
-            rank=name,
-            damping=config.heads.damping,
-            epsilon=config.heads.epsilon,
+            rank=how.rank,
+            damping=how.damping,
+            epsilon=how.epsilon,
             seed=seed,
-            function=own.get("rank"),
+            function=function,
         )
 
     def score(self, *, force: bool = False, out: Path | None = None) -> tuple[HeadScores, Path]:
@@ -218,21 +243,21 @@ class HeadSelector:
 
     def scores_name(self) -> str:
         """Name the file of the scores: a hash of all that decides them."""
-        return digest(self._decides_scores())
+        return digest(self._inputs_of_scores())
 
     def _importance_name(self) -> str:
         """Name the file of measured values by the ranking, and a hash of all that decides them."""
-        decides = self._decides_scores()
+        deciding = self._inputs_of_scores()
         # A measured ranking may read the loss, and with it the task head. HiFi's scores read
         # neither.
-        decides |= self.config.model_dump(mode="json", include={"task_head"})
+        deciding |= self.config.model_dump(mode="json", include={"task_head"})
         own = registry.own_file(self.config.heads.rank)
         if own:
-            decides["code"] = file_digest(own)
-        return f"{self.config.heads.rank}-{digest(decides)}"
+            deciding["code"] = file_digest(own)
+        return f"{self.config.heads.rank}-{digest(deciding)}"
 
-    def _decides_scores(self) -> dict[str, Any]:
-        """Give all that decides the scores of heads."""
+    def _inputs_of_scores(self) -> dict[str, Any]:
+        """Give all that decides the scores of heads: encoder, rows, and the settings of the scoring."""
         config = self.config
         # Two keys that decide tokens stand elsewhere: the encoder's digest stands for `backbone.*`,
         # and heads are scored at `scoring.max_length`, not at the run's length.
@@ -241,7 +266,7 @@ class HeadSelector:
             for key, value in config.values_that_decide("tokens").items()
             if not key.startswith("backbone.") and key != "max_length"
         }
-        decides: dict[str, Any] = {
+        deciding: dict[str, Any] = {
             "backbone": self.inputs.pretrained.backbone_weights,
             "data": self.inputs.data.fingerprint["train"],
             "scoring": config.scoring.model_dump(),
@@ -251,11 +276,11 @@ class HeadSelector:
         # their `selection` is.
         held_out = self._held_out()
         if held_out:
-            decides["held out"] = held_out
+            deciding["held out"] = held_out
         if config.scoring.warm_steps:
             # The warm-up is full fine-tuning at the run's settings, whatever its method.
-            decides["training"] = config.values_that_decide("warm-up")
-        return decides
+            deciding["training"] = config.values_that_decide("warm-up")
+        return deciding
 
     # --- measure the model
 
@@ -267,7 +292,7 @@ class HeadSelector:
         Rows that the run holds out to select its epoch are not among them: the choice of heads is
         part of the training.
         """
-        runner, examples = self.load()
+        runner, examples = self.model_and_examples()
         xi = self.config.scoring.xi
         # Each choice of a multiple-choice example is a text of its own.
         sequences = single_sequences(examples)
@@ -283,7 +308,7 @@ class HeadSelector:
 
     def compute_importance(self, measure: HeadMeasure) -> HeadImportance:
         """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`."""
-        runner, examples = self.load()
+        runner, examples = self.model_and_examples()
         values = measure_heads(measure, runner, examples).tolist()
         return HeadImportance(
             **self._common_fields(len(examples)),
@@ -304,8 +329,8 @@ class HeadSelector:
             "data": self.inputs.data.fingerprint["train"],
         }
 
-    def load(self) -> tuple[ModelRunner, list[EncodedExample]]:
-        """Give the model and the examples that are measured.
+    def model_and_examples(self) -> tuple[ModelRunner, list[EncodedExample]]:
+        """Give the model and the examples that scores and other measurements are of.
 
         Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random
         one, drawn by `scoring.seed`: what is measured does not depend on the run's seed, and all
@@ -314,10 +339,12 @@ class HeadSelector:
         config = self.config
         scoring = config.scoring
         pretrained = self.inputs.pretrained
-        examples = sample(
-            self._training_examples(scoring.max_length), scoring.samples, scoring.seed
-        )
-        encoder = own_encoder(pretrained, config.seed if scoring.warm_steps else scoring.seed)
+        all_examples = self._training_examples(scoring.max_length)
+        examples = sample(all_examples, scoring.samples, scoring.seed)
+        seed_of_task_head = scoring.seed
+        if scoring.warm_steps:
+            seed_of_task_head = config.seed
+        encoder = own_encoder(pretrained, seed_of_task_head)
         pad = padding_values(pretrained.tokenizer)
         runner = ModelRunner(encoder, self.inputs.task, config, pad, self.device)
         if scoring.warm_steps:
