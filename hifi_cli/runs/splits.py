@@ -41,17 +41,36 @@ def load_splits(inputs: RunInputs) -> Splits:
     # The usual run: the validation rows both select the epoch and are reported.
     if not config.shots and config.selection != "holdout":
         train = load("train")
-        return Splits(train, reported, reported, epoch_batches(config, train, epoch=0), extra)
+        return Splits(
+            train=train,
+            selection=reported,
+            reported=reported,
+            gradient_batches=epoch_batches(config, train, epoch=0),
+            extra_validation=extra,
+        )
+    # Otherwise rows of the train split select the epoch: a holdout, or as many as the shots are.
     train_rows, selection_rows = split_train(config, task, data.rows("train"))
     train = tokenizer.tokenize(train_rows)
     selection = tokenizer.tokenize(selection_rows)
     if not config.shots:
-        return Splits(train, selection, reported, epoch_batches(config, train, epoch=0), extra)
+        return Splits(
+            train=train,
+            selection=selection,
+            reported=reported,
+            gradient_batches=epoch_batches(config, train, epoch=0),
+            extra_validation=extra,
+        )
     # A method that chooses parameters by gradients, as Child-Tuning-D does, gets those of the full
     # train split.
     gradient_batches = epoch_batches(config, inputs.examples("train"), epoch=0)
-    fewshot = task_sources.few_shot_rows(train_rows, selection_rows)
-    return Splits(train, selection, reported, gradient_batches, extra, fewshot)
+    return Splits(
+        train=train,
+        selection=selection,
+        reported=reported,
+        gradient_batches=gradient_batches,
+        extra_validation=extra,
+        fewshot=task_sources.few_shot_rows(train_rows, selection_rows),
+    )
 
 
 def split_train(config: RunConfig, task: TaskSpec, rows: list[Row]) -> tuple[list[Row], list[Row]]:
