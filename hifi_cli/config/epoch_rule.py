@@ -12,6 +12,17 @@ Selection = Literal["validation", "holdout", "few-shot"]
 class EpochRule:
     """The rule by which a run chooses the epoch that it reports.
 
+    After each epoch the selecting examples are measured. When the reported ones are measured, and
+    which epoch is kept, follows from both attributes:
+
+        selection          report   reported examples are measured after              kept epoch
+        validation         best     every epoch, as they are the selecting ones       best
+        validation         last     every epoch                                       last
+        validation         max      every epoch                                       best
+        holdout, few-shot  best     the last epoch; then with the best epoch's model  best
+        holdout, few-shot  last     the last epoch, and each that is the best so far  last
+        holdout, few-shot  max      every epoch                                       best
+
     Attributes:
         report: the score that tables show: after the epoch that is `best` by the selecting examples,
             after the `last` one, or the `max` over all epochs.
@@ -54,11 +65,11 @@ class EpochRule:
         """
         return self.has_max or is_last or (is_best and self.kept == "last")
 
-    def keeps(self, *, is_best: bool, is_candidate: bool) -> bool:
+    def keeps(self, *, is_best: bool, may_be_reported: bool) -> bool:
         """Return whether model and predictions of an epoch take the place of those kept so far.
 
         Args:
             is_best: as for `measures_reported`.
-            is_candidate: whether the last stage has trained the model.
+            may_be_reported: whether the last stage has trained the model.
         """
-        return is_best or (is_candidate and self.kept == "last")
+        return is_best or (may_be_reported and self.kept == "last")

@@ -529,7 +529,10 @@ class Trainer:
         process["seconds"] = round(now - self.process_started_at, 3)
 
     def evaluate(self) -> None:
-        """Measure the model after an epoch, log its metrics, and keep it if it may be reported."""
+        """Measure the model after an epoch, log its metrics, and keep it if it is to be reported.
+
+        `EpochRule` says which rows are measured when, and which epoch is kept.
+        """
         rule = self.config.epoch_rule
         primary = self.runner.task.primary
         selecting_score = None
@@ -548,7 +551,7 @@ class Trainer:
             is_best = self.note_if_best(scores[primary])
         epoch = self.progress.epoch
         self.log(EpochMetrics(epoch=epoch, selection=selecting_score, **scores))
-        if rule.keeps(is_best=is_best, is_candidate=self.is_candidate()):
+        if rule.keeps(is_best=is_best, may_be_reported=self.may_be_reported()):
             self.keep(logits)
 
     def note_if_best(self, score: float) -> bool:
@@ -561,7 +564,7 @@ class Trainer:
             Whether it is the best one.
         """
         # The first of equal scores stays the best: a later epoch must be higher.
-        is_best = self.is_candidate() and score > self.progress.best_score
+        is_best = self.may_be_reported() and score > self.progress.best_score
         if is_best:
             self.progress.best_epoch = self.progress.epoch
             self.progress.best_score = score
@@ -575,8 +578,8 @@ class Trainer:
         delta = self.method.delta(self.model)
         self.delta = {name: value.detach().clone() for name, value in delta.items()}
 
-    def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last stage has trained it, or the run ends.
+    def may_be_reported(self) -> bool:
+        """Whether the model may be the reported one: the last stage has trained it, or the run ends.
 
         An epoch that ends before the last stage, or in the steps of a warm-up at a learning rate of
         0, has a model that the method does not mean. The last epoch is reported in any case,

@@ -42,7 +42,7 @@ def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_las
 
 
 @pytest.mark.parametrize(
-    ("report", "is_best", "is_candidate", "keeps"),
+    ("report", "is_best", "may_be_reported", "keeps"),
     [
         ("best", True, True, True),
         ("best", False, True, False),
@@ -51,9 +51,9 @@ def test_the_reported_split_is_measured_where_no_later_epoch_can(is_best, is_las
         ("last", False, False, False),
     ],
 )
-def test_the_model_of_an_epoch_is_kept(report, is_best, is_candidate, keeps):
+def test_the_model_of_an_epoch_is_kept(report, is_best, may_be_reported, keeps):
     rule = EpochRule(report, "validation")
-    assert rule.keeps(is_best=is_best, is_candidate=is_candidate) == keeps
+    assert rule.keeps(is_best=is_best, may_be_reported=may_be_reported) == keeps
 
 
 def test_a_configuration_has_the_rule_of_its_selection(make):
