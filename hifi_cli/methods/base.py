@@ -40,12 +40,15 @@ class MethodContext:
 class Stage:
     """A part of a run, with its own optimizer and learning rate schedule.
 
+    `Method.stages` makes it, once for a run; `training/stage.py` trains it.
+
     Attributes:
-        method: whose parameters train and whose hooks are called.
+        method: whose parameters train and whose hooks are called. It need not be the run's: EH-FT's
+            first stage has the method `stage1.method`, and Diff-Pruning's first one a search.
         fraction: of the run's steps.
         training: the learning rate and the like; None: those of the run.
-        prepare_model: prepares the model for this stage; not called for the first one, which
-            `Method.prepare` prepares.
+        prepare_model: prepares the model for this stage, from what the stage before it has left; not
+            called for the first one, which `Method.prepare` prepares.
     """
 
     method: "Method"
@@ -57,11 +60,12 @@ class Stage:
 class Method:
     """A fine-tuning method: one subclass per file in this folder. Most need `prepare` alone.
 
-    The hooks stand in the order in which a run calls them. It calls `prepare` once, and then trains
-    through `stages`. Each begins with `on_stage_start`, then AdamW is created over `param_groups`,
-    and `clip_groups` are read. A step is: `before_step`, forward and backward passes with
-    `regularization_loss`, `after_backward`, clipping of each of the `clip_groups`,
-    `before_optimizer_step`, the optimizer's step, `after_optimizer_step`.
+    The hooks stand in the order in which a run calls them. It calls `prepare` once, which prepares
+    the model for the first of the `stages`. From the second on, a stage begins with its own
+    `Stage.prepare_model`. Then each stage calls hooks of its own method: `on_stage_start`, before
+    AdamW is created over `param_groups` and `clip_groups` are read. A step is: `before_step`, forward
+    and backward passes with `regularization_loss`, `after_backward`, clipping of each of the
+    `clip_groups`, `before_optimizer_step`, the optimizer's step, `after_optimizer_step`.
 
     A hook that changes a weight that does not train changes it in place, and not through `.data`: a
     GPU multiplies by copies of such weights, which it makes anew when PyTorch counts a change.

@@ -36,10 +36,12 @@ def hard_concrete(gate: Tensor) -> Tensor:
     return stretched.clamp(0, 1)
 
 
-def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Make parameter groups of what trains as in full fine-tuning: biases do not decay."""
+def _groups_as_in_full_ft(
+    parameters: Iterable[nn.Parameter], weight_decay: float
+) -> list[dict[str, Any]]:
+    """Make parameter groups of what trains as in full fine-tuning: matrices decay, biases do not."""
     groups: list[dict[str, Any]] = []
-    for value in exempt:
+    for value in parameters:
         decay = weight_decay if value.dim() > 1 else 0.0
         groups.append({"params": [value], "weight_decay": decay})
     return groups
@@ -47,6 +49,10 @@ def _decayed_matrices(exempt: Iterable[nn.Parameter], weight_decay: float) -> li
 
 class _Search(Method):
     """The first stage, which trains theta = theta0 + z_tensor * z * difference (equation 5).
+
+    It is a part of `DiffPruning`, whose `prepare` makes and prepares it. A run calls its hooks in the
+    first stage; `DiffPruning` reads the differences that it has found when the second one begins, and
+    then frees its memory.
 
     The values of all entries of all tensors are kept in one vector [entries] each. An operation on
     each of hundreds of tensors would take most of a GPU's time.
@@ -109,7 +115,7 @@ class _Search(Method):
             "lr": self.settings.gate_learning_rate,
             "lr_schedule": "constant",
         }
-        groups = _decayed_matrices(self.exempt.values(), weight_decay)
+        groups = _groups_as_in_full_ft(self.exempt.values(), weight_decay)
         return [*groups, of_difference, of_gates]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:  # noqa: ARG002
@@ -118,9 +124,10 @@ class _Search(Method):
         return [[*self.exempt.values(), self.difference], [self.gate, self.tensor_gate]]
 
     def before_step(self, model: nn.Module, step: int, steps: range) -> None:  # noqa: ARG002
-        # `after_backward` needs the graph behind these weights.
-        self._sampled = self.weights(step_generator(self.context.seed, step, self.gate.device))
-        self.write(self._sampled)
+        # `after_backward` needs the graph behind theta.
+        generator = step_generator(self.context.seed, step, self.gate.device)
+        self._sampled_theta = self.theta(generator)
+        self.write(self._sampled_theta)
 
     def regularization_loss(self, model: nn.Module) -> Tensor:  # noqa: ARG002
         """Return the penalty on entries that may differ (`product`), or on open gates (`sum`)."""
@@ -143,21 +150,21 @@ class _Search(Method):
         for value in self.searched.values():
             gradients.append(torch.zeros_like(value) if value.grad is None else value.grad)
             value.grad = None
-        # The model's parameters are copies of the sampled weights, and autograd ends at them: their
+        # The model's parameters are copies of the sampled theta, and autograd ends at them: their
         # gradient is handed on here.
-        self._sampled.backward(torch.cat([gradient.flatten() for gradient in gradients]))
+        self._sampled_theta.backward(torch.cat([gradient.flatten() for gradient in gradients]))
         # The graph is as large as the model, and the next step makes another one.
-        del self._sampled
+        del self._sampled_theta
 
     @torch.no_grad()
     def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
-        self.write(self.weights())
+        self.write(self.theta())
 
     def free_memory(self) -> None:
         """Let go of what is as large as the model: the search is over."""
         del self.pretrained, self.difference, self.gate
 
-    def weights(self, generator: Generator | None = None) -> Tensor:
+    def theta(self, generator: Generator | None = None) -> Tensor:
         """Compute theta of all entries, [entries].
 
         Args:
@@ -173,9 +180,9 @@ class _Search(Method):
         return self.pretrained + gates * self.difference
 
     @torch.no_grad()
-    def write(self, weights: Tensor) -> None:
+    def write(self, theta: Tensor) -> None:
         """Write theta of all entries into the model's parameters."""
-        torch._foreach_copy_(list(self.searched.values()), list(self.split(weights).values()))
+        torch._foreach_copy_(list(self.searched.values()), list(self.split(theta).values()))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """Return views of a value per entry, by the tensors' names and in their shapes."""
@@ -246,7 +253,7 @@ class DiffPruning(SparseMethod):
         """Make the largest differences the trainable ones, and reset all other entries."""
         search = self.search
         # The gates of evaluation, without noise: a closed gate leaves a difference of exactly 0.
-        difference = search.weights() - search.pretrained
+        difference = search.theta() - search.pretrained
         masks = top_k_masks(search.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))
         search.write(search.pretrained + difference * kept)
@@ -262,7 +269,7 @@ class DiffPruning(SparseMethod):
         trained = self.trainable_parameters(model)
         exempt = [value for name, value in trained.items() if name not in chosen]
         of_chosen = {"params": list(chosen.values()), "weight_decay": 0.0}
-        return [*_decayed_matrices(exempt, weight_decay), of_chosen]
+        return [*_groups_as_in_full_ft(exempt, weight_decay), of_chosen]
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
         self.chosen.gather_gradients()

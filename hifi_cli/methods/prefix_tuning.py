@@ -10,8 +10,10 @@ from hifi_cli.methods.base import Method, copy_tensors
 from hifi_cli.methods.common import freeze_except
 from hifi_cli.models.encoder import Encoder
 
+# The name of `prefix_attention` in transformers' attention interface.
 ATTENTION = "hifi_prefix"
-_NAME = "hifi_prefixes"
+# The name of the prefixes as a module of the encoder.
+_MODULE = "hifi_prefixes"
 
 
 class PrefixEncoder(nn.Module):
@@ -123,7 +125,7 @@ class PrefixTuning(Method):
             prefixes = PrefixEncoder(
                 encoder.num_layers, settings.length, size, settings.mlp, settings.init_std
             )
-        encoder.base.add_module(_NAME, prefixes.to(encoder.device))
+        encoder.base.add_module(_MODULE, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         encoder.base.register_forward_hook(prefixes.after_forward)
         for layer in range(encoder.num_layers):
@@ -131,13 +133,14 @@ class PrefixTuning(Method):
             # In a tuple, PyTorch does not register the prefixes as a submodule of every layer.
             attention.prefix = (prefixes, layer, attention_function)
         self._prefixes = prefixes
-        self._prefix = f"{encoder.model.base_model_prefix}.{_NAME}."
+        # With this begin the names of the prefixes' parameters in the whole model.
+        self._beginning = f"{encoder.model.base_model_prefix}.{_MODULE}."
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the task head, and the prefixes without the MLP that made them."""
         trained = super().delta(model)
-        delta = {name: value for name, value in trained.items() if self._prefix not in name}
-        return delta | {f"{self._prefix}values": self._prefixes.key_values().detach()}
+        delta = {name: value for name, value in trained.items() if self._beginning not in name}
+        return delta | {f"{self._beginning}values": self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         # A delta has the finished prefixes, and no MLP that they could be made by.

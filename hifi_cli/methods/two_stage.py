@@ -21,6 +21,9 @@ class TwoStage(Method):
     it is, and hand over a head that was hardly trained. Each stage has its own optimizer and
     schedule. The run's steps are divided between the stages, so that it takes as many as a run of full
     fine-tuning (section 3.2).
+
+    A run calls `prepare`, trains stage 1 by the hooks of `stage1_method`, calls `begin_stage2`, and
+    trains stage 2 by the hooks of this class: those of full fine-tuning.
     """
 
     may_leave_out_words = True
@@ -51,9 +54,9 @@ class TwoStage(Method):
     def prepare(self, encoder: Encoder) -> None:
         # Stage 1 may replace modules of the backbone and change any of its weights. Stage 2 starts
         # from the pretrained ones bit for bit, so they are kept before stage 1 touches anything.
-        self._pretrained = None
+        self._untouched_model = None
         if not self.settings.reserve:
-            self._pretrained = copy.deepcopy(encoder.model)
+            self._untouched_model = copy.deepcopy(encoder.model)
         self.stage1_method.prepare(encoder)
         head = encoder.task_head
         for parameter in head.values():
@@ -82,20 +85,21 @@ class TwoStage(Method):
     @torch.no_grad()
     def begin_stage2(self, encoder: Encoder) -> None:
         """Make everything train, from the pretrained backbone and the head that stage 1 trained."""
-        # With `reserve`, what stage 1 trained of the backbone stays, and trains on.
-        if self._pretrained is None:
+        # There is no untouched model with `reserve`: what stage 1 trained of the backbone stays, and
+        # trains on.
+        if self._untouched_model is None:
             self.stage1_method.unfreeze_all(encoder)
             return
-        # The pretrained copy's modules take the place of stage 1's, with whatever its method has put
-        # into them. That brings back the initial task head too, so its trained values are kept first
-        # and copied into it.
-        head = {name: value.clone() for name, value in encoder.task_head.items()}
-        for name, module in self._pretrained.named_children():
+        # The untouched modules take the place of stage 1's, with whatever its method has put into
+        # them. That brings back the initial task head too, so its trained values are kept first and
+        # copied into it.
+        trained_head = {name: value.clone() for name, value in encoder.task_head.items()}
+        for name, module in self._untouched_model.named_children():
             encoder.model.set_submodule(name, module)
-        self._pretrained = None
+        self._untouched_model = None
         for name, parameter in encoder.task_head.items():
             if self.settings.carry == "all" or not name.endswith("bias"):
-                parameter.copy_(head[name])
+                parameter.copy_(trained_head[name])
         encoder.model.requires_grad_(True)
 
     def merge(self, encoder: Encoder) -> None:

@@ -154,7 +154,7 @@ def test_diff_pruning_keeps_the_largest_differences(make, workspace):
     torch.manual_seed(0)
     with torch.no_grad():
         method.search.difference.normal_()
-    expected = method.search.split(method.search.weights().detach())
+    expected = method.search.split(method.search.theta().detach())
     start = method.search.split(method.search.pretrained)
     method.stages()[1].prepare_model(prepared.encoder)
     sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
@@ -175,7 +175,7 @@ def test_a_hard_concrete_gate_opens_and_closes(make, workspace):
         search.pretrained.fill_(0)
         search.difference.fill_(1)
         search.tensor_gate.fill_(50)  # open, whatever the noise is
-        draws = search.weights(torch.Generator().manual_seed(0))
+        draws = search.theta(torch.Generator().manual_seed(0))
     assert float((draws == 0).float().mean()) == pytest.approx(
         1 / 2, abs=0.02
     )  # where the stretched sigmoid is below 0
