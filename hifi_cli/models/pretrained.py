@@ -45,9 +45,10 @@ class Pretrained:
         model: with a task head.
         tokenizer: of the encoder.
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
-        backbone_weights: digest of the encoder: of its weights, configuration and tokenizer.
-        weights_of_schema_1: what records of schema 1 have instead: the hub commit, or the SHA-256
-            of the weights file.
+        digest: of the encoder: of its weights, configuration and tokenizer. Records have it as
+            `backbone_weights`.
+        digest_of_schema_1: what records of schema 1 have there: the hub commit, or the SHA-256 of
+            the weights file.
         started_from: the run whose encoder weights these are, the run that it started from, and so
             on.
     """
@@ -55,8 +56,8 @@ class Pretrained:
     model: nn.Module
     tokenizer: Any
     missing_keys: list[str]
-    backbone_weights: str
-    weights_of_schema_1: str
+    digest: str
+    digest_of_schema_1: str
     started_from: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -105,19 +106,29 @@ def load_backbone(
         model = EncoderWithTaskHead(encoder.base, task_head)
     missing_keys |= _drawn_by_each_run(model)
     # Where the hub cannot be asked, its cache says which commit was read.
-    commit = commit or getattr(config, "_commit_hash", None)
+    commit_read = commit or getattr(config, "_commit_hash", None)
+    digest, digest_of_schema_1 = _digests(source, commit_read)
+    return Pretrained(model, tokenizer, sorted(missing_keys), digest, digest_of_schema_1)
+
+
+def _digests(source: str, commit: str | None) -> tuple[str, str]:
+    """Compute the digests of an encoder that was read: today's, and that of records of schema 1.
+
+    Args:
+        source: as `resolve_source` gives it.
+        commit: of the hub; None for a local copy.
+
+    Raises:
+        MissingError: the files are not in the hub's cache any more.
+    """
     directory = local_directory(source, commit)
     if directory is None:
         raise MissingError(f"{source}: the hub's cache does not hold what was loaded from it")
     # Records of schema 1 name an encoder of the hub by its commit, and another one by its weights.
-    old_digest = None if commit else weights_digest_of_schema_1(directory)
-    return Pretrained(
-        model,
-        tokenizer,
-        sorted(missing_keys),
-        backbone_weights=encoder_digest(directory),
-        weights_of_schema_1=old_digest or str(commit),
-    )
+    digest_of_schema_1 = None
+    if not commit:
+        digest_of_schema_1 = weights_digest_of_schema_1(directory)
+    return encoder_digest(directory), digest_of_schema_1 or str(commit)
 
 
 def _read_weights(

@@ -227,7 +227,7 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         config=config,
         result=result,
         command=command_line(_command_of_others(result)),
-        weights=prepared.pretrained.backbone_weights,
+        weights=prepared.pretrained.digest,
     )
     card.save(to / "README.md")
 

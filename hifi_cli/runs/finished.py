@@ -89,10 +89,10 @@ def rebuild(
     result = finished.result
     # A delta says what changed, so it makes sense only on the very weights that it was trained
     # from.
-    found = pretrained.backbone_weights
+    found = pretrained.digest
     # Records of schema 1 have another digest of the same encoder.
     if result.schema_version == 1:
-        found = pretrained.weights_of_schema_1
+        found = pretrained.digest_of_schema_1
     if found != result.backbone_weights:
         started = ""
         if config.start_from:

@@ -267,7 +267,7 @@ class HeadSelector:
             if not key.startswith("backbone.") and key != "max_length"
         }
         deciding: dict[str, Any] = {
-            "backbone": self.inputs.pretrained.backbone_weights,
+            "backbone": self.inputs.pretrained.digest,
             "data": self.inputs.data.fingerprint["train"],
             "scoring": config.scoring.model_dump(),
             "encoding": encoding,
@@ -325,7 +325,7 @@ class HeadSelector:
             "task": config.task,
             **config.scoring.model_dump(exclude={"samples", "xi"}),
             "samples": samples,
-            "backbone_weights_id": self.inputs.pretrained.backbone_weights,
+            "backbone_weights_id": self.inputs.pretrained.digest,
             "data": self.inputs.data.fingerprint["train"],
         }
 

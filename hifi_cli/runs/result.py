@@ -277,7 +277,7 @@ def result_of(
         setting_hash=config.setting_hash,
         heads=heads,
         heads_sha256=_digest_of_shared_heads(config, heads),
-        backbone_weights=pretrained.backbone_weights,
+        backbone_weights=pretrained.digest,
         started_from=pretrained.started_from,
         method_code=code,
         data=data.fingerprint,

@@ -185,7 +185,7 @@ def _parts_of_training(
         "the configuration": inputs.config.config_hash,
         "the task as it is read": identity.task,
         "the code of your own": identity.code,
-        "the encoder's weights, configuration or tokenizer": inputs.pretrained.backbone_weights,
+        "the encoder's weights, configuration or tokenizer": inputs.pretrained.digest,
         "the attention heads": digest(heads),
         "one or several processes": trains_all_words,
     }
@@ -274,7 +274,7 @@ def _store(
         belongs_to = {
             "method": prepared.config.method,
             "backbone": prepared.config.backbone.name,
-            "backbone_weights_id": prepared.pretrained.backbone_weights,
+            "backbone_weights_id": prepared.pretrained.digest,
             "heads": prepared.method.context.heads,
         }
         save_delta(directory.delta, trainer.delta, belongs_to)

@@ -141,8 +141,8 @@ class Workspace:
         return replace(
             loaded,
             missing_keys=[name for name in loaded.missing_keys if name not in names],
-            backbone_weights=digest_of_start(loaded.backbone_weights, delta),
-            weights_of_schema_1=digest_of_start(loaded.weights_of_schema_1, delta),
+            digest=digest_of_start(loaded.digest, delta),
+            digest_of_schema_1=digest_of_start(loaded.digest_of_schema_1, delta),
             started_from=[link, *prepared.pretrained.started_from],
         )
 
