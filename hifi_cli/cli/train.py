@@ -152,7 +152,7 @@ def _resolve(
         tasks, methods, backbone, protocol, seeds=seeds, files=files, overrides=words
     )
     if files and repeats_run(configs[0]):
-        configs = _with_own_files(configs, files[0], trust=trust)
+        configs = _with_own_yamls(configs, files[0], trust=trust)
     if backbone_of_heads not in (None, configs[0].backbone.name):
         raise UsageError(
             f"{heads} holds heads of backbone '{backbone_of_heads}', not of"
@@ -168,7 +168,7 @@ def _resolve(
     return configs
 
 
-def _with_own_files(configs: list[RunConfig], file: Path, *, trust: bool) -> list[RunConfig]:
+def _with_own_yamls(configs: list[RunConfig], file: Path, *, trust: bool) -> list[RunConfig]:
     """Let a repeated run read the copies of the user's own files beside its config.yaml.
 
     Files of the same name elsewhere may be others.

@@ -26,19 +26,6 @@ COMMAND_LINE = "command line"
 # The names of the layers of files that `-c` gives begin with this.
 _FILE_LAYER = "-c "
 DEFAULT_PROTOCOL = "hifi"
-# Owners of old hub models, which people still name without one.
-HUB_OWNERS = {
-    "bert-base-uncased": "google-bert",
-    "bert-base-cased": "google-bert",
-    "bert-large-uncased": "google-bert",
-    "bert-base-multilingual-cased": "google-bert",
-    "distilbert-base-uncased": "distilbert",
-    "distilbert-base-cased": "distilbert",
-    "distilroberta-base": "distilbert",
-    "xlm-roberta-large": "FacebookAI",
-    "albert-base-v2": "albert",
-    "camembert-base": "almanach",
-}
 # Together they name a run: a YAML that has all of them is a run's config.yaml. They are options,
 # not settings.
 _NAMES_OF_A_RUN = ("task", "method", "backbone", "protocol", "seed")
@@ -67,82 +54,7 @@ class Sourced(NamedTuple):
     origin: Origin | None = None
 
 
-def backbone_config(name: str) -> BackboneConfig:
-    """Return the backbone that a name stands for: a YAML, a local directory, or a hub id `owner/name`."""
-    return parse(BackboneConfig, _backbone_keys(name)["backbone"], f"backbone {name}")
-
-
-def architecture_of(backbone: BackboneConfig) -> dict[str, Any] | None:
-    """Return the sizes of a hub's encoder that a shipped YAML has, so that no file of it is needed.
-
-    Returns:
-        `model_type` and sizes, under the names of config.json; None: no YAML has those of the
-        encoder, or the revision may be another one.
-    """
-    if backbone.hub is None or backbone.revision is not None:
-        return None
-    for name in registry.names("backbones"):
-        content = registry.load("backbones", name)
-        if content.get("hub") == backbone.hub and "architecture" in content:
-            return dict(content["architecture"])
-    return None
-
-
-def _backbone_keys(name: str) -> dict[str, Any]:
-    """Return the configuration keys that a backbone sets: `backbone` itself, and those in its YAML.
-
-    Raises:
-        UsageError: it is none of what `backbone_config` takes.
-    """
-    if name in registry.names("backbones") or registry.is_yaml_path(name):
-        return _keys_of_backbone_yaml(name)
-    if Path(name).is_dir():
-        path = Path(name).resolve()
-        return {"backbone": {"name": safe_name(path.name), "path": str(path)}}
-    if name in HUB_OWNERS:
-        return {"backbone": {"name": name, "hub": f"{HUB_OWNERS[name]}/{name}"}}
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return {"backbone": {"name": safe_name(name), "hub": name}}
-    suggestion = registry.did_you_mean(name, [*registry.names("backbones"), *HUB_OWNERS])
-    raise UsageError(
-        f"unknown backbone '{name}'{suggestion}"
-        " (a shipped name, a local directory or a hub id owner/name)"
-    )
-
-
-def _keys_of_backbone_yaml(name: str) -> dict[str, Any]:
-    """Return the configuration keys that a shipped backbone, or a user's own YAML, sets."""
-    file = registry.find("backbones", name)
-    content = registry.read_yaml(file)
-    keys: dict[str, Any] = content.pop("config", {})
-    content.pop("description", None)
-    content.pop("architecture", None)
-    if content.get("path") and registry.is_yaml_path(name):
-        # The path in a shipped YAML stays relative, for installations elsewhere.
-        content["path"] = str((file.parent / content["path"]).resolve())
-    return {**keys, "backbone": {"name": file.stem, **content}}
-
-
-def stored_name(kind: str, argument: str) -> str:
-    """Return the name that finished runs have for an argument; that of a user's own YAML has its file.
-
-    Args:
-        kind: `tasks`, `methods`, `protocols` or `backbones`.
-        argument: a name, the path of a YAML, or of a backbone also a directory or a hub id.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: no such backbone, or a YAML is none of its kind.
-    """
-    if kind == "backbones" and ("/" in argument or registry.is_yaml_path(argument)):
-        return backbone_config(argument).name
-    name = registry.name_of(argument)
-    # The user's own file is read now, so that what is wrong in it is said before any work is done.
-    if registry.own_file(name) and kind == "methods":
-        method_spec(name)
-    if registry.own_file(name) and kind == "protocols":
-        with_bases("protocols", name, ProtocolSpec)
-    return name
+# --- the configuration of a run
 
 
 def resolve(
@@ -213,7 +125,7 @@ def _refuse_names(layers: Iterable[Layer]) -> None:
 
 def _resolve_whole(layers: Iterable[Layer]) -> RunConfig:
     """Return the configuration of a run's config.yaml, the first layer, with changes in the others."""
-    return _validated(_with_own_files(_merge(layers)))
+    return _validated(_with_files_of_names(_merge(layers)))
 
 
 def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) -> RunConfig:
@@ -240,48 +152,9 @@ def _resolve_names(given: Mapping[str, str | None], changes: Iterable[Layer]) ->
     ]
     layers += yamls.layers(names["method"].value)
     layers += changes
-    merged = _with_own_files(_with_stage1(layers, yamls))
+    merged = _with_files_of_names(_with_stage1(layers, yamls))
     defaults = _origins_of_defaults(names["method"].value, merged, yamls)
     return _validated(merged, defaults)
-
-
-def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]:
-    """Return the merged layers, which lie over the keys of the first stage's method if they name one.
-
-    Raises:
-        UsageError: there are keys of a first stage without a method, or the method has two stages.
-    """
-    merged = _merge(layers)
-    if not any(key.startswith("stage1.") for key in merged):
-        return merged
-    named = _with_own_files(merged).get("stage1.method", Sourced(None, DEFAULT))
-    # The layers are merged twice: first to learn which method the first stage has, then over the
-    # keys that this method has as a run of its own. So every layer wins over them.
-    return _merge(layers, start=_stage1_keys(named, yamls))
-
-
-def _with_own_files(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
-    """Return the values with names that carry their files, where the user named a file of their own.
-
-    The user named what the command line says, and what the YAMLs say that it names. A file given
-    with `-c` may be that of a run of others: a path in it stays a text, which `RunConfig` refuses.
-    """
-    result = dict(merged)
-    for key, as_name in (
-        ("stage1.method", registry.name_of),
-        ("heads.rank", registry.name_of_code),
-    ):
-        named = merged.get(key)
-        if named is None or not isinstance(named.value, str):
-            continue
-        if not named.source.startswith(_FILE_LAYER):
-            result[key] = named._replace(value=as_name(named.value))
-    return result
-
-
-def repeats_run(config: RunConfig) -> bool:
-    """Return whether a configuration is that of a run's config.yaml, which `-c` named."""
-    return config.source_of("task").startswith(_FILE_LAYER)
 
 
 def _names(
@@ -307,106 +180,22 @@ def _names(
     return names
 
 
-@dataclass(frozen=True)
-class _Yamls:
-    """The YAMLs of a run but for those of methods, of which a two-stage run has two.
+def _with_stage1(layers: Sequence[Layer], yamls: "_Yamls") -> dict[str, Sourced]:
+    """Return the merged layers, which lie over the keys of the first stage's method if they name one.
 
-    Attributes:
-        protocols: the protocol and its bases by their files, the deepest base first.
-        backbone: the keys that the backbone sets.
-        task_file: the task's YAML.
+    Raises:
+        UsageError: there are keys of a first stage without a method, or the method has two stages.
     """
-
-    protocols: Mapping[Path, ProtocolSpec]
-    backbone: Mapping[str, Any]
-    task_file: Path
-
-    def layers(self, method_name: str) -> Iterator[Layer]:
-        """Yield what the YAMLs set, with those of a method; later layers win."""
-        task = self.task_file.stem
-        encoder = self.backbone["backbone"]["name"]
-        origins = self.origins(method_name)
-        method_names = [name for name, _ in origins.methods]
-        for index, (file, protocol) in enumerate(self.protocols.items()):
-            keys = protocol.config
-            yield Layer(f"protocol {file.stem}", keys, origins.of_protocol(index, "", keys))
-        yield Layer(f"backbone {encoder}", self.backbone, origins.of_others(self.backbone))
-        keys = registry.read_yaml(self.task_file).get("config", {})
-        yield Layer(f"task {task}", keys, origins.of_others(keys))
-        for index, (name, method) in enumerate(origins.methods):
-            keys = method.config
-            of_keys = origins.of_method(index, keys, for_task=False)
-            yield Layer(f"method {name}", keys, of_keys)
-            keys = method.tasks.get(task, {})
-            of_keys = origins.of_method(index, keys, for_task=True)
-            yield Layer(f"method {name} (task {task})", keys, of_keys)
-        # A protocol's blocks come after the method's own keys, because a paper's setting for one
-        # method or task wins over the method's usual one. Its cases, which
-        # may name several conditions at once, come last.
-        yield from self._blocks(origins, "methods", "*", "all methods")
-        yield from self._blocks(origins, "backbones", encoder, f"backbone {encoder}")
-        yield from self._blocks(origins, "tasks", task, f"task {task}")
-        for name in method_names:
-            yield from self._blocks(origins, "methods", name, f"method {name}")
-        for index, (file, protocol) in enumerate(self.protocols.items()):
-            for number, case in enumerate(protocol.cases, start=1):
-                if case.is_for(task, encoder, method_names):
-                    source = f"protocol {file.stem} (case {number})"
-                    of_keys = origins.of_protocol(index, "", case.config, case.origin)
-                    yield Layer(source, case.config, of_keys)
-
-    def origins(self, method_name: str) -> OriginFinder:
-        """Return what finds where the values of a run with a method come from."""
-        methods = with_bases("methods", method_name, MethodSpec)
-        return OriginFinder(
-            list(self.protocols.values()),
-            [(file.stem, method) for file, method in methods.items()],
-            self.task_file.stem,
-            self.backbone["backbone"]["name"],
-        )
-
-    def _blocks(
-        self, origins: OriginFinder, section: str, name: str, words: str
-    ) -> Iterator[Layer]:
-        """Yield what the protocols set for one name.
-
-        Args:
-            origins: finds where the values come from.
-            section: `methods`, `backbones` or `tasks`.
-            name: what is looked for there.
-            words: what sources call it.
-        """
-        for index, (file, protocol) in enumerate(self.protocols.items()):
-            block = getattr(protocol, section).get(name, {})
-            of_keys = origins.of_protocol(index, f"{section}.{name}", block)
-            yield Layer(f"protocol {file.stem} ({words})", block, of_keys)
+    merged = _merge(layers)
+    if not any(key.startswith("stage1.") for key in merged):
+        return merged
+    named = _with_files_of_names(merged).get("stage1.method", Sourced(None, DEFAULT))
+    # The layers are merged twice: first to learn which method the first stage has, then over the
+    # keys that this method has as a run of its own. So every layer wins over them.
+    return _merge(layers, start=_stage1_keys(named, yamls))
 
 
-def _merge(
-    layers: Iterable[Layer], start: Mapping[str, Sourced] | None = None
-) -> dict[str, Sourced]:
-    """Return the values of all layers by dotted key: later layers over earlier ones, all over `start`.
-
-    A value replaces a section, and the other way round; an empty section changes nothing.
-    """
-    result = dict(start or {})
-    for layer in layers:
-        for key, value in flatten(layer.keys).items():
-            # Keys are dotted paths. This key may replace a section (its keys `within`), or a value
-            # that stands where its section would be (`around`).
-            within = [other for other in result if other.startswith(f"{key}.")]
-            if value == {} and within:
-                continue
-            # `stage1=null` removes the section's keys, and a later `stage1.method=bitfit` removes
-            # the null.
-            around = [other for other in result if key.startswith(f"{other}.")]
-            for other in within + around:
-                del result[other]
-            result[key] = Sourced(value, layer.source, layer.origins.get(key))
-    return result
-
-
-def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
+def _stage1_keys(named: Sourced, yamls: "_Yamls") -> dict[str, Sourced]:
     """Return the keys that the method of stage 1 has as a run of its own, as keys of a two-stage run.
 
     Raises:
@@ -437,23 +226,148 @@ def _stage1_keys(named: Sourced, yamls: _Yamls) -> dict[str, Sourced]:
     return keys
 
 
-def _origins_of_defaults(
-    method: str, merged: Mapping[str, Sourced], yamls: _Yamls
-) -> dict[str, Origin]:
-    """Return what the YAMLs of a run say of the keys that none of them sets.
+def _with_files_of_names(merged: Mapping[str, Sourced]) -> dict[str, Sourced]:
+    """Return the values with names that carry the paths of their files, where the user named own ones.
 
-    Args:
-        method: name of the method.
-        merged: the values of all layers, which name the method of the first stage if there is one.
-        yamls: the others of the run.
+    The user named what the command line says, and what the YAMLs say that it names. A file given
+    with `-c` may be that of a run of others: a path in it stays a text, which `RunConfig` refuses.
     """
-    origins = yamls.origins(method).of_defaults()
-    stage1 = merged.get("stage1.method")
-    if stage1 is not None and isinstance(stage1.value, str):
-        for key, origin in yamls.origins(stage1.value).of_defaults().items():
-            if key.partition(".")[0] in TrainingConfig.model_fields:
-                origins[f"stage1.{key}"] = origin
-    return origins
+    result = dict(merged)
+    for key, as_name in (
+        ("stage1.method", registry.name_of),
+        ("heads.rank", registry.name_of_code),
+    ):
+        named = merged.get(key)
+        if named is None or not isinstance(named.value, str):
+            continue
+        if not named.source.startswith(_FILE_LAYER):
+            result[key] = named._replace(value=as_name(named.value))
+    return result
+
+
+def repeats_run(config: RunConfig) -> bool:
+    """Return whether a configuration is that of a run's config.yaml, which `-c` named."""
+    return config.source_of("task").startswith(_FILE_LAYER)
+
+
+# --- the layers
+
+
+@dataclass(frozen=True)
+class _Yamls:
+    """The YAMLs of a run, except those of methods: a two-stage run asks for the layers of two methods.
+
+    Attributes:
+        protocols: the protocol and its bases by their files, the deepest base first.
+        backbone: the keys that the backbone sets.
+        task_file: the task's YAML.
+    """
+
+    protocols: Mapping[Path, ProtocolSpec]
+    backbone: Mapping[str, Any]
+    task_file: Path
+
+    def layers(self, method_name: str) -> Iterator[Layer]:
+        """Yield what the YAMLs set, with those of a method; later layers win.
+
+        The origins in the layers change no value: `--dry-run` prints them.
+        """
+        finder = self.origin_finder(method_name)
+        yield from self._own_keys(finder)
+        # A protocol's blocks come after the method's own keys, because a paper's setting for one
+        # method or task wins over the method's usual one. Its cases, which may name several
+        # conditions at once, come last.
+        yield from self._blocks(finder, "methods", "*", "all methods")
+        yield from self._blocks(finder, "backbones", finder.backbone, f"backbone {finder.backbone}")
+        yield from self._blocks(finder, "tasks", finder.task, f"task {finder.task}")
+        for name, _ in finder.methods:
+            yield from self._blocks(finder, "methods", name, f"method {name}")
+        yield from self._cases(finder)
+
+    def origin_finder(self, method_name: str) -> OriginFinder:
+        """Return what finds where the values of a run with a method come from."""
+        methods = with_bases("methods", method_name, MethodSpec)
+        return OriginFinder(
+            list(self.protocols.values()),
+            [(file.stem, method) for file, method in methods.items()],
+            self.task_file.stem,
+            self.backbone["backbone"]["name"],
+        )
+
+    def _own_keys(self, finder: OriginFinder) -> Iterator[Layer]:
+        """Yield the keys that each YAML sets for all of its runs: protocol, backbone, task, method.
+
+        Args:
+            finder: finds where the values come from; it has the method and its bases.
+        """
+        for index, (file, protocol) in enumerate(self.protocols.items()):
+            keys = protocol.config
+            yield Layer(f"protocol {file.stem}", keys, finder.of_protocol(index, "", keys))
+        yield Layer(f"backbone {finder.backbone}", self.backbone, finder.of_others(self.backbone))
+        keys = registry.read_yaml(self.task_file).get("config", {})
+        yield Layer(f"task {finder.task}", keys, finder.of_others(keys))
+        for index, (name, method) in enumerate(finder.methods):
+            keys = method.config
+            origins = finder.of_method(index, keys, for_task=False)
+            yield Layer(f"method {name}", keys, origins)
+            keys = method.tasks.get(finder.task, {})
+            origins = finder.of_method(index, keys, for_task=True)
+            yield Layer(f"method {name} (task {finder.task})", keys, origins)
+
+    def _blocks(self, finder: OriginFinder, section: str, name: str, words: str) -> Iterator[Layer]:
+        """Yield what the protocols set for one name.
+
+        Args:
+            finder: finds where the values come from.
+            section: `methods`, `backbones` or `tasks`.
+            name: what is looked for there.
+            words: what sources call it.
+        """
+        for index, (file, protocol) in enumerate(self.protocols.items()):
+            block = getattr(protocol, section).get(name, {})
+            origins = finder.of_protocol(index, f"{section}.{name}", block)
+            yield Layer(f"protocol {file.stem} ({words})", block, origins)
+
+    def _cases(self, finder: OriginFinder) -> Iterator[Layer]:
+        """Yield what the protocols set for the combination of the run's task, encoder and method.
+
+        Args:
+            finder: finds where the values come from.
+        """
+        method_names = [name for name, _ in finder.methods]
+        for index, (file, protocol) in enumerate(self.protocols.items()):
+            for number, case in enumerate(protocol.cases, start=1):
+                if case.is_for(finder.task, finder.backbone, method_names):
+                    origins = finder.of_protocol(index, "", case.config, case.origin)
+                    source = f"protocol {file.stem} (case {number})"
+                    yield Layer(source, case.config, origins)
+
+
+def _merge(
+    layers: Iterable[Layer], start: Mapping[str, Sourced] | None = None
+) -> dict[str, Sourced]:
+    """Return the values of all layers by dotted key: later layers over earlier ones, all over `start`.
+
+    A value replaces a section, and the other way round; an empty section changes nothing.
+    """
+    result = dict(start or {})
+    for layer in layers:
+        for key, value in flatten(layer.keys).items():
+            # Keys are dotted paths. This key may replace a section (its keys `within`), or a value
+            # that stands where its section would be (`around`).
+            within = [other for other in result if other.startswith(f"{key}.")]
+            if value == {} and within:
+                continue
+            # `stage1=null` removes the section's keys, and a later `stage1.method=bitfit` removes
+            # the null.
+            around = [other for other in result if key.startswith(f"{other}.")]
+            for other in within + around:
+                del result[other]
+            result[key] = Sourced(value, layer.source, layer.origins.get(key))
+    return result
+
+
+# --- the validated configuration
 
 
 def _validated(
@@ -500,6 +414,28 @@ def _source_of_problem(wrong: str, sources: dict[str, str]) -> str:
     return COMMAND_LINE
 
 
+def _origins_of_defaults(
+    method: str, merged: Mapping[str, Sourced], yamls: _Yamls
+) -> dict[str, Origin]:
+    """Return what the YAMLs of a run say of the keys that none of them sets.
+
+    Args:
+        method: name of the method.
+        merged: the values of all layers, which name the method of the first stage if there is one.
+        yamls: the others of the run.
+    """
+    origins = yamls.origin_finder(method).of_defaults()
+    stage1 = merged.get("stage1.method")
+    if stage1 is not None and isinstance(stage1.value, str):
+        for key, origin in yamls.origin_finder(stage1.value).of_defaults().items():
+            if key.partition(".")[0] in TrainingConfig.model_fields:
+                origins[f"stage1.{key}"] = origin
+    return origins
+
+
+# --- key=value
+
+
 def override_value(value: Any) -> str:
     """Write a value as it stands in a `key=value` override, which `parse_override` reads as YAML."""
     if isinstance(value, str):
@@ -523,3 +459,98 @@ def parse_override(text: str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
     return nested({key.strip(): content})
+
+
+# --- names on the command line
+
+# Owners of old hub models, which people still name without one.
+HUB_OWNERS = {
+    "bert-base-uncased": "google-bert",
+    "bert-base-cased": "google-bert",
+    "bert-large-uncased": "google-bert",
+    "bert-base-multilingual-cased": "google-bert",
+    "distilbert-base-uncased": "distilbert",
+    "distilbert-base-cased": "distilbert",
+    "distilroberta-base": "distilbert",
+    "xlm-roberta-large": "FacebookAI",
+    "albert-base-v2": "albert",
+    "camembert-base": "almanach",
+}
+
+
+def backbone_config(name: str) -> BackboneConfig:
+    """Return the backbone that a name stands for: a YAML, a local directory, or a hub id `owner/name`."""
+    return parse(BackboneConfig, _backbone_keys(name)["backbone"], f"backbone {name}")
+
+
+def _backbone_keys(name: str) -> dict[str, Any]:
+    """Return the configuration keys that a backbone sets: `backbone` itself, and those in its YAML.
+
+    Raises:
+        UsageError: it is none of what `backbone_config` takes.
+    """
+    if name in registry.names("backbones") or registry.is_yaml_path(name):
+        return _keys_of_backbone_yaml(name)
+    if Path(name).is_dir():
+        path = Path(name).resolve()
+        return {"backbone": {"name": safe_name(path.name), "path": str(path)}}
+    if name in HUB_OWNERS:
+        return {"backbone": {"name": name, "hub": f"{HUB_OWNERS[name]}/{name}"}}
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return {"backbone": {"name": safe_name(name), "hub": name}}
+    suggestion = registry.did_you_mean(name, [*registry.names("backbones"), *HUB_OWNERS])
+    raise UsageError(
+        f"unknown backbone '{name}'{suggestion}"
+        " (a shipped name, a local directory or a hub id owner/name)"
+    )
+
+
+def _keys_of_backbone_yaml(name: str) -> dict[str, Any]:
+    """Return the configuration keys that a shipped backbone, or a user's own YAML, sets."""
+    file = registry.find("backbones", name)
+    content = registry.read_yaml(file)
+    keys: dict[str, Any] = content.pop("config", {})
+    content.pop("description", None)
+    content.pop("architecture", None)
+    if content.get("path") and registry.is_yaml_path(name):
+        # The path in a shipped YAML stays relative, for installations elsewhere.
+        content["path"] = str((file.parent / content["path"]).resolve())
+    return {**keys, "backbone": {"name": file.stem, **content}}
+
+
+def architecture_of(backbone: BackboneConfig) -> dict[str, Any] | None:
+    """Return the sizes of a hub's encoder that a shipped YAML has, so that no file of it is needed.
+
+    Returns:
+        `model_type` and sizes, under the names of config.json; None: no YAML has those of the
+        encoder, or the revision may be another one.
+    """
+    if backbone.hub is None or backbone.revision is not None:
+        return None
+    for name in registry.names("backbones"):
+        content = registry.load("backbones", name)
+        if content.get("hub") == backbone.hub and "architecture" in content:
+            return dict(content["architecture"])
+    return None
+
+
+def stored_name(kind: str, argument: str) -> str:
+    """Return the name that finished runs have for an argument; that of a user's own YAML has its file.
+
+    Args:
+        kind: `tasks`, `methods`, `protocols` or `backbones`.
+        argument: a name, the path of a YAML, or of a backbone also a directory or a hub id.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: no such backbone, or a YAML is none of its kind.
+    """
+    if kind == "backbones" and ("/" in argument or registry.is_yaml_path(argument)):
+        return backbone_config(argument).name
+    name = registry.name_of(argument)
+    # The user's own file is read now, so that what is wrong in it is said before any work is done.
+    if registry.own_file(name) and kind == "methods":
+        method_spec(name)
+    if registry.own_file(name) and kind == "protocols":
+        with_bases("protocols", name, ProtocolSpec)
+    return name
