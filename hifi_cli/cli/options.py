@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -370,8 +371,12 @@ def resolve_runs(
         check_has_data(words)
     names = [task_named(task, about_data) for task in tasks or ()]
     # Where the command line names no task, method or seed, the protocol or the YAMLs do.
-    return [
-        resolve(
+    asked_tasks: Sequence[str | None] = names or [None]
+    asked_methods: Sequence[str | None] = methods or [None]
+    asked_seeds: Sequence[int | None] = parse_seeds(seeds) or [None]
+    configs = []
+    for task, method, seed in product(asked_tasks, asked_methods, asked_seeds):
+        config = resolve(
             task=task,
             method=method,
             backbone=backbone,
@@ -380,10 +385,8 @@ def resolve_runs(
             files=files or [],
             overrides=words,
         )
-        for task in names or (None,)
-        for method in methods or (None,)
-        for seed in parse_seeds(seeds) or (None,)
-    ]
+        configs.append(config)
+    return configs
 
 
 def parse_seeds(text: str | None) -> list[int]:
