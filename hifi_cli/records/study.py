@@ -411,23 +411,45 @@ class Study:
         Raises:
             UsageError: no run has this setting.
         """
-        runs = self.runs
-        if key == "variant":
-            names = runs["variant"]
-        else:
-            having = self.methods_with(key)
-            self._check_some_have(having, key)
-            has_key = runs["method"].isin(having)
-            is_unchanged = runs["method"].isin(unchanged) & runs["variant"].isna()
-            runs = runs[has_key | is_unchanged]
-            values = [override_value(flatten(config).get(key)) for config in runs["config"]]
-            names = pd.Series(values, runs.index, dtype=object).radd(f"{key}=")
-            names = names.where(has_key[runs.index], None)
-        methods = (runs["method"] + "/" + names).where(names.notna(), runs["method"])
+        rows = self._runs_by_variant() if key == "variant" else self._runs_by(key, unchanged)
         # Variants are rows now, and no longer left out. A variant with the usual settings is the
         # usual run a second time.
-        runs = runs.assign(method=methods, variant=None)
-        return self.with_runs(runs.drop_duplicates(["method", "config_hash"]))
+        rows = rows.assign(variant=None)
+        return self.with_runs(rows.drop_duplicates(["method", "config_hash"]))
+
+    def _runs_by_variant(self) -> pd.DataFrame:
+        """Return the rows of `runs`, in which the method of a variant is METHOD/NAME."""
+        methods = []
+        for run in self.runs.itertuples():
+            if pd.isna(run.variant):
+                methods.append(run.method)
+            else:
+                methods.append(f"{run.method}/{run.variant}")
+        return self.runs.assign(method=pd.Series(methods, self.runs.index, dtype=object))
+
+    def _runs_by(self, key: str, unchanged: Collection[str]) -> pd.DataFrame:
+        """Return the rows of `runs` with a setting, in which the method is METHOD/KEY=VALUE.
+
+        Args:
+            key: of the setting.
+            unchanged: methods whose usual runs are there too where the setting means nothing to them.
+
+        Raises:
+            UsageError: no run has this setting.
+        """
+        having = self.methods_with(key)
+        self._check_some_have(having, key)
+        methods: list[str | None] = []
+        for run in self.runs.itertuples():
+            if run.method in having:
+                value = override_value(flatten(run.config).get(key))
+                methods.append(f"{run.method}/{key}={value}")
+            elif run.method in unchanged and pd.isna(run.variant):
+                methods.append(run.method)
+            else:
+                methods.append(None)
+        named = self.runs.assign(method=pd.Series(methods, self.runs.index, dtype=object))
+        return named[named["method"].notna()]
 
     def _check_some_have(self, methods: Collection[str], key: str) -> None:
         """Refuse a setting that means something to no method; where there is no run, none is refused.
