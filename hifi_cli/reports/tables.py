@@ -1,12 +1,17 @@
 """Tables of scores: a method per row, a task per column, mean and deviation over seeds.
 
 The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
+
+`build` makes a table in four steps: `lay_out` finds rows, columns and runs; `_scores` the score of each
+run that counts; `_cells_of_runs` means and deviations; `_rows` sets a paper's numbers beside them.
+A column is known by its key: the name of its `ColumnSpec`, `AVERAGE`, or one of `SHARES`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -194,6 +199,7 @@ def build(spec: TableSpec, study: Study, options: ReportOptions, *, grid: str = 
     ours = _cells_of_runs(layout, scores.frame)
     if options.show_intervals:
         ours = _with_intervals(layout, scores.frame, ours)
+    # The keys of the columns with scores.
     keys = [*layout.metrics]
     if _has_average(layout, ours):
         keys.append(AVERAGE)
@@ -243,11 +249,7 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
     other_shots = shots_of_runs[shots_of_runs != shots].value_counts()
     spec = _with_defaults(spec, all_runs)
     rows = _backbones_as_rows(spec) if spec.backbones else spec.rows
-    runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
-    if spec.seeds:
-        runs = runs[runs["seed"].isin(spec.seeds)]
-    if spec.backbones:
-        runs = runs[runs["backbone"].isin([row.method for row in rows])]
+    runs = _runs_of_table(spec, rows, all_runs)
     paper = load_published(spec.published).table if spec.published else NO_TABLE
     return Layout(
         spec=spec,
@@ -260,6 +262,25 @@ def lay_out(spec: TableSpec, study: Study, options: ReportOptions) -> Layout:
         runs=ComparableRuns.of(study, runs, options, row_key=row_key),
         other_shots={str(name): int(count) for name, count in other_shots.items()},
     )
+
+
+def _runs_of_table(
+    spec: TableSpec, rows: Sequence[RowSpec], all_runs: pd.DataFrame
+) -> pd.DataFrame:
+    """Return the runs on the table's tasks that its rows are about, of its seeds if it names some.
+
+    Args:
+        spec: the table.
+        rows: its rows.
+        all_runs: rows of `Study.runs`.
+    """
+    runs = all_runs[all_runs["method"].isin(spec.methods) & all_runs["task"].isin(spec.tasks)]
+    if spec.seeds:
+        runs = runs[runs["seed"].isin(spec.seeds)]
+    if spec.backbones:
+        # The names of rows are backbones then.
+        runs = runs[runs["backbone"].isin([row.method for row in rows])]
+    return runs
 
 
 def _with_defaults(spec: TableSpec, runs: pd.DataFrame) -> TableSpec:
@@ -320,34 +341,65 @@ def _metrics(
 
 def _scores(layout: Layout) -> Scores:
     """Return the scores of all columns."""
-    notes_on_runs = layout.runs.notes()
+    runs_by_column: dict[str, ComparableRuns] = {}
+    # In what each row of a column differs from most of its rows; empty: in nothing.
+    mismatches: dict[str, dict[str, list[str]]] = {}
+    for column in layout.spec.columns:
+        of_column = layout.runs.of_tasks([column.task]).scored_by(layout.metrics[column.name])
+        runs_by_column[column.name] = of_column
+        mismatches[column.name] = of_column.mismatches_with_majority()
     # `concat` takes an empty frame first, so that a table without columns has the frame's columns
     # too.
     frames = [layout.runs.usable[:0].assign(column="")]
+    frames += [runs.usable.assign(column=key) for key, runs in runs_by_column.items()]
+    return Scores(
+        frame=pd.concat(frames).dropna(subset="points"),
+        notes=_notes_on_cells(layout, runs_by_column, mismatches),
+        not_ranked=_not_ranked(mismatches),
+    )
+
+
+def _not_ranked(mismatches: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return by column the rows that differ from most of its rows.
+
+    A row that is not compared in one column is not compared by its average either.
+
+    Args:
+        mismatches: by column and row.
+    """
+    not_ranked = {key: [*names] for key, names in mismatches.items()}
+    of_any_column = list(chain.from_iterable(not_ranked.values()))
+    return not_ranked | {AVERAGE: of_any_column}
+
+
+def _notes_on_cells(
+    layout: Layout,
+    runs_by_column: Mapping[str, ComparableRuns],
+    mismatches: Mapping[str, Mapping[str, list[str]]],
+) -> dict[tuple[str, str], list[str]]:
+    """Return the footnotes of cells, by row and column: on runs, on seeds, on what is not compared.
+
+    Args:
+        layout: the table.
+        runs_by_column: those of its task, with the scores of its metric.
+        mismatches: by column and row, in what the row differs from most of the others.
+    """
+    notes_on_runs = layout.runs.notes()
     notes: dict[tuple[str, str], list[str]] = {}
-    not_ranked: dict[str, list[str]] = {}
     for column in layout.spec.columns:
-        of_column = layout.runs.of_tasks([column.task]).scored_by(layout.metrics[column.name])
-        frames.append(of_column.usable.assign(column=column.name))
-        mismatches = of_column.mismatches_with_majority()
-        not_ranked[column.name] = [*mismatches]
+        runs = runs_by_column[column.name]
         # As many seeds as were asked for, or as the fullest row of the column has.
-        most = len(layout.spec.seeds) or of_column.usable["row"].value_counts().max()
+        most = len(layout.spec.seeds) or runs.usable["row"].value_counts().max()
         for name in layout.names:
             of_cell = list(notes_on_runs.get((name, column.task), []))
-            of_cell += _notes_on_seeds(of_column, name, most)
-            if name in mismatches:
-                conditions = " and ".join(mismatches[name])
+            of_cell += _notes_on_seeds(runs, name, most)
+            if name in mismatches[column.name]:
+                conditions = " and ".join(mismatches[column.name][name])
                 of_cell.append(
                     f"not compared with the column's other runs, which differ in {conditions}"
                 )
             notes[name, column.name] = of_cell
-    # A row that is not compared in one column is not compared by its average either.
-    of_any_column: list[str] = []
-    for names in not_ranked.values():
-        of_any_column += names
-    not_ranked[AVERAGE] = of_any_column
-    return Scores(pd.concat(frames).dropna(subset="points"), notes, not_ranked)
+    return notes
 
 
 def _notes_on_seeds(runs: ComparableRuns, name: str, most: int) -> list[str]:
