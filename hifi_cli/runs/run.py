@@ -179,7 +179,7 @@ def _parts_of_training(
     heads = prepared.method.context.heads
     # One process trains only the words of the train examples; several processes train the whole
     # word embedding. The optimizer's state of one does not fit the other.
-    has_several_processes = prepared.processes.num_processes > 1
+    has_several_processes = prepared.process_state.num_processes > 1
     trains_all_words = prepared.method.may_leave_out_words and has_several_processes
     parts: dict[str, Any] = {
         "the configuration": inputs.config.config_hash,

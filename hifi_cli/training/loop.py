@@ -404,7 +404,7 @@ class Trainer:
 
     def stops_with_all_processes(self, stops: bool) -> bool:
         """Whether this process, or any other that trains with it, is to stop."""
-        if self.runner.processes.num_processes == 1:
+        if self.runner.process_state.num_processes == 1:
             return stops
         stopping = torch.tensor(float(stops), device=self.runner.device)
         return bool(reduce(stopping, "sum"))
@@ -474,7 +474,7 @@ class Trainer:
 
     def train_step(self, batch: list[EncodedExample]) -> None:
         """Take one optimizer step on a batch; nothing waits for its loss."""
-        self.seed_process(self.runner.processes.process_index)
+        self.seed_process(self.runner.process_state.process_index)
         loss = self.stage.step(batch, partial(self.callback.on_backward_end, self))
         self.losses.append(loss)
         self.progress.step += 1
@@ -503,7 +503,7 @@ class Trainer:
         Args:
             rank: of the process; 0 in all of them where they are to draw the same.
         """
-        if self.runner.processes.num_processes > 1:
+        if self.runner.process_state.num_processes > 1:
             seed = digest([self.config.seed, self.progress.step, rank])
             torch.manual_seed(int(seed, 16))
 
@@ -602,7 +602,7 @@ class Trainer:
 
     def save_checkpoint(self) -> None:
         """Save the state, on the main process."""
-        if not self.checkpoint or not self.runner.processes.is_main_process:
+        if not self.checkpoint or not self.runner.process_state.is_main_process:
             return
         # The seconds up to here count, also if the process is killed after it has saved.
         self.read_clock()

@@ -64,7 +64,7 @@ class ModelRunner:
         device: where the model is; making the runner moves it there.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
             processes train it.
-        processes: those that train, as accelerate knows them.
+        process_state: accelerate's: which of how many processes that train together this one is.
         uses_autocast: whether training computes in bfloat16.
         is_padding_free: whether the layers get packed tokens.
         uses_varlen: whether kernels for sequences of any length compute attention.
@@ -79,7 +79,7 @@ class ModelRunner:
     device: torch.device
 
     def __post_init__(self) -> None:
-        self.processes = processes.process_state()
+        self.process_state = processes.process_state()
         self.uses_autocast = uses_bf16(self.config.precision, self.device)
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
         self.width_multiple = _GPU_MULTIPLE if self.device.type == "cuda" else 1
@@ -93,7 +93,7 @@ class ModelRunner:
 
     def wrap(self) -> None:
         """Wrap the model in DDP, if several processes train it."""
-        if self.processes.num_processes == 1:
+        if self.process_state.num_processes == 1:
             return
         device_ids = [self.device] if self.device.type == "cuda" else None
         # EH-FT's head does not read the pooler below it, and DDP would wait for the pooler's
@@ -210,8 +210,8 @@ class ModelRunner:
         rank = 0
         world = 1
         if self._ddp is not None:
-            rank = self.processes.process_index
-            world = self.processes.num_processes
+            rank = self.process_state.process_index
+            world = self.process_state.num_processes
         # Every world-th example, so that processes differ by one example at most.
         own = examples[rank::world]
         # The loss is a sum, divided by the whole batch's normalizer. DDP averages the gradients
@@ -249,8 +249,8 @@ class ModelRunner:
         self.encoder.model.eval()
         size = self.config.eval_batch_size
         batches = batches_by_length(examples, size)
-        rank = self.processes.process_index
-        world = self.processes.num_processes
+        rank = self.process_state.process_index
+        world = self.process_state.num_processes
         # TF32 is off, also where the user's program allows it: scores are those of float32.
         with (
             _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"),

@@ -97,7 +97,7 @@ class TrainingStage:
         Args:
             examples: the train examples of the run.
         """
-        embedding = embedding_to_divide(self.runner, self.method)
+        embedding = embedding_of_occurring_words(self.runner, self.method)
         if embedding is None:
             return None
         return WordRows(embedding, occurring_words(examples, self.runner.pad))
@@ -285,13 +285,13 @@ def schedule_of(optimizer: torch.optim.Optimizer, training: TrainingConfig, step
     return LambdaLR(optimizer, factors)
 
 
-def embedding_to_divide(runner: ModelRunner, method: Method) -> nn.Embedding | None:
+def embedding_of_occurring_words(runner: ModelRunner, method: Method) -> nn.Embedding | None:
     """Return the word embedding whose words that occur may train alone; None where all train.
 
-    Several processes train all words: the divided rows are no parameters of the model, and DDP
+    Several processes train all words: the rows of `WordRows` are no parameters of the model, and DDP
     averages the gradients of the model's parameters only.
     """
-    if not method.may_leave_out_words or runner.processes.num_processes > 1:
+    if not method.may_leave_out_words or runner.process_state.num_processes > 1:
         return None
     embedding = runner.encoder.word_embedding
     if embedding is None or not embedding.weight.requires_grad:
@@ -322,7 +322,7 @@ def batch_gradients(
     for batch in batches:
         model.zero_grad()
         runner.accumulate_gradient(batch, class_weights)
-        if runner.processes.num_processes > 1:
+        if runner.process_state.num_processes > 1:
             # GPUs add in any order, and a method chooses by these gradients.
             for parameter in model.parameters():
                 if parameter.grad is not None:

@@ -92,7 +92,7 @@ def unsupported_because(runner: ModelRunner, method: Method) -> str:
         The reasons, joined by commas; empty: the steps can be recorded.
     """
     reasons = []
-    if runner.processes.num_processes > 1:
+    if runner.process_state.num_processes > 1:
         reasons.append("several processes")
     has_own_step = type(method).before_step is not Method.before_step
     if has_own_step and not method.before_step_is_recordable:
