@@ -147,13 +147,10 @@ def _evidence_of_pairs(
         for task, differences in pairs.by_task.items():
             if task in tasks_of_part:
                 values[task] = differences
-        published = NO_EFFECT
-        if claim.published:
-            backbone = claim.only_backbone or file.backbone
-            # The published effect is that over the same tasks as ours. Where no run is finished yet,
-            # it is that over the tasks that are asked about.
-            compared = [*values] or tasks_of_part
-            published = published_effect(claim, pairs.first, pairs.second, compared, backbone)
+        # The published effect is that over the same tasks as ours. Where no run is finished yet, it
+        # is that over the tasks that are asked about.
+        compared = [*values] or tasks_of_part
+        backbone = claim.only_backbone or file.backbone
         evidence.append(
             Evidence(
                 label=label,
@@ -162,7 +159,7 @@ def _evidence_of_pairs(
                 runs=frozenset([*used["path_first"], *used["path_second"]]),
                 reason=reason,
                 notes=[*notes, *pairs.notes],
-                published=published,
+                published=published_effect(claim, pairs.first, pairs.second, compared, backbone),
             )
         )
     return evidence
@@ -174,15 +171,17 @@ def published_effect(
     """Return the published difference of two methods over exactly the compared tasks.
 
     Args:
-        claim: it names the published table.
+        claim: it names the published table; without one, nothing is published.
         first: the method that is claimed to be better.
         second: the method that it is compared with.
         tasks: those that are compared; empty: all of the published table.
         backbone: that of our runs.
     """
-    table = load_published(str(claim.published)).table
+    if not claim.published:
+        return NO_EFFECT
+    table = load_published(claim.published).table
     differences = {}
-    for task, column in columns_of(str(claim.published)).items():
+    for task, column in columns_of(claim.published).items():
         own = table.mean(first, column)
         other = table.mean(second, column)
         is_asked = not tasks or task in tasks
@@ -245,21 +244,15 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
     run = runs.iloc[0]
     metric = run["metric"]
     stored = study.usable_predictions(run["path"])
-    takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
-    if stored is None or not takes_labels:
+    if stored is None or not _can_be_constant(metric, stored):
         return ""
-    # Where a row may have several labels, a constant prediction is a set of them, and there are too
-    # many sets to try. Micro F1 is the usual score of such rows.
-    if metric == "f1_micro" or any(isinstance(label, list) for label in stored["label"]):
-        return ""
+    name = "score"
+    mean = float(runs["points"].mean())
     if metric == "f1":
         # A constant prediction has an F1 of 81 on MRPC: the accuracy of what is stored counts.
         metric = "accuracy"
         name = "accuracy"
         mean = _mean_accuracy(study, [*runs["path"]])
-    else:
-        name = "score"
-        mean = float(runs["points"].mean())
     labels = _labels_as_numbers(run["task"], stored)
     constant = _best_constant_score(metric, labels)
     # Two standard errors, in points.
@@ -270,6 +263,22 @@ def _why_at_chance(study: Study, runs: pd.DataFrame) -> str:
         f"its mean {name} of {mean:.1f} is not clearly above {100 * constant:.1f},"
         " which one class for every example has"
     )
+
+
+def _can_be_constant(metric: str, stored: pd.DataFrame) -> bool:
+    """Return whether a metric can be computed of one label that is predicted for every example.
+
+    Where a row may have several labels, a constant prediction is a set of them, and there are too
+    many sets to try. Micro F1 is the usual score of such rows.
+
+    Args:
+        metric: its name.
+        stored: predictions, with the column `label`.
+    """
+    takes_labels = metric in METRICS and METRICS[metric].needs == "labels"
+    if not takes_labels or metric == "f1_micro":
+        return False
+    return not any(isinstance(label, list) for label in stored["label"])
 
 
 def _mean_accuracy(study: Study, paths: Sequence[str]) -> float:
