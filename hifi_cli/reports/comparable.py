@@ -254,19 +254,19 @@ def _reasons_to_exclude(runs: pd.DataFrame, included: Collection[str]) -> pd.Ser
 
 def _misfits(runs: pd.DataFrame, included: Collection[str]) -> dict[Hashable, list[str]]:
     """Return by index in what a run differs from most runs of its method, backbone and task."""
-    identity = required_conditions(_CONDITIONS_OF_A_MEAN, included)
-    if not identity:
+    required = required_conditions(_CONDITIONS_OF_A_MEAN, included)
+    if not required:
         return {}
     # Limited runs are not judged: they always differ from full ones, by their limit. They count at
     # all only where the user includes them.
     full = runs[runs["limit"].isna()]
     keys = [full[key] for key in _CELL]
     # Looking at runs one by one takes long, so only cells in which some column has two values are.
-    distinct = full[[*identity]].groupby(keys).transform("nunique", dropna=False)
+    distinct = full[[*required]].groupby(keys).transform("nunique", dropna=False)
     is_mixed = distinct.gt(1).any(axis=1)
     misfits: dict[Hashable, list[str]] = {}
     for _, cell in full[is_mixed].groupby(_CELL):
-        misfits.update(mismatches_with_majority(cell, identity))
+        misfits.update(mismatches_with_majority(cell, required))
     return misfits
 
 
@@ -341,11 +341,11 @@ def mismatches_with_majority(
     """
     # Values become texts, because two missing values would not be equal and lists cannot be
     # counted.
-    identities = runs[[*conditions]].map(str).apply("\t".join, axis=1)
-    counts = identities.value_counts(sort=False)
+    in_words = runs[[*conditions]].map(str).apply("\t".join, axis=1)
+    counts = in_words.value_counts(sort=False)
     if len(counts) < 2:
         return {}
-    is_usual = identities == counts.idxmax()
+    is_usual = in_words == counts.idxmax()
     # `idxmax` of booleans is the index of the first True.
     usual = runs.loc[is_usual.idxmax()]
     found: dict[Hashable, list[str]] = {}
