@@ -143,13 +143,13 @@ def _resolve(
     """
     from hifi_cli.runs.heads import needs_heads
 
-    words = list(overrides)
+    all_overrides = list(overrides)
     backbone_of_heads = None
     if heads:
-        given_heads, backbone_of_heads = _read_heads(heads)
-        words.append(given_heads)
+        override_of_heads, backbone_of_heads = _read_heads(heads)
+        all_overrides.append(override_of_heads)
     configs = options.resolve_runs(
-        tasks, methods, backbone, protocol, seeds=seeds, files=files, overrides=words
+        tasks, methods, backbone, protocol, seeds=seeds, files=files, overrides=all_overrides
     )
     if files and repeats_run(configs[0]):
         configs = _with_own_yamls(configs, files[0], trust=trust)
