@@ -1,7 +1,7 @@
 """Inputs of a run: its task, the task's rows, an encoder, and a tokenizer of rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.digests import digest
@@ -52,13 +52,11 @@ class RowTokenizer:
 
     Attributes:
         pretrained: has the tokenizer, and the encoder that the tokens are for.
-        cache: examples of whole splits, which all runs of a command share.
     """
 
     config: RunConfig
     task: TaskSpec
     pretrained: Pretrained
-    cache: ExampleCache = field(default_factory=dict)
 
     def tokenize(self, rows: Sequence[Row], max_length: int | None = None) -> list[EncodedExample]:
         """Tokenize some rows.
@@ -70,7 +68,7 @@ class RowTokenizer:
             UsageError: a row has more tokens than the encoder has positions for, or a token that
                 the encoder has no embedding of.
         """
-        config = self._with_length(max_length)
+        config = _with_length(self.config, max_length)
         examples = tokenize(self.pretrained.tokenizer, self.task, rows, config)
         longest = max(map(len, examples), default=0)
         bound = Encoder(self.pretrained.model).max_tokens
@@ -82,52 +80,55 @@ class RowTokenizer:
         check_vocabulary(self.pretrained, examples, config.backbone.name)
         return examples
 
-    def tokenize_split(
-        self, data: TaskData, split: Split, max_length: int | None = None
-    ) -> list[EncodedExample]:
-        """Tokenize a whole split, once for all runs of a command.
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Inputs of a run; runs of a command share all but the configuration.
+
+    `Workspace.inputs` makes it.
+
+    Attributes:
+        task: as its YAML has it.
+        data: the rows of every split.
+        tokenizer: makes examples of rows.
+        cache: examples of whole splits.
+    """
+
+    config: RunConfig
+    task: TaskSpec
+    data: TaskData
+    tokenizer: RowTokenizer
+    cache: ExampleCache
+
+    @property
+    def pretrained(self) -> Pretrained:
+        """The encoder with the task's head, from which the run takes a copy of its own."""
+        return self.tokenizer.pretrained
+
+    def examples(self, split: Split, max_length: int | None = None) -> list[EncodedExample]:
+        """Give the examples of a whole split, which is tokenized once for all runs of a command.
 
         Args:
             max_length: tokens per example; None: as the run has it.
 
         Raises:
             MissingError: the data have no such split.
-            UsageError: as `tokenize`.
+            UsageError: as `RowTokenizer.tokenize`.
         """
-        rows = data.rows(split)
-        config = self._with_length(max_length)
+        rows = self.data.rows(split)
+        config = _with_length(self.config, max_length)
         settings = digest(config.values_that_decide("tokens"))
-        key = (self.task.model_dump_json(), data.fingerprint[split], settings)
+        key = (self.task.model_dump_json(), self.data.fingerprint[split], settings)
         if key not in self.cache:
-            self.cache[key] = self.tokenize(rows, max_length)
+            self.cache[key] = self.tokenizer.tokenize(rows, max_length)
         return self.cache[key]
 
-    def _with_length(self, max_length: int | None) -> RunConfig:
-        """Give the configuration with another `max_length`; None: as it is."""
-        if max_length is None:
-            return self.config
-        return self.config.model_copy(update={"max_length": max_length})
 
-
-@dataclass(frozen=True)
-class RunInputs:
-    """Inputs of a run; runs of a command share all but the configuration.
-
-    Attributes:
-        task: as its YAML has it.
-        data: the rows of every split.
-        pretrained: the encoder with the task's head, from which the run takes a copy of its own.
-    """
-
-    config: RunConfig
-    task: TaskSpec
-    data: TaskData
-    pretrained: Pretrained
-    tokenizer: RowTokenizer
-
-    def examples(self, split: Split, max_length: int | None = None) -> list[EncodedExample]:
-        """Give the examples of a whole split; see `RowTokenizer.tokenize_split`."""
-        return self.tokenizer.tokenize_split(self.data, split, max_length)
+def _with_length(config: RunConfig, max_length: int | None) -> RunConfig:
+    """Give a configuration with another `max_length`; None: as it is."""
+    if max_length is None:
+        return config
+    return config.model_copy(update={"max_length": max_length})
 
 
 def check_vocabulary(pretrained: Pretrained, examples: list[EncodedExample], name: str) -> None:

@@ -74,12 +74,11 @@ class Workspace:
             UsageError: they do not fit.
         """
         data = self.data(task)
-        tokenizer = self.tokenizer(config, task)
-        return RunInputs(config, task, data, tokenizer.pretrained, tokenizer)
+        return RunInputs(config, task, data, self.tokenizer(config, task), self._examples)
 
     def tokenizer(self, config: RunConfig, task: TaskSpec) -> RowTokenizer:
         """Give what makes examples of a task's rows, for the run's encoder."""
-        return RowTokenizer(config, task, self.pretrained(config, task), self._examples)
+        return RowTokenizer(config, task, self.pretrained(config, task))
 
     def pretrained(self, config: RunConfig, task: TaskSpec) -> Pretrained:
         """Load a run's backbone with the head of its task; the last one is kept.
